@@ -1,0 +1,48 @@
+# The doors to the project. Each sets up what it needs, from nothing but Python 3.11 or newer.
+# PYTHON=/path/to/python3.12 chooses the interpreter; ARGS= goes to the command behind the door.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+export VENV PYTHON
+
+bin := $(VENV)/bin
+sources := $(wildcard src tests bench examples)
+
+.PHONY: help setup run test check serve bench lock clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make .venv from requirements.lock (the others do it when needed)
+	@scripts/setup.sh
+
+run: setup ## the demonstration: a year of real flights, from a publish to a Spark table
+	@$(bin)/python examples/flights/run.py $(ARGS)
+
+test: setup ## every test: fast, real processes, Spark
+	@$(bin)/python -m pytest $(ARGS)
+
+check: setup ## format, lint, types, import contracts, fast tests (under a minute)
+	@echo "check: format" && $(bin)/ruff format --check --quiet --diff $(sources)
+	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
+	@echo "check: types" && $(bin)/mypy $(sources)
+	@echo "check: import contracts" && $(bin)/lint-imports --no-logo
+	@echo "check: fast tests" && $(bin)/python -m pytest -q -m "not slow and not spark and not process" $(ARGS)
+
+serve: setup ## a realm on this machine, kept in var/realm
+	@$(bin)/penstock serve --data var/realm $(ARGS)
+
+bench: setup ## the speed table, Penstock and its peers side by side
+	@$(bin)/python -m bench $(ARGS)
+
+lock: ## renew the lock files from pyproject.toml (ARGS=--upgrade takes newer versions)
+	@scripts/lock.sh $(ARGS)
+
+clean: ## remove .venv, caches and build products; var/ is kept
+	@rm -rf $(VENV) $(VENV).log .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist artifacts derby.log metastore_db spark-warehouse
+	@find $(sources) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Regenerates the two hashed lock files from pyproject.toml.
+# Needs `uv` on PATH, or named by UV=. Pass --upgrade to take newer versions.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+uv="${UV:-uv}"
+command -v "$uv" >/dev/null || {
+  echo "lock: uv is not on PATH. Install it (pip install uv) or name it: UV=/path/to/uv make lock" >&2
+  exit 1
+}
+
+# A package directory or index of this machine must not find its way into the lock files.
+unset PIP_FIND_LINKS UV_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
+export UV_CUSTOM_COMPILE_COMMAND="make lock"
+
+lock() {
+  local output="$1"
+  shift
+  "$uv" pip compile --quiet --no-config --universal --python-version 3.11 \
+    --fork-strategy fewest --generate-hashes --no-emit-index-url --no-emit-find-links \
+    --output-file "$output" "$@" >/dev/null
+  echo "lock: $output has $(grep -c '==' "$output") packages"
+}
+
+lock requirements-build.lock --group build "$@"
+lock requirements.lock --all-extras pyproject.toml "$@"

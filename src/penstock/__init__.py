@@ -1,0 +1,48 @@
+"""Penstock: a messaging server whose channels are Arrow tables.
+
+::
+
+    import penstock
+
+    with penstock.Realm("./data") as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        orders.publish(b"...", properties={"price": 9.5})
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.bootstrap import Realm
+    from penstock.client.sync import Session, connect
+    from penstock.columns.batch import EventBatch
+    from penstock.columns.event import Event
+
+__version__ = version("penstock")
+
+_PUBLIC = {
+    "Realm": "penstock.bootstrap",
+    "connect": "penstock.client.sync",
+    "Session": "penstock.client.sync",
+    "Event": "penstock.columns.event",
+    "EventBatch": "penstock.columns.batch",
+}
+"""Loaded when first used: a client does not import the server, nor a look at the version Arrow."""
+
+_ERRORS = "penstock.core.errors"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    errors = importlib.import_module(_ERRORS)
+    found = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, errors.PenstockError):
+        return found
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+__all__ = ["Event", "EventBatch", "Realm", "Session", "__version__", "connect"]

@@ -1,0 +1,47 @@
+"""Penstock for asyncio: the same surface as :mod:`penstock`, with ``async`` and ``await``.
+
+::
+
+    async with await penstock.aio.connect("penstock://localhost:9000") as session:
+        orders = await session.channels.get("orders")
+        await orders.publish(b"...", properties={"price": 9.5})
+"""
+
+from __future__ import annotations
+
+from penstock.client.channels import Channel, Channels
+from penstock.client.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.durables import Durable, Durables, DurableSubscription
+from penstock.client.producer import Producer
+from penstock.client.session import Session
+from penstock.client.subscription import Subscription
+from penstock.client.urls import parse_url
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+
+
+async def connect(url: str) -> Session:
+    """Open a session with the realm at ``url`` (several addresses: fail-over).
+
+    Raises ``CannotConnect``, and ``InvalidArgument`` for something that is no URL.
+    """
+    session = Session(parse_url(url))
+    await session.open()
+    return session
+
+
+__all__ = [
+    "Channel",
+    "Channels",
+    "DeliveredBatch",
+    "DeliveredEvent",
+    "Durable",
+    "DurableSubscription",
+    "Durables",
+    "Event",
+    "EventBatch",
+    "Producer",
+    "Session",
+    "Subscription",
+    "connect",
+]

@@ -1,0 +1,80 @@
+"""Events of a durable, in the hands of its client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+
+if TYPE_CHECKING:
+    from penstock.client.durables import DurableSubscription
+
+
+class DeliveredEvent(Event):
+    """An event to be acknowledged or rolled back.
+
+    Both are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing the
+    subscription); a refusal is reported on the session and raised there.
+    """
+
+    __slots__ = ("_subscription",)
+
+    _subscription: DurableSubscription
+
+    async def ack(self, *, previous: bool = False) -> None:
+        """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
+        self._subscription.settle_soon(_id(self), roll_back=False, previous=previous)
+
+    async def rollback(self) -> None:
+        """Give it back: redelivered as its durable's type says."""
+        self._subscription.settle_soon(_id(self), roll_back=True)
+
+
+class DeliveredBatch(EventBatch):
+    """Events of one delivery; settle them one by one, or all at once."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        redeliveries: Mapping[int, int] | None,
+        subscription: DurableSubscription,
+        event_type: type[DeliveredEvent] = DeliveredEvent,
+    ) -> None:
+        super().__init__(batch, redeliveries, event_type)
+        self._subscription = subscription
+
+    def __iter__(self) -> Iterator[DeliveredEvent]:
+        for event in super().__iter__():
+            yield self._owned(event)
+
+    def __getitem__(self, row: int) -> DeliveredEvent:
+        return self._owned(super().__getitem__(row))
+
+    def _owned(self, event: Event) -> DeliveredEvent:
+        assert isinstance(event, DeliveredEvent), "made with this batch's event type"
+        event._subscription = self._subscription
+        return event
+
+    @property
+    def subscription(self) -> DurableSubscription:
+        """Who received it, and may settle it."""
+        return self._subscription
+
+    async def ack(self) -> None:
+        """Acknowledge all of them; returns when that is on disk."""
+        await self._subscription.ack(self.event_ids.tolist())
+
+    async def rollback(self) -> None:
+        """Give all of them back; returns when that is on disk."""
+        await self._subscription.rollback(self.event_ids.tolist())
+
+
+def _id(event: Event) -> int:
+    assert event.event_id is not None, "a delivered event has an id"
+    return event.event_id

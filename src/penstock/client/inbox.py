@@ -1,0 +1,57 @@
+"""What a subscription has received and its application has not taken yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+from penstock.core.errors import PenstockError
+
+B = TypeVar("B")
+
+
+class Inbox(Generic[B]):
+    """Batches in order, then the end or an error."""
+
+    def __init__(self) -> None:
+        self._batches: deque[B] = deque()
+        self._arrived = asyncio.Event()
+        self._error: PenstockError | None = None
+        self._ended = False
+
+    def put(self, batch: B) -> None:
+        self._batches.append(batch)
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Nothing will follow."""
+        self._ended = True
+        self._arrived.set()
+
+    def fail(self, error: PenstockError) -> None:
+        self._error = error
+        self._arrived.set()
+
+    def clear(self) -> None:
+        self._batches.clear()
+
+    async def get(self, timeout: float | None) -> B | None:
+        """The next batch; None at the end, or when nothing comes for ``timeout`` seconds.
+
+        Raises the error the subscription ended with, once everything before it is taken.
+        """
+        while not self._batches:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return None
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), timeout)
+            except TimeoutError:
+                return None
+        return self._batches.popleft()
+
+    def __len__(self) -> int:
+        return len(self._batches)

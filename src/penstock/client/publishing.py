@@ -1,0 +1,130 @@
+"""Getting events out: bodies to frames, frames to the realm, exactly once each."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.client.session import Session
+from penstock.columns.ipc import batch_bytes
+from penstock.core.errors import EventTooLarge
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Published
+from penstock.wire.native.frames import FRAME_BYTES_MAX
+
+BODY_BYTES_MAX = 8 << 20
+"""A larger batch is cut in halves."""
+FRAME_BODIES_MAX = 32 << 20
+"""A publish above this is staged in parts, then committed in one step."""
+UNANSWERED_MAX = 128
+"""Publishes of one channel under way at a time; fewer than the realm remembers (SEM X3)."""
+
+
+class Publisher:
+    """The producer identity of one channel in one session (SEM X3)."""
+
+    def __init__(self, session: Session, channel: int) -> None:
+        self._session = session
+        self._channel = channel
+        self._producer = uuid.uuid4().hex
+        self._sequence = 0
+        self._unanswered = asyncio.Semaphore(UNANSWERED_MAX)
+
+    async def publish(self, bodies: Sequence[pa.RecordBatch]) -> range:
+        """Store the events of ``bodies`` in one step; gives their ids once they are safe."""
+        return await (await self.begin(bodies))
+
+    async def begin(self, bodies: Sequence[pa.RecordBatch]) -> asyncio.Future[range]:
+        """Send a publish; the future has the ids. Publishes begun in order are stored in order."""
+        parts = [part for body in bodies for part in self._parts(body)]
+        await self._unanswered.acquire()
+        try:
+            await self._session.drained()
+            self._sequence += 1
+            sequence = self._sequence
+            buffers = [memoryview(batch_bytes(part)) for part in parts]
+            same = all(part.schema.equals(parts[0].schema, check_metadata=True) for part in parts)
+            if same and sum(map(len, buffers)) <= FRAME_BODIES_MAX:
+                answer = self._send(parts[0].schema, buffers, sequence)
+            else:
+                answer = await self._stage(parts, buffers, sequence)
+        except BaseException:
+            self._unanswered.release()
+            raise
+        ids: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda done: self._answered(done, ids))
+        return ids
+
+    def _answered(self, answer: asyncio.Future[Any], ids: asyncio.Future[range]) -> None:
+        self._unanswered.release()
+        if ids.cancelled():
+            return
+        if answer.cancelled():
+            ids.cancel()
+        elif (error := answer.exception()) is not None:
+            ids.set_exception(error)
+            ids.exception()  # a fire-and-forget caller reports it its own way
+        else:
+            ids.set_result(ids_of_answer(answer.result()))
+
+    def _send(
+        self, schema: pa.Schema, buffers: list[memoryview], sequence: int
+    ) -> asyncio.Future[Any]:
+        number = self._session.schema_number(schema)
+        message = wire.PublishEvents(
+            0, self._channel, self._producer, sequence, number, tuple(map(len, buffers))
+        )
+        return self._session.request(message, buffers, schema=number)
+
+    async def _stage(
+        self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int
+    ) -> asyncio.Future[Any]:
+        stages = await stage(self._session, self._channel, parts, buffers)
+        message = wire.CommitStages(0, self._channel, self._producer, sequence, tuple(stages))
+        return self._session.request(message)
+
+    def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return parts_of(body, self._session.event_bytes_max)
+
+
+async def stage(
+    session: Session, channel: int, parts: Sequence[pa.RecordBatch], buffers: Sequence[memoryview]
+) -> list[str]:
+    """Put batches aside on the server; gives the names to commit them by, in order."""
+    names, answers = [], []
+    for part, buffer in zip(parts, buffers, strict=True):
+        names.append(uuid.uuid4().hex)
+        number = session.schema_number(part.schema)
+        message = wire.StageEvents(0, channel, names[-1], number, (len(buffer),))
+        await session.drained()
+        answers.append(session.request(message, [buffer], schema=number))
+        if len(answers) > 4:
+            await answers.pop(0)
+    for answer in answers:
+        await answer
+    return names
+
+
+def parts_of(body: pa.RecordBatch, event_bytes_max: int) -> list[pa.RecordBatch]:
+    """``body`` in pieces that fit a frame. Raises ``EventTooLarge`` when one event does not."""
+    if body.nbytes <= BODY_BYTES_MAX:
+        return [body]
+    if body.num_rows == 1:
+        if body.nbytes > FRAME_BYTES_MAX - (1 << 20):
+            raise EventTooLarge(
+                f"an event has {body.nbytes} bytes; this realm takes {event_bytes_max} at most"
+            )
+        return [body]
+    half = body.num_rows // 2
+    first, second = body.slice(0, half), body.slice(half)
+    return parts_of(first, event_bytes_max) + parts_of(second, event_bytes_max)
+
+
+def ids_of_answer(answer: Any) -> range:
+    published = msgspec.convert(answer, Published)
+    return range(published.first_id, published.first_id + published.count)

@@ -1,0 +1,28 @@
+"""Where to begin, as users write it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from penstock.core.errors import InvalidArgument
+from penstock.core.messages import AnyStart, FromEarliest, FromId, FromLatest, FromTime
+
+StartLike = str | int | datetime
+
+
+def start_of(given: StartLike) -> AnyStart:
+    """``"earliest"``, ``"latest"``, an event id or a time. Raises ``InvalidArgument``."""
+    if isinstance(given, bool):
+        raise InvalidArgument("start is a bool; give 'earliest', 'latest', an id or a datetime")
+    if isinstance(given, int):
+        if given < 0:
+            raise InvalidArgument(f"start is {given}; event ids begin at 0")
+        return FromId(given)
+    if isinstance(given, datetime):
+        moment = given if given.tzinfo else given.replace(tzinfo=UTC)
+        return FromTime(int(moment.timestamp() * 1_000_000))
+    if given == "earliest":
+        return FromEarliest()
+    if given == "latest":
+        return FromLatest()
+    raise InvalidArgument(f"start is {given!r}; give 'earliest', 'latest', an id or a datetime")

@@ -1,0 +1,164 @@
+"""Reading a channel: live subscriptions and browses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+
+from penstock.client.inbox import Inbox
+from penstock.client.session import Session
+from penstock.columns.batch import EventBatch, stamp
+from penstock.columns.event import Event
+from penstock.columns.ipc import batch_from
+from penstock.core.errors import PenstockError, SessionClosed
+from penstock.core.ids import Span
+from penstock.core.messages import AnyStart, FromId
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Subscribed
+
+CREDIT_FIRST = 4_096
+"""Events a new subscription can take before it has seen how large they are."""
+CREDIT_MAX = 65_536
+BUFFER_BYTES_MAX = 16 << 20
+"""What a subscription asks for is meant to stay below this many bytes."""
+
+
+def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> pa.RecordBatch:
+    """A delivery as a stored batch: columns with ids and times."""
+    batch = batch_from(body, schema)
+    if message.first_id < 0:
+        return batch
+    first = message.first_id
+    return stamp(batch, Span(first, first + message.count), message.at_us)
+
+
+class Subscription:
+    """Events of a channel, in id order, each once; goes on after a reconnect where it was.
+
+    Iterate it for events, or :meth:`batches` for columns. Not for several tasks at once.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        channel: int,
+        start: AnyStart,
+        *,
+        selector: str = "",
+        timeout: float | None = None,
+        browse: bool = False,
+        last_id: int | None = None,
+    ) -> None:
+        self._session = session
+        self._channel = channel
+        self._start = start
+        self._selector = selector
+        self._timeout = timeout
+        self._browse = browse
+        self._last_id = last_id
+        self._inbox: Inbox[EventBatch] = Inbox()
+        self._number = 0
+        self._is_open = False
+        self._next_id = 0
+        """Where to go on after a reconnect."""
+        self._granted = CREDIT_FIRST
+        self._credit = CREDIT_FIRST
+        """Events the server may still send."""
+
+    async def open(self) -> Subscription:
+        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        if not self._is_open:
+            self._number = self._session.add(self)
+            try:
+                await self._ask(self._start)
+            except BaseException:
+                self._session.remove(self._number)
+                raise
+            self._is_open = True
+        return self
+
+    async def _ask(self, start: AnyStart) -> None:
+        self._credit = self._granted
+        answer = await self._session.ask(
+            wire.Subscribe(
+                0,
+                self._channel,
+                self._number,
+                start,
+                self._granted,
+                self._selector,
+                self._browse,
+                self._last_id,
+            ),
+            Subscribed,
+            resend=False,
+        )
+        self._next_id = max(self._next_id, answer.first_id)
+        if answer.stop_id is not None:
+            self._last_id = answer.stop_id - 1
+
+    async def reopen(self) -> None:
+        if self._is_open:
+            await self._ask(FromId(self._next_id))
+
+    # --- Incoming ------------------------------------------------------------------------
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        batch = EventBatch(received_batch(message, schema, body))
+        self._next_id = int(batch.event_ids[-1]) + 1
+        self._credit -= message.count
+        per_event = max(1, len(body) // message.count)
+        self._granted = max(16, min(CREDIT_MAX, BUFFER_BYTES_MAX // per_event))
+        self._inbox.put(batch)
+
+    def finished(self) -> None:
+        self._inbox.end()
+
+    def failed(self, error: PenstockError) -> None:
+        self._inbox.fail(error)
+
+    # --- taking --------------------------------------------------------------------------
+
+    async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+        """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        await self.open()
+        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
+        if batch is not None and not len(self._inbox) and self._credit * 2 <= self._granted:
+            more = self._granted - self._credit
+            self._credit += more
+            self._session.tell(wire.Credit(self._number, more))
+        return batch
+
+    async def batches(self) -> AsyncIterator[EventBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        opened_here = not self._is_open
+        try:
+            while (batch := await self.next_batch()) is not None:
+                yield batch
+        finally:
+            if opened_here:
+                await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._is_open:
+            self._is_open = False
+            self._session.remove(self._number)
+            self._inbox.fail(SessionClosed("the subscription is closed"))
+            await self._session.request(wire.Unsubscribe(0, self._number), resend=True)
+
+    async def __aenter__(self) -> Subscription:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

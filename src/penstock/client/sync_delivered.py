@@ -1,0 +1,70 @@
+"""Events of a durable, for blocking callers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.client import delivered
+from penstock.client.durables import DurableSubscription
+from penstock.client.threads import LoopThread
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+
+
+class DeliveredEvent(Event):
+    """An event to be acknowledged or rolled back.
+
+    Both are sent at once and confirmed by the subscription's ``flush`` (or by closing it).
+    """
+
+    __slots__ = ("_loop", "_subscription")
+
+    _subscription: DurableSubscription
+    _loop: LoopThread
+
+    def ack(self, *, previous: bool = False) -> None:
+        """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
+        self._settle(roll_back=False, previous=previous)
+
+    def rollback(self) -> None:
+        """Give it back: redelivered as its durable's type says."""
+        self._settle(roll_back=True)
+
+    def _settle(self, *, roll_back: bool, previous: bool = False) -> None:
+        event_id, subscription = self.event_id, self._subscription
+        assert event_id is not None, "a delivered event has an id"
+        self._loop.soon(
+            lambda: subscription.settle_soon(event_id, roll_back=roll_back, previous=previous)
+        )
+
+
+class DeliveredBatch(EventBatch):
+    """Events of one delivery; settle them one by one, or all at once."""
+
+    __slots__ = ("_loop", "_subscription")
+
+    def __init__(self, inner: delivered.DeliveredBatch, loop: LoopThread) -> None:
+        super().__init__(inner.to_arrow(), inner.redeliveries, DeliveredEvent)
+        self._subscription = inner.subscription
+        self._loop = loop
+
+    def __iter__(self) -> Iterator[DeliveredEvent]:
+        for event in super().__iter__():
+            yield self._owned(event)
+
+    def __getitem__(self, row: int) -> DeliveredEvent:
+        return self._owned(super().__getitem__(row))
+
+    def _owned(self, event: Event) -> DeliveredEvent:
+        assert isinstance(event, DeliveredEvent), "made with this batch's event type"
+        event._subscription = self._subscription
+        event._loop = self._loop
+        return event
+
+    def ack(self) -> None:
+        """Acknowledge all of them; returns when that is on disk."""
+        self._loop.call(self._subscription.ack(self.event_ids.tolist()))
+
+    def rollback(self) -> None:
+        """Give all of them back; returns when that is on disk."""
+        self._loop.call(self._subscription.rollback(self.event_ids.tolist()))

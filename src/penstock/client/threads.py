@@ -1,0 +1,102 @@
+"""The private event loop behind the blocking client: one thread, started on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from penstock.core.errors import SessionClosed
+
+T = TypeVar("T")
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def fast_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it is installed, asyncio's own loop elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class LoopThread:
+    """Runs coroutines for blocking callers. Safe to use from several threads."""
+
+    def __init__(self, loop_factory: LoopFactory = fast_loop) -> None:
+        self._loop = loop_factory()
+        self._pid = os.getpid()
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="penstock-loop", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(started.set)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the loop and wait for its result.
+
+        Refuses to run where it would block an event loop, after a fork, and when closed.
+        """
+        reason = self._refusal()
+        if reason is not None:
+            work.close()
+            raise SessionClosed(reason)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Run ``action`` on the loop, without waiting."""
+        reason = self._refusal()
+        if reason is not None:
+            raise SessionClosed(reason)
+        self._loop.call_soon_threadsafe(action)
+
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Run ``action`` on the loop after a while, without waiting."""
+        if self.is_own_thread:
+            self._loop.call_later(delay_s, action)
+        else:
+            self.soon(lambda: self._loop.call_later(delay_s, action))
+
+    def _refusal(self) -> str | None:
+        if os.getpid() != self._pid:
+            return "this session was opened before a fork; open another one in the child"
+        if not self._thread.is_alive() or self._loop.is_closed():
+            return "the session is closed"
+        if threading.current_thread() is self._thread:
+            return "a blocking call from a handler would wait for itself; use the event's methods"
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        return "a blocking call inside an event loop would stop it; use penstock.aio there"
+
+    @property
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        if os.getpid() != self._pid or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.is_own_thread:
+            self._thread.join()

@@ -1,0 +1,175 @@
+"""Stored batches: bodies with ids and times, and what consumers see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns.event import Event
+from penstock.columns.layout import BODY, FIELDS, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
+from penstock.columns.memo import SchemaMemo
+from penstock.columns.rows import Rows
+from penstock.core.errors import InvalidArgument
+from penstock.core.ids import Span
+
+Int64s = npt.NDArray[np.int64]
+
+FLAT: Final = ("event_id", "published", "tag", "data")
+"""The columns every flat batch starts with."""
+
+
+def _stamped(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*STAMPED_FIELDS, *schema])
+
+
+_stamped_schemas = SchemaMemo(_stamped)
+
+
+def stamp(body: pa.RecordBatch, ids: Span | Int64s, published_us: int | Int64s) -> pa.RecordBatch:
+    """The stored batch: ``ids`` and ``published_us`` (microseconds since 1970) before the body.
+
+    The body's columns are shared, not copied.
+    """
+    count = body.num_rows
+    if isinstance(ids, Span):
+        assert ids.size == count, f"{ids.size} ids for {count} events"
+        ids = np.arange(ids.first, ids.end, dtype=np.int64)
+    if isinstance(published_us, int):
+        published_us = np.full(count, published_us, dtype=np.int64)
+    arrays = [_int64s(STAMPED["event_id"], ids), _int64s(STAMPED["published"], published_us)]
+    return pa.RecordBatch.from_arrays(
+        arrays + body.columns, schema=_stamped_schemas.of(body.schema)
+    )
+
+
+def _int64s(kind: pa.DataType, values: Int64s) -> pa.Array:
+    whole = np.ascontiguousarray(values, dtype=np.int64)
+    return pa.Array.from_buffers(kind, len(whole), [None, pa.py_buffer(whole)], 0)
+
+
+def ids_of(batch: pa.RecordBatch) -> Int64s:
+    """The event ids of a stored batch, without a copy."""
+    ids: Int64s = batch.column("event_id").to_numpy()
+    return ids
+
+
+def body_part(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A stored batch without what the realm stamped on it: ready to be published again."""
+    names = [name for name in batch.schema.names if name not in STAMPED]
+    return batch.select(names)
+
+
+def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> pa.RecordBatch:
+    """A stored batch as a flat one: ``event_id, published, tag, data``, then the properties.
+
+    ``properties`` picks them by name, all when None. A second type of one property keeps the
+    name of its field (``price::string``); a property named like one of the first four columns
+    becomes ``properties.<name>``. What only ``more`` holds is not shown.
+    """
+    count = batch.num_rows
+    fields: list[pa.Field] = []
+    arrays: list[pa.Array] = []
+    for name in FLAT:
+        index = batch.schema.get_field_index(name)
+        fields.append(
+            pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
+        )
+        arrays.append(batch.column(index) if index >= 0 else _absent(name, count))
+    for field, array in _property_columns(batch):
+        logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
+        if properties is None or logical in properties or field.name in properties:
+            taken = field.name in FLAT
+            fields.append(field.with_name(f"properties.{field.name}") if taken else field)
+            arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _absent(name: str, count: int) -> pa.Array:
+    kind = BODY.get(name)
+    assert kind is not None, f"a stored batch has {name}"
+    return pa.array([b""] * count, kind) if name == "data" else pa.nulls(count, kind)
+
+
+def _property_columns(batch: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
+    index = batch.schema.get_field_index("properties")
+    if index < 0:
+        return []
+    struct = batch.column(index)
+    return list(zip(struct.type, struct.flatten(), strict=True))
+
+
+class EventBatch:
+    """Events as they are stored and delivered: columns, and an :class:`Event` where asked."""
+
+    __slots__ = ("_batch", "_event_type", "_redeliveries", "_rows")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        redeliveries: Mapping[int, int] | None = None,
+        event_type: type[Event] = Event,
+    ) -> None:
+        self._batch = batch
+        self._rows = Rows(batch)
+        self._redeliveries = redeliveries
+        self._event_type = event_type
+
+    def __len__(self) -> int:
+        count: int = self._batch.num_rows
+        return count
+
+    def __iter__(self) -> Iterator[Event]:
+        received, rows = self._event_type.received, self._rows
+        if not self._redeliveries:
+            for row in range(len(self)):
+                yield received(rows, row)
+            return
+        counts = self._redeliveries.get
+        for row, event_id in enumerate(self.event_ids.tolist()):
+            yield received(rows, row, counts(event_id, 0))
+
+    def __getitem__(self, row: int) -> Event:
+        count = len(self)
+        if not -count <= row < count:
+            raise IndexError(f"row {row} of a batch of {count} events")
+        row %= count
+        redeliveries = 0
+        if self._redeliveries:
+            event_id: int = self.event_ids[row].item()
+            redeliveries = self._redeliveries.get(event_id, 0)
+        return self._event_type.received(self._rows, row, redeliveries)
+
+    @property
+    def event_ids(self) -> Int64s:
+        """The ids of the events, ascending."""
+        return ids_of(self._batch)
+
+    @property
+    def redeliveries(self) -> Mapping[int, int]:
+        """How often events were delivered before, by id; those never delivered are not in."""
+        return self._redeliveries or {}
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The stored batch itself; :mod:`penstock.columns.layout` tells its columns."""
+        return self._batch
+
+    def to_table(self) -> pa.Table:
+        """A flat table: ``event_id, published, tag, data``, then one column a property."""
+        return pa.Table.from_batches([flatten(self._batch)])
+
+    def to_pandas(self) -> Any:
+        """The flat table as a pandas DataFrame; needs pandas installed."""
+        try:
+            return self.to_table().to_pandas()
+        except ModuleNotFoundError as error:
+            raise InvalidArgument(f"to_pandas needs pandas: pip install pandas ({error})") from None
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "EventBatch(empty)"
+        ids = self.event_ids
+        return f"EventBatch({len(self)} events, ids {ids[0]}..{ids[-1]})"

@@ -1,0 +1,194 @@
+"""An event: what a publisher makes and what a consumer gets (SEM E1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from penstock.columns.layout import PRIORITY_DEFAULT, PRIORITY_MAX
+from penstock.columns.rows import Rows
+from penstock.core.errors import InvalidEvent
+
+_TTL_MAX = (1 << 63) - 1
+
+
+class Event:
+    """One event. Made by you to publish it, or read lazily from the batch it came in.
+
+    ``ttl`` is in milliseconds, 0 for none of its own; ``priority`` 0 to 9, 4 when not given;
+    ``persistent`` matters on Mixed channels only; a ``transient`` event is never stored
+    (SEM E8). Raises :class:`InvalidEvent` when an argument cannot be part of an event.
+    """
+
+    __slots__ = (
+        "_data",
+        "_headers",
+        "_persistent",
+        "_priority",
+        "_properties",
+        "_row",
+        "_rows",
+        "_tag",
+        "_transient",
+        "_ttl",
+        "redelivery_count",
+    )
+
+    redelivery_count: int
+    """How often it was delivered before to this durable (SEM E9)."""
+
+    def __init__(
+        self,
+        data: bytes | bytearray | memoryview = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        transient: bool = False,
+    ) -> None:
+        self._rows: Rows | None = None
+        self._row = 0
+        self.redelivery_count = 0
+        self._data = data if type(data) is bytes else event_data(data)
+        self._tag = tag
+        self._properties: dict[str, Any] | None = (
+            properties if type(properties) is dict else _mapping("properties", properties)
+        )
+        self._headers: dict[str, Any] | None = _mapping("headers", headers) if headers else None
+        self._ttl = ttl
+        self._persistent = persistent
+        self._priority = priority
+        self._transient = transient
+        if tag is not None and not isinstance(tag, str):
+            raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
+        if ttl or priority is not None:
+            check_ttl(ttl)
+            check_priority(priority)
+
+    @classmethod
+    def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
+        """The event in a row; nothing is read before it is asked for."""
+        event = cls.__new__(cls)
+        event._rows = rows
+        event._row = row
+        event._properties = None
+        event.redelivery_count = redelivery_count
+        return event
+
+    @property
+    def event_id(self) -> int | None:
+        """Given by the realm (SEM E4); None before that."""
+        return None if self._rows is None else self._rows.value("event_id", self._row)
+
+    @property
+    def published(self) -> datetime | None:
+        """When the realm took it, in UTC; None before that."""
+        return None if self._rows is None else self._rows.published(self._row)
+
+    @property
+    def tag(self) -> str | None:
+        """A word to tell events apart by."""
+        return self._tag if self._rows is None else self._rows.value("tag", self._row)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the event; may be empty."""
+        return self._data if self._rows is None else self._rows.data(self._row)
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Names to typed values, exactly as published (SEM E2)."""
+        if self._properties is None:
+            self._properties = {} if self._rows is None else self._rows.properties(self._row)
+        return self._properties
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that are set (SEM E3)."""
+        if self._rows is None:
+            return self._headers or {}
+        return self._rows.headers(self._row)
+
+    @property
+    def ttl(self) -> int:
+        """Milliseconds; 0 for none of its own."""
+        return self._ttl if self._rows is None else self._rows.ttl(self._row)
+
+    @property
+    def persistent(self) -> bool:
+        """False only where the publisher said so."""
+        if self._rows is None:
+            return self._persistent is not False
+        return self._rows.persistent(self._row)
+
+    @property
+    def priority(self) -> int:
+        """0 to 9."""
+        if self._rows is None:
+            return PRIORITY_DEFAULT if self._priority is None else self._priority
+        return self._rows.priority(self._row)
+
+    @property
+    def transient(self) -> bool:
+        """Never stored (SEM E8)."""
+        return self._transient if self._rows is None else self._rows.transient(self._row)
+
+    @property
+    def redelivered(self) -> bool:
+        """Was it delivered before to this durable (SEM E9)?"""
+        return self.redelivery_count > 0
+
+    @property
+    def is_delta(self) -> bool:
+        """Does it carry only what changed of a registered event?"""
+        return False
+
+    @property
+    def origin(self) -> None:
+        """Where a dead or joined event came from; None for any other."""
+        return None
+
+    def __repr__(self) -> str:
+        shown = [f"event_id={self.event_id}"] if self._rows is not None else []
+        if self.tag is not None:
+            shown.append(f"tag={self.tag!r}")
+        data = self.data
+        shown.append(f"data={data!r}" if len(data) <= 32 else f"data={data[:32]!r}... {len(data)}")
+        if self.properties:
+            shown.append(f"properties={self.properties!r}")
+        if self.redelivery_count:
+            shown.append(f"redelivery_count={self.redelivery_count}")
+        return f"Event({', '.join(shown)})"
+
+
+def event_data(data: object) -> bytes:
+    """The bytes of ``data``; :class:`InvalidEvent` when it is not bytes-like."""
+    if isinstance(data, str):
+        raise InvalidEvent("data is a str; events carry bytes: pass data.encode()")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise InvalidEvent(f"data is {type(data).__name__}; pass bytes, a bytearray or a memoryview")
+
+
+def check_ttl(ttl: object) -> None:
+    """Refuse what is not a whole number of milliseconds from 0."""
+    if type(ttl) is not int or not 0 <= ttl <= _TTL_MAX:
+        raise InvalidEvent(f"ttl {ttl!r} is not a whole number of milliseconds from 0")
+
+
+def check_priority(priority: object) -> None:
+    """Refuse what is not None or 0 to 9."""
+    if priority is not None and (type(priority) is not int or not 0 <= priority <= PRIORITY_MAX):
+        raise InvalidEvent(f"priority {priority!r} is not a whole number from 0 to {PRIORITY_MAX}")
+
+
+def _mapping(name: str, value: object) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InvalidEvent(f"{name} is {type(value).__name__}; pass a dictionary")

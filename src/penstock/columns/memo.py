@@ -1,0 +1,39 @@
+"""A small memory of what was worked out for a schema.
+
+Schemas of batches are new Python objects at each look, so identity cannot be the key; comparing
+two of the same origin costs next to nothing, and few schemas are in use at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import pyarrow as pa
+
+ENTRIES_MAX: Final = 32
+
+Found = TypeVar("Found")
+
+
+class SchemaMemo(Generic[Found]):
+    """Remembers ``work_out(schema)`` for the schemas used last."""
+
+    __slots__ = ("_entries", "_work_out")
+
+    def __init__(self, work_out: Callable[[pa.Schema], Found]) -> None:
+        self._work_out = work_out
+        self._entries: tuple[tuple[pa.Schema, Found], ...] = ()
+
+    def of(self, schema: pa.Schema) -> Found:
+        """What ``schema`` comes to, field metadata included."""
+        entries = self._entries  # replaced as a whole, so readers in other threads are safe
+        for index, (known, found) in enumerate(entries):
+            if known.equals(schema, check_metadata=True):
+                if index:
+                    rest = entries[:index] + entries[index + 1 :]
+                    self._entries = ((known, found), *rest)
+                return found
+        found = self._work_out(schema)
+        self._entries = ((schema, found), *entries[: ENTRIES_MAX - 1])
+        return found

@@ -1,0 +1,91 @@
+"""Rows of a stored batch or body, read one at a time and only when asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.columns import more
+from penstock.columns.layout import PRIORITY_DEFAULT
+from penstock.columns.levels import Level
+from penstock.columns.shapes import struct_shape
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Rows:
+    """Exact access to the events of a batch by row. Columns are looked up once."""
+
+    __slots__ = ("_columns", "_level", "batch")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self._columns: dict[str, pa.Array | None] = {}
+        self._level: Level | None = None
+
+    def value(self, name: str, row: int) -> Any:
+        """The value of a column in a row; None where it is null or the column absent."""
+        try:
+            column = self._columns[name]
+        except KeyError:
+            index = self.batch.schema.get_field_index(name)
+            column = self._columns[name] = self.batch.column(index) if index >= 0 else None
+        return None if column is None else column[row].as_py()
+
+    def published(self, row: int) -> datetime | None:
+        """When the realm took the event, in UTC; None in a body."""
+        index = self.batch.schema.get_field_index("published")
+        if index < 0:
+            return None
+        return _EPOCH + timedelta(microseconds=self.batch.column(index)[row].value)
+
+    def data(self, row: int) -> bytes:
+        """The event's bytes."""
+        return self.value("data", row) or b""
+
+    def ttl(self, row: int) -> int:
+        """Milliseconds; 0 for none of its own."""
+        return self.value("ttl", row) or 0
+
+    def persistent(self, row: int) -> bool:
+        """False only where the publisher said so."""
+        return self.value("persistent", row) is not False
+
+    def transient(self, row: int) -> bool:
+        """True only where the publisher said so (SEM E8)."""
+        return self.value("transient", row) is True
+
+    def priority(self, row: int) -> int:
+        """0..9."""
+        priority: int | None = self.value("priority", row)
+        return PRIORITY_DEFAULT if priority is None else priority
+
+    def headers(self, row: int) -> dict[str, Any]:
+        """The headers that are set."""
+        found: dict[str, Any] = self.value("headers", row) or {}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def properties(self, row: int) -> dict[str, Any]:
+        """The properties as published: values, nulls and absent keys exact (SEM E2)."""
+        found: dict[str, Any] = self.value("properties", row) or {}
+        if found:
+            level = self._properties_level()
+            sparse = self.value("sparse", row)
+            if sparse or level.is_renamed:
+                nulls = frozenset(self.value("nulls", row) or ()) if sparse else None
+                found = level.read(found, nulls)
+        overflow = self.value("more", row)
+        return {**found, **more.decoded(overflow)} if overflow else found
+
+    def _properties_level(self) -> Level:
+        if self._level is None:
+            field = self.batch.schema.field("properties")
+            self._level = Level(struct_shape(field.type))
+        return self._level
+
+
+def row_properties(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+    """The properties of one event of a batch, exactly as published (SEM E2)."""
+    return Rows(batch).properties(row)

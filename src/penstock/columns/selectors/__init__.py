@@ -1,0 +1,23 @@
+"""Selectors: which events a client wants, as SQL-92 conditions over columns (SEM F).
+
+``parse`` reads the text, ``Selector`` applies it to batches of events. Bad text raises
+``InvalidSelector`` with line, column and what was expected.
+"""
+
+from __future__ import annotations
+
+from penstock.columns.selectors.expressions import Expression
+from penstock.columns.selectors.faults import MalformedSelector
+from penstock.columns.selectors.parser import parse
+from penstock.columns.selectors.selector import Selector
+from penstock.columns.selectors.statistics import ColumnStatistics
+from penstock.core.errors import InvalidSelector
+
+__all__ = [
+    "ColumnStatistics",
+    "Expression",
+    "InvalidSelector",
+    "MalformedSelector",
+    "Selector",
+    "parse",
+]

@@ -1,0 +1,126 @@
+"""The six comparisons over values. Lanes of types that do not compare give unknown (SEM F1).
+
+Text compares by code point (JMS has ``=`` and ``<>`` for text only), booleans with ``=`` and
+``<>``. A time compares with another time and with literal ISO 8601 text to the microsecond, and
+with a number as whole milliseconds since the epoch; without a zone it is UTC. Whole numbers
+and floats compare exactly, without rounding one to the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.selectors.expressions import Comparison
+from penstock.columns.selectors.lanes import (
+    UNKNOWN,
+    Column,
+    Kind,
+    Value,
+    first_known,
+    floor_divided,
+    numbers_of,
+)
+
+_FUNCTIONS: Final[dict[Comparison, Any]] = {
+    Comparison.EQUAL: pc.equal,
+    Comparison.UNEQUAL: pc.not_equal,
+    Comparison.LESS: pc.less,
+    Comparison.GREATER: pc.greater,
+    Comparison.AT_MOST: pc.less_equal,
+    Comparison.AT_LEAST: pc.greater_equal,
+}
+_NUMPY: Final[dict[Comparison, Any]] = {
+    Comparison.EQUAL: np.equal,
+    Comparison.UNEQUAL: np.not_equal,
+    Comparison.LESS: np.less,
+    Comparison.GREATER: np.greater,
+    Comparison.AT_MOST: np.less_equal,
+    Comparison.AT_LEAST: np.greater_equal,
+}
+_MIRRORED: Final = {
+    Comparison.EQUAL: Comparison.EQUAL,
+    Comparison.UNEQUAL: Comparison.UNEQUAL,
+    Comparison.LESS: Comparison.GREATER,
+    Comparison.GREATER: Comparison.LESS,
+    Comparison.AT_MOST: Comparison.AT_LEAST,
+    Comparison.AT_LEAST: Comparison.AT_MOST,
+}
+_TIMES: Final = (Kind.TIME, Kind.MOMENT)
+_NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT)
+_EQUALITIES: Final = (Comparison.EQUAL, Comparison.UNEQUAL)
+_EXACT: Final = float(1 << 53)
+"""Whole numbers below this are floats without loss."""
+
+
+def compared(operator: Comparison, left: Value, right: Value) -> Column:
+    """Where ``left operator right`` holds; null where that is unknown."""
+    found = []
+    for kind, column in left:
+        for other, against in right:
+            outcome = _compared(operator, kind, column, other, against)
+            if outcome is not None:
+                found.append(outcome)
+    return first_known(found)
+
+
+def _compared(
+    operator: Comparison, kind: Kind, left: Column, other: Kind, right: Column
+) -> Column | None:
+    if kind is Kind.TIME and other in _NUMBERS:
+        kind, left = Kind.INTEGER, floor_divided(left, 1_000)
+    elif other is Kind.TIME and kind in _NUMBERS:
+        other, right = Kind.INTEGER, floor_divided(right, 1_000)
+    if (kind is Kind.TIME and other in _TIMES) or (kind is Kind.MOMENT and other is Kind.TIME):
+        return _FUNCTIONS[operator](left, right)
+    if kind is Kind.INTEGER and other is Kind.FLOAT:
+        return _mixed(operator, left, right)
+    if kind is Kind.FLOAT and other is Kind.INTEGER:
+        return _mixed(_MIRRORED[operator], right, left)
+    if kind is not other or kind in (Kind.OTHER, Kind.MOMENT):
+        return None
+    if kind is Kind.TRUTH and operator not in _EQUALITIES:
+        return None
+    return _FUNCTIONS[operator](left, right)
+
+
+def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
+    rounded = pc.cast(whole, pa.float64(), safe=False)
+    outcome = _FUNCTIONS[operator](rounded, floating)
+    # Rounding keeps order, so only a tie with a large float can be wrong.
+    largest = pc.max(pc.abs(floating)) if isinstance(floating, pa.Array) else pc.abs(floating)
+    if not (largest.is_valid and largest.as_py() >= _EXACT):
+        return outcome
+    tied = pc.equal(rounded, floating)
+    return pc.if_else(tied, _whole_ties(operator, whole, floating), outcome)
+
+
+def _whole_ties(operator: Comparison, whole: Column, floating: Column) -> Column:
+    """The comparison of rows known to differ by less than the float's precision."""
+    if isinstance(whole, pa.Scalar) and isinstance(floating, pa.Scalar):
+        if not (whole.is_valid and floating.is_valid):
+            return UNKNOWN
+        return pa.scalar(bool(_NUMPY[operator](*_as_whole(whole.as_py(), floating.as_py()))))
+    numbers = [_numbers(column) for column in (whole, floating)]
+    left, right = _as_whole(*numbers)
+    return pa.array(_NUMPY[operator](left, right))
+
+
+def _numbers(column: Column) -> Any:
+    if isinstance(column, pa.Scalar):
+        return column.as_py() if column.is_valid else 0
+    return numbers_of(column)[0]
+
+
+def _as_whole(whole: Any, floating: Any) -> tuple[Any, Any]:
+    """Both as whole numbers; 2 ** 63, which is one too large, as a pair that compares alike."""
+    floats = np.asarray(floating, dtype=np.float64)
+    too_large = floats >= 2.0**63
+    within = np.where(np.isfinite(floats) & (np.abs(floats) < 2.0**63), floats, 0.0)
+    exact = within.astype(np.int64)
+    exact = np.where(floats == -(2.0**63), np.int64(-(1 << 63)), exact)
+    left = np.where(too_large, np.int64(0), np.asarray(whole, dtype=np.int64))
+    return left, np.where(too_large, np.int64(1), exact)

@@ -1,0 +1,282 @@
+"""From an expression to a function over frames, built once per selector.
+
+Conditions give a nullable boolean column (null = unknown) and combine by Kleene's rules;
+values give lanes. No step looks at single events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.selectors import functions
+from penstock.columns.selectors.arithmetic import calculated, negated
+from penstock.columns.selectors.comparison import compared
+from penstock.columns.selectors.expressions import (
+    CONDITIONS,
+    And,
+    Arithmetic,
+    Between,
+    Compare,
+    Comparison,
+    DataLength,
+    DataText,
+    Distance,
+    Each,
+    Expression,
+    Float,
+    In,
+    Integer,
+    IsNull,
+    Like,
+    Negative,
+    Not,
+    Now,
+    Or,
+    Reference,
+    Step,
+    Text,
+    Truth,
+    each_references,
+)
+from penstock.columns.selectors.frames import ElementFrame, Frame, exploded, is_list, resolved
+from penstock.columns.selectors.lanes import (
+    UNKNOWN,
+    Column,
+    Kind,
+    Lane,
+    Value,
+    first_known,
+    rows_of,
+    truth,
+)
+from penstock.columns.selectors.patterns import search
+
+Condition = Callable[[Frame], Column]
+Valued = Callable[[Frame], Value]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SETS: Final[dict[type[Expression], tuple[Kind, pa.DataType]]] = {
+    Text: (Kind.TEXT, pa.string()),
+    Integer: (Kind.INTEGER, pa.int64()),
+}
+
+
+def condition(node: Expression) -> Condition:
+    """``node`` as a condition."""
+    match node:
+        case And(operands):
+            return _chained(pc.and_kleene, [condition(operand) for operand in operands])
+        case Or(operands):
+            return _chained(pc.or_kleene, [condition(operand) for operand in operands])
+        case Not(operand):
+            inner = condition(operand)
+            return lambda frame: pc.invert(inner(frame))
+        case _:
+            return _searched(node, _predicate(node))
+
+
+def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:
+    first, *others = parts
+
+    def evaluate(frame: Frame) -> Column:
+        found = first(frame)
+        for other in others:
+            found = combine(found, other(frame))
+        return found
+
+    return evaluate
+
+
+def _predicate(node: Expression) -> Condition:
+    match node:
+        case Compare(operator, left, right):
+            one, other = value(left), value(right)
+            return lambda frame: compared(operator, one(frame), other(frame))
+        case Between():
+            return _turned(node.negated, _between(node))
+        case In():
+            return _turned(node.negated, _in(node))
+        case Like(operand, pattern, escape):
+            return _turned(node.negated, _like(value(operand), search(pattern, escape)))
+        case IsNull(operand):
+            subject = value(operand)
+            return _turned(not node.negated, lambda frame: _present(subject(frame)))
+        case _:
+            subject = value(node)
+            return lambda frame: truth(subject(frame))
+
+
+def _turned(is_negated: bool, inner: Condition) -> Condition:
+    return (lambda frame: pc.invert(inner(frame))) if is_negated else inner
+
+
+def _between(node: Between) -> Condition:
+    subject, low, high = value(node.operand), value(node.low), value(node.high)
+
+    def evaluate(frame: Frame) -> Column:
+        found = subject(frame)
+        return pc.and_kleene(
+            compared(Comparison.AT_LEAST, found, low(frame)),
+            compared(Comparison.AT_MOST, found, high(frame)),
+        )
+
+    return evaluate
+
+
+def _in(node: In) -> Condition:
+    """A set where all options have one type and the column has it; else one by one."""
+    subject = value(node.operand)
+    options = [value(option) for option in node.options]
+    kinds = {type(option) for option in node.options}
+    kind, stored = _SETS.get(kinds.pop(), (None, None)) if len(kinds) == 1 else (None, None)
+    wanted = None
+    if kind is not None:
+        wanted = pa.array([getattr(option, "value", None) for option in node.options], stored)
+
+    def evaluate(frame: Frame) -> Column:
+        lanes = subject(frame)
+        columns = [_member(lane.column, wanted) for lane in lanes if lane.kind is kind]
+        rest = tuple(lane for lane in lanes if lane.kind is not kind)
+        if rest:
+            outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
+            found = outcomes[0]
+            for outcome in outcomes[1:]:
+                found = pc.or_kleene(found, outcome)
+            columns.append(found)
+        return first_known(columns)
+
+    return evaluate
+
+
+def _member(column: Column, wanted: Column) -> Column:
+    return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=wanted), UNKNOWN)
+
+
+def _like(subject: Valued, find: Callable[[Column], Column]) -> Condition:
+    def evaluate(frame: Frame) -> Column:
+        return first_known([find(c) for kind, c in subject(frame) if kind is Kind.TEXT])
+
+    return evaluate
+
+
+def _present(lanes: Value) -> Column:
+    found: Column = pa.scalar(False)
+    for lane in lanes:
+        found = pc.or_(found, pc.is_valid(lane.column))
+    return found
+
+
+def value(node: Expression) -> Valued:
+    """``node`` as a value."""
+    match node:
+        case Text() | Integer() | Float() | Truth():
+            constant = _constant(node)
+            return lambda frame: constant
+        case Reference(steps):
+            return lambda frame: frame.lookup(steps)
+        case Arithmetic(operator, left, right):
+            one, other = value(left), value(right)
+            return lambda frame: calculated(operator, one(frame), other(frame))
+        case Negative(operand):
+            inner = value(operand)
+            return lambda frame: negated(inner(frame))
+        case _ if isinstance(node, CONDITIONS):
+            holds = condition(node)
+            return lambda frame: (Lane(Kind.TRUTH, holds(frame)),)
+        case _:
+            return _function(node)
+
+
+def _function(node: Expression) -> Valued:
+    match node:
+        case Now():
+            return functions.now
+        case DataLength():
+            return functions.data_length
+        case DataText():
+            return partial(functions.data_text, node)
+        case Distance():
+            return partial(functions.distance, node)
+        case _:
+            raise AssertionError(f"no meaning for {type(node).__name__}")
+
+
+def _constant(node: Text | Integer | Float | Truth) -> Value:
+    match node:
+        case Text(text):
+            lane = Lane(Kind.TEXT, pa.scalar(text, pa.string()))
+            moment = microseconds(text)
+            if moment is None:
+                return (lane,)
+            return (lane, Lane(Kind.MOMENT, pa.scalar(moment, pa.int64())))
+        case Integer(number):
+            return (Lane(Kind.INTEGER, pa.scalar(number, pa.int64())),)
+        case Float(number):
+            return (Lane(Kind.FLOAT, pa.scalar(number, pa.float64())),)
+        case Truth(answer):
+            return (Lane(Kind.TRUTH, pa.scalar(answer)),)
+
+
+def microseconds(text: str) -> int | None:
+    """ISO 8601 text as microseconds since the epoch, UTC where it does not say; else None."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return since_epoch(moment)
+
+
+def since_epoch(moment: datetime) -> int:
+    """Microseconds."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _searched(node: Expression, holds: Condition) -> Condition:
+    """``holds``, or for a predicate on array elements whether it holds for any (SEM F2)."""
+    found = each_references(node)
+    if not found:
+        return holds
+    steps = found[0].steps
+
+    def evaluate(frame: Frame) -> Column:
+        columns, remaining = frame.roots(steps)
+        return _any(frame, steps, columns, remaining, holds)
+
+    return evaluate
+
+
+def _any(
+    frame: Frame,
+    steps: tuple[Step, ...],
+    columns: list[Column],
+    remaining: tuple[Step, ...],
+    holds: Condition,
+) -> Column:
+    cut = remaining.index(Each())
+    tail = remaining[cut + 1 :]
+    outcomes = []
+    for column in filter(is_list, resolved(columns, remaining[:cut])):
+        elements, rows, present = exploded(column)
+        inner = ElementFrame(frame, pa.array(rows), steps=steps, elements=elements, tail=tail)
+        deeper = Each() in tail
+        outcome = _any(inner, steps, [elements], tail, holds) if deeper else holds(inner)
+        outcomes.append(_gathered(rows_of(outcome, inner.rows), rows, present))
+    return first_known(outcomes)
+
+
+def _gathered(outcome: Column, rows: Any, present: Any) -> Column:
+    """Per row with a list: true if an element is, else unknown if an element is, else false."""
+    yes = np.zeros(len(present), dtype=bool)
+    yes[rows[outcome.fill_null(False).to_numpy(zero_copy_only=False)]] = True
+    unsure = np.zeros(len(present), dtype=bool)
+    unsure[rows[outcome.is_null().to_numpy(zero_copy_only=False)]] = True
+    return pa.array(yes, mask=~present | (unsure & ~yes))

@@ -1,0 +1,220 @@
+"""Where references find their values: the events of a batch, or the elements of their arrays."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.layout import LOGICAL_NAME, PRIORITY_DEFAULT
+from penstock.columns.selectors.expressions import Each, Step
+from penstock.columns.selectors.headers import HEADERS
+from penstock.columns.selectors.lanes import (
+    Column,
+    Kind,
+    Value,
+    floor_divided,
+    lane_of,
+    rows_of,
+    value_of,
+)
+
+
+class Frame(Protocol):
+    """Rows a selector is evaluated on."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def now_us(self) -> int: ...
+
+    def lookup(self, steps: tuple[Step, ...]) -> Value:
+        """The value of a reference in every row."""
+        ...
+
+    def data(self) -> Column:
+        """The bytes of the row's event."""
+        ...
+
+    def roots(self, steps: tuple[Step, ...]) -> tuple[list[Column], tuple[Step, ...]]:
+        """The columns a reference to array elements starts from, and the steps that remain."""
+        ...
+
+
+class EventFrame:
+    """The events of one batch. A column it lacks is unknown."""
+
+    __slots__ = ("_batch", "_known", "now_us", "rows")
+
+    def __init__(self, batch: pa.RecordBatch, now_us: int) -> None:
+        self._batch = batch
+        self._known: dict[tuple[Step, ...], Value] = {}
+        self.rows: int = batch.num_rows
+        self.now_us = now_us
+
+    def lookup(self, steps: tuple[Step, ...]) -> Value:
+        if steps not in self._known:
+            columns, remaining = self.roots(steps)
+            self._known[steps] = value_of(resolved(columns, remaining))
+        return self._known[steps]
+
+    def data(self) -> Column:
+        column = self._column("data")
+        return pa.repeat(pa.scalar(b""), self.rows) if column is None else column
+
+    def roots(self, steps: tuple[Step, ...]) -> tuple[list[Column], tuple[Step, ...]]:
+        if steps[0] in HEADERS:
+            return self._header(str(steps[0])), steps[1:]
+        # A property in an overflow column would be a further column to start from.
+        return self._present(self._column("properties")), steps
+
+    def _column(self, path: str) -> Column | None:
+        name, *below = path.split(".")
+        index = self._batch.schema.get_field_index(name)
+        if index < 0:
+            return None
+        found = resolved([self._batch.column(index)], tuple(below))
+        return found[0] if found else None
+
+    def _header(self, name: str) -> list[Column]:
+        column = self._column(HEADERS[name])
+        match name:
+            case "JMSPriority":
+                return [self._priority(column)]
+            case "JMSTimestamp":
+                return [floor_divided(c, 1_000) for c in self._times(column)]
+            case "JMSDeliveryMode":
+                return [self._delivery_mode(column)]
+            case _:
+                return self._present(column)
+
+    def _present(self, column: Column | None) -> list[Column]:
+        return [] if column is None else [column]
+
+    def _priority(self, column: Column | None) -> Column:
+        if column is None:
+            return pa.repeat(pa.scalar(PRIORITY_DEFAULT, pa.int64()), self.rows)
+        return column.cast(pa.int64()).fill_null(PRIORITY_DEFAULT)
+
+    def _times(self, column: Column | None) -> list[Column]:
+        lane = None if column is None else lane_of(column)
+        return [lane.column] if lane is not None and lane.kind is Kind.TIME else []
+
+    def _delivery_mode(self, stated: Column | None) -> Column:
+        """What the header says, else the event's ``persistent`` flag, which is on by default."""
+        persistent = self._column("persistent")
+        if persistent is None:
+            persistent = pa.scalar(True)
+        flag = pc.if_else(pc.fill_null(persistent, True), "PERSISTENT", "NON_PERSISTENT")
+        if stated is not None:
+            names = pa.array(["NON_PERSISTENT", "PERSISTENT"])
+            codes = pa.array([1, 2], stated.type)
+            flag = pc.coalesce(names.take(pc.index_in(stated, value_set=codes)), flag)
+        return rows_of(flag, self.rows)
+
+
+class ElementFrame:
+    """One row per array element, for one reference that names elements.
+
+    All other references give each element its event's value.
+    """
+
+    __slots__ = ("_elements", "_events", "_known", "_outer", "_steps", "_tail", "now_us", "rows")
+
+    def __init__(
+        self,
+        outer: Frame,
+        events: Column,
+        *,
+        steps: tuple[Step, ...],
+        elements: Column,
+        tail: tuple[Step, ...],
+    ) -> None:
+        self._outer = outer
+        self._events = events
+        """Row of ``outer`` each element belongs to."""
+        self._steps = steps
+        self._elements = elements
+        self._tail = tail
+        """Steps of the reference from an element on."""
+        self._known: dict[tuple[Step, ...], Value] = {}
+        self.rows = len(elements)
+        self.now_us = outer.now_us
+
+    def lookup(self, steps: tuple[Step, ...]) -> Value:
+        if steps not in self._known:
+            self._known[steps] = self._found(steps)
+        return self._known[steps]
+
+    def _found(self, steps: tuple[Step, ...]) -> Value:
+        if steps == self._steps:
+            return value_of(resolved([self._elements], self._tail))
+        lanes = self._outer.lookup(steps)
+        return tuple(lane._replace(column=lane.column.take(self._events)) for lane in lanes)
+
+    def data(self) -> Column:
+        return self._outer.data().take(self._events)
+
+    def roots(self, steps: tuple[Step, ...]) -> tuple[list[Column], tuple[Step, ...]]:
+        columns, remaining = self._outer.roots(steps)
+        return [column.take(self._events) for column in columns], remaining
+
+
+def resolved(columns: list[Column], steps: tuple[Step, ...]) -> list[Column]:
+    """Follow ``steps`` into structs and lists; one column per type found at the end."""
+    for step in steps:
+        assert not isinstance(step, Each), "elements are searched in a frame of their own"
+        if isinstance(step, str):
+            columns = [child for column in columns for child in _children(column, step)]
+        else:
+            columns = [_element(column, step) for column in columns if is_list(column)]
+    return columns
+
+
+def _children(column: Column, name: str) -> list[Column]:
+    kind = column.type
+    if not pa.types.is_struct(kind):
+        return []
+    wanted = name.encode()
+    found = []
+    for index in range(kind.num_fields):
+        field = kind.field(index)
+        known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
+        if known_as == wanted or (known_as is None and field.name == name):
+            found.append(pc.struct_field(column, [index]))
+    return found
+
+
+def is_list(column: Column) -> bool:
+    kind = column.type
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _bounds(column: Column) -> tuple[Any, Any, Any, Any]:
+    """The values of a list column, and per row the first index, the count and presence."""
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    counts = np.where(present, np.diff(offsets), 0)
+    return column.values, offsets[:-1], counts, present
+
+
+def _element(column: Column, index: int) -> Column:
+    values, first, counts, _ = _bounds(column)
+    missing = counts <= index
+    return values.take(pa.array(np.where(missing, 0, first + index), mask=missing))
+
+
+def exploded(column: Column) -> tuple[Column, Any, Any]:
+    """The elements of a list column, the row each belongs to, and which rows have a list."""
+    values, first, counts, present = _bounds(column)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.arange(len(rows)) - before + np.repeat(first, counts)
+    return values.take(pa.array(places, pa.int64())), rows, present

@@ -1,0 +1,132 @@
+"""Values of a column of events, one lane per type.
+
+A property may hold numbers in some events and text in others; it is stored as one column per
+type and read as one *value* of several lanes. In every row at most one lane is set, so an
+operation works lane by lane and merges what comes out.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Column = Any
+"""A pyarrow array, or a scalar that stands for the same value in every row. (pyarrow has no
+types of its own.)"""
+
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class Kind(Enum):
+    """What the values of a lane are, and how they are kept."""
+
+    TRUTH = "bool"
+    TEXT = "string"
+    INTEGER = "int64"
+    FLOAT = "float64"
+    TIME = "int64 microseconds since the epoch"
+    MOMENT = "a time written as text; compares with times only"
+    OTHER = "anything; present or not is all that counts"
+
+
+class Lane(NamedTuple):
+    kind: Kind
+    column: Column
+
+
+Value = tuple[Lane, ...]
+
+UNKNOWN: Final[Column] = pa.scalar(None, pa.bool_())
+
+
+def value_of(columns: list[Column]) -> Value:
+    """The value made of ``columns``, which belong to one name."""
+    lanes = (lane_of(column) for column in columns)
+    return tuple(lane for lane in lanes if lane is not None)
+
+
+def lane_of(column: Column) -> Lane | None:
+    """The lane of a stored column; None where it can hold nothing but nulls."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_boolean(kind):
+        return Lane(Kind.TRUTH, column)
+    if pa.types.is_timestamp(kind):
+        return Lane(Kind.TIME, _microseconds(column))
+    if pa.types.is_uint64(kind) or pa.types.is_decimal(kind):
+        return Lane(Kind.OTHER, column)
+    for found, test, stored in _STORED:
+        if test(kind):
+            return Lane(found, column if kind == stored else column.cast(stored))
+    return Lane(Kind.OTHER, column)
+
+
+_STORED: Final = (
+    (Kind.TEXT, pa.types.is_string, pa.string()),
+    (Kind.TEXT, pa.types.is_large_string, pa.string()),
+    (Kind.INTEGER, pa.types.is_integer, pa.int64()),
+    (Kind.FLOAT, pa.types.is_floating, pa.float64()),
+)
+
+
+def _microseconds(column: Column) -> Column:
+    unit = column.type.unit
+    ticks = column.view(pa.int64())
+    if unit == "us":
+        return ticks
+    if unit == "ns":
+        return floor_divided(ticks, 1_000)
+    factor = _MICROSECONDS[unit]
+    reach = _INT64_MAX // factor
+    fits = pc.and_(pc.greater_equal(ticks, -reach), pc.less_equal(ticks, reach))
+    return pc.multiply(pc.if_else(fits, ticks, pa.scalar(None, pa.int64())), factor)
+
+
+def floor_divided(column: Column, divisor: int) -> Column:
+    """An int64 column divided, rounded down."""
+    if isinstance(column, pa.Scalar):
+        return pa.scalar(None if column.as_py() is None else column.as_py() // divisor, pa.int64())
+    numbers, absent = numbers_of(column)
+    return pa.array(np.floor_divide(numbers, divisor), mask=absent)
+
+
+def numbers_of(column: Column) -> tuple[Any, Any]:
+    """A numeric column as a numpy array, and where it is null."""
+    absent = column.is_null().to_numpy(zero_copy_only=False)
+    filled = column.fill_null(0) if column.null_count else column
+    return filled.to_numpy(zero_copy_only=False), absent
+
+
+def merged(lanes: Value) -> Value:
+    """The same value with at most one lane per kind."""
+    by_kind: dict[Kind, Column] = {}
+    for kind, column in lanes:
+        by_kind[kind] = pc.coalesce(by_kind[kind], column) if kind in by_kind else column
+    return tuple(Lane(kind, column) for kind, column in by_kind.items())
+
+
+def truth(value: Value) -> Column:
+    """A value as a condition: unknown wherever it is not true or false."""
+    columns = [column for kind, column in value if kind is Kind.TRUTH]
+    return first_known(columns)
+
+
+def first_known(columns: list[Column]) -> Column:
+    """Row by row the first that is not null; unknown when there is none."""
+    if not columns:
+        return UNKNOWN
+    return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
+
+
+def rows_of(column: Column, rows: int) -> Column:
+    """``column`` as an array of ``rows`` rows, also when it is a scalar."""
+    return pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column

@@ -1,0 +1,89 @@
+"""A selector, ready to be applied to batch after batch (SEM F5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from penstock.columns.selectors.compiler import condition
+from penstock.columns.selectors.expressions import (
+    DataLength,
+    DataText,
+    Distance,
+    Expression,
+    Reference,
+    walk,
+)
+from penstock.columns.selectors.faults import fault
+from penstock.columns.selectors.frames import EventFrame
+from penstock.columns.selectors.headers import column_path
+from penstock.columns.selectors.lanes import rows_of
+from penstock.columns.selectors.parser import parse
+from penstock.columns.selectors.statistics import ColumnStatistics, outcomes
+from penstock.columns.selectors.tokens import LENGTH_MAX
+from penstock.columns.selectors.wording import canonical
+
+
+class Selector:
+    """What a client wants to see of a channel or queue, compiled once.
+
+    Its ``text`` is the same for all spellings of one selector, and parses to it again.
+    Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
+    """
+
+    __slots__ = ("_condition", "columns", "expression", "text")
+
+    def __init__(self, text: str) -> None:
+        self.expression: Expression = parse(text)
+        self.text = canonical(self.expression)
+        if len(self.text) > LENGTH_MAX:
+            # What is stored is the canonical text: it has to parse again.
+            raise fault(text, 0, f"at most {LENGTH_MAX} characters", f"{len(self.text)} of them")
+        self.columns = _columns(self.expression)
+        """Paths of the stored columns it reads, in dots, down to the first array:
+        ``properties.carrier``, ``headers.type``, ``data``. The others can stay unread."""
+        self._condition = condition(self.expression)
+
+    def mask(self, batch: pa.RecordBatch, *, now_us: int = 0) -> pa.BooleanArray:
+        """Which events of ``batch`` it selects, one boolean each and never null.
+
+        Unknown is not selected, and what the batch has no column for is unknown; an event that
+        is not stored yet has no ``event_id``. ``now_us`` is the time ``NOW()`` gives.
+        """
+        found = rows_of(self._condition(EventFrame(batch, now_us)), batch.num_rows)
+        return found.fill_null(False) if found.null_count else found
+
+    def may_match(self, statistics: Mapping[str, ColumnStatistics]) -> bool:
+        """False only if it selects no event of a part of the store with these statistics.
+
+        They are by column path, as in ``columns``; one that is missing says nothing. A name
+        that is stored in several columns, one a type, has to be missing.
+        """
+        return outcomes(self.expression, statistics).may_hold
+
+    def __repr__(self) -> str:
+        return f"Selector({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Selector) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def _columns(expression: Expression) -> frozenset[str]:
+    found: set[str] = set()
+    for node in walk(expression):
+        match node:
+            case Reference(steps):
+                found.add(column_path(steps))
+                if steps[0] == "JMSDeliveryMode":
+                    found.add("persistent")
+            case Distance():
+                found |= {"properties.latitude", "properties.longitude"}
+            case DataLength() | DataText():
+                found.add("data")
+            case _:
+                pass
+    return frozenset(found)

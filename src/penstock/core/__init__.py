@@ -1,0 +1,9 @@
+"""The semantics of a realm: pure, synchronous, deterministic.
+
+Commands come in, facts are decided and applied, effects go out:
+
+    command --decide--> facts --apply--> state --offer--> effects
+
+``decide`` reads state and never writes it. ``apply`` writes state and never decides.
+Recovery is ``apply`` over the stored facts; there is no second code path for it.
+"""

@@ -1,0 +1,75 @@
+"""A channel as a state machine: one verb, one module.
+
+``decide`` (``core.decide``) says what a command would lead to, ``apply`` (``core.apply``) makes
+a fact true, ``attend`` and ``offer`` (``core.offer``) follow sessions and say what to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.core import offer, survival
+from penstock.core.apply import apply
+from penstock.core.decide import decide
+from penstock.core.messages import (
+    Command,
+    Decided,
+    Definition,
+    Effect,
+    Restored,
+    StoredFact,
+)
+from penstock.core.state import ChannelState, Rules
+
+
+class Channel:
+    """One channel: its stored ids, its durables and subscribers, and the rules between them."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
+        self.state = ChannelState(name, definition, rules)
+
+    def decide(self, command: Command, now_us: int) -> Decided:
+        """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
+        return decide(self.state, command, now_us)
+
+    def apply(self, fact: StoredFact) -> None:
+        """Make ``fact`` true. Never fails, never decides: it has already happened."""
+        apply(self.state, fact)
+
+    def attend(self, command: Command, now_us: int) -> None:
+        """Follow sessions coming and going: soft state, forgotten on restart."""
+        offer.attend(self.state, command, now_us)
+
+    def offer(self) -> Iterator[Effect]:
+        """What the shell must do now; ask again while :attr:`has_offers`."""
+        return offer.offer(self.state)
+
+    def stall(self, session: str, *, stalled: bool) -> None:
+        """A session's connection is full, or can take more again."""
+        offer.stall(self.state, session, stalled=stalled)
+
+    @property
+    def has_offers(self) -> bool:
+        return self.state.dirty
+
+    def recorded(self, fact: StoredFact) -> StoredFact | None:
+        """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+        return survival.recorded(self.state, fact)
+
+    def recovered(self) -> None:
+        """All stored facts are applied."""
+        survival.recovered(self.state)
+
+    def closing(self) -> tuple[StoredFact, ...]:
+        """What to store when the realm is closed in order."""
+        return survival.closing(self.state)
+
+    def snapshot(self) -> Restored:
+        """This channel as it would be after a restart now."""
+        return survival.snapshot(self.state)
+
+    def needs_sweep(self, now_us: int) -> bool:
+        """Whether a sweep may find something to remove."""
+        return self.state.needs_sweep(now_us)

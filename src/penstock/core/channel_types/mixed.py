@@ -1,0 +1,19 @@
+"""Mixed, the default: each event says whether it is kept on disk; one id sequence (SEM C1b)."""
+
+from __future__ import annotations
+
+from penstock.core.channel_type import ChannelType
+from penstock.core.messages import Digest, Spans
+
+
+class Mixed:
+    name = "mixed"
+    survives_restart = True
+    event_ttl_counts = True
+    deprecated = False
+
+    def volatile(self, digest: Digest) -> Spans:
+        return digest.volatile
+
+
+TYPE: ChannelType = Mixed()

@@ -1,0 +1,20 @@
+"""Reliable: events in memory, gone after a restart; ids continue (SEM C1c)."""
+
+from __future__ import annotations
+
+from penstock.core.channel_type import ChannelType
+from penstock.core.ids import Span
+from penstock.core.messages import Digest, Spans
+
+
+class Reliable:
+    name = "reliable"
+    survives_restart = False
+    event_ttl_counts = False
+    deprecated = False
+
+    def volatile(self, digest: Digest) -> Spans:
+        return (Span(0, digest.count),)
+
+
+TYPE: ChannelType = Reliable()

@@ -1,0 +1,332 @@
+"""A durable subscription: the ledger of what one named reader still has to see (SEM D).
+
+This file is mechanism. Policy, who may attach and who is served next, is a ``Kind``;
+each kind is one file in ``penstock.core.durables``.
+
+Ids below ``head`` are kept as sets; everything stored from ``head`` on is outstanding without
+being written down, so a durable nobody reads costs nothing per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from penstock.core.errors import IllegalState
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import DurableState, Spans
+
+GRANT_MAX = 16_384
+"""Most events handed to a seat at once: keeps one delivery within a few megabytes."""
+
+
+class Seat:
+    """One attached subscription, its window, and what it holds unsettled."""
+
+    __slots__ = ("demand", "in_flight", "session", "stalled", "subscription", "window")
+
+    def __init__(self, subscription: int, session: str, window: int, *, pull: bool) -> None:
+        self.subscription = subscription
+        self.session = session
+        self.window = window
+        self.demand: int | None = 0 if pull else None
+        """A synchronous consumer's open wish; None: events are pushed."""
+        self.in_flight = IdSet()
+        self.stalled = False
+        """The session's connection cannot take more right now."""
+
+    @property
+    def credit(self) -> int:
+        if self.stalled:
+            return 0
+        if self.demand is not None:
+            return self.demand  # SEM D9: synchronous fetches are not limited by the window
+        return self.window - len(self.in_flight)
+
+
+class Kind(Protocol):
+    """What tells one durable type from another. Stateless."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cumulative(self) -> bool:
+        """Whether settling an event settles every earlier one too."""
+        ...
+
+    @property
+    def redelivers_at_once(self) -> bool:
+        """Whether a rolled back event returns now, counted, or after the next attach, uncounted."""
+        ...
+
+    @property
+    def stores_selector(self) -> bool:
+        """Whether the durable has one selector, or each subscription its own."""
+        ...
+
+    @property
+    def takes_window(self) -> bool: ...
+
+    @property
+    def window_default(self) -> int: ...
+
+    @property
+    def deprecated(self) -> bool: ...
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool: ...
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """The seats that may get events now, in turn; ``seats`` starts with the one served
+        longest ago."""
+        ...
+
+
+Kinds = Mapping[str, Kind]
+
+
+class Durable:
+    """Outstanding events of one durable, and who holds which."""
+
+    __slots__ = (
+        "head",
+        "kind",
+        "levels",
+        "name",
+        "outstanding",
+        "parked",
+        "pending",
+        "persistent",
+        "read_us",
+        "seats",
+        "selector",
+    )
+
+    def __init__(
+        self, name: str, kind: Kind, head: int, *, selector: str = "", persistent: bool = True
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.selector = selector
+        self.persistent = persistent
+        self.head = head
+        """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
+        self.outstanding = IdSet()
+        """Hard state, below ``head``: not yet settled."""
+        self.pending = IdSet()
+        """Soft state: outstanding and in nobody's hands."""
+        self.parked = IdSet()
+        """Soft state: rolled back, waiting for the next attach."""
+        self.levels: list[IdSet] = []
+        """Redelivery counts: ``levels[n - 1]`` holds the ids redelivered n times."""
+        self.seats: list[Seat] = []
+        self.read_us = 0
+        """When a client last got or settled something."""
+
+    # --- hard state: apply ---------------------------------------------------------------
+
+    def offered(self, span: Span, matched: Spans | None) -> None:
+        """New events were published; ``matched`` are those a stored selector wants."""
+        if not self.selector:
+            return  # beyond head, outstanding by definition
+        for part in matched or ():
+            self.outstanding.add(part)
+            self.pending.add(part)
+        self.head = span.end
+
+    def settle(self, span: Span) -> None:
+        """Acknowledged, or gone from the channel."""
+        if self.outstanding.remove(span):
+            self.pending.remove(span)
+            self.parked.remove(span)
+            for seat in self.seats:
+                if seat.in_flight:
+                    seat.in_flight.remove(span)
+            for level in self.levels:
+                level.remove(span)
+
+    def roll_back(self, span: Span) -> None:
+        """Take ``span`` out of all hands at once, one more redelivery on the count."""
+        back = self.outstanding.within(span)
+        self._take_back(span)
+        self.pending.add_all(back)
+        self._count(back)
+
+    def park(self, span: Span) -> None:
+        """Take ``span`` out of all hands; it returns, uncounted, with the next attach."""
+        back = self.outstanding.within(span)
+        self._take_back(span)
+        self.parked.add_all(back)
+
+    def _take_back(self, span: Span) -> None:
+        for seat in self.seats:
+            if seat.in_flight:
+                seat.in_flight.remove(span)
+
+    def _count(self, back: IdSet) -> None:
+        for n in range(len(self.levels) - 1, -1, -1):
+            risen = self.levels[n].remove_all(back)
+            if not risen:
+                continue
+            if n + 1 == len(self.levels):
+                self.levels.append(IdSet())
+            self.levels[n + 1].add_all(risen)
+            back = back.copy()
+            back.remove_all(risen)
+        if back:
+            if not self.levels:
+                self.levels.append(IdSet())
+            self.levels[0].add_all(back)
+
+    def reach(self, end: int, stored: IdSet) -> None:
+        """Write down what is outstanding up to ``end``."""
+        if end <= self.head:
+            return
+        if not self.selector:
+            for part in stored.within(Span(self.head, end)).spans:
+                self.outstanding.add(part)
+                self.pending.add(part)
+        self.head = end
+
+    # --- soft state: attend and offer ----------------------------------------------------
+
+    def seat_of(self, subscription: int) -> Seat | None:
+        return next((seat for seat in self.seats if seat.subscription == subscription), None)
+
+    def attach(self, seat: Seat) -> None:
+        assert self.kind.may_attach(self.seats), "decide() has checked"
+        self.seats.append(seat)
+        self.pending.add_all(self.parked)
+        self.parked = IdSet()
+
+    def detach(self, subscription: int) -> None:
+        """The seat is left; what it held is nobody's. Counting was the business of a fact."""
+        seat = self.seat_of(subscription)
+        if seat is None:
+            return
+        self.pending.add_all(seat.in_flight)
+        self.seats.remove(seat)
+
+    def grants(self, stored: IdSet) -> list[tuple[Seat, Spans]]:
+        """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8)."""
+        granted: list[tuple[Seat, Spans]] = []
+        while seats := self.kind.servable(self.seats):
+            wanted = min(sum(seat.credit for seat in seats), GRANT_MAX * len(seats))
+            self._fill(wanted, stored)
+            if not self.pending:
+                break
+            share = max(1, -(-min(len(self.pending), wanted) // len(seats)))
+            for seat in seats:
+                spans = self._take(min(seat.credit, share, GRANT_MAX))
+                if not spans:
+                    break
+                self._hand(seat, spans)
+                granted.append((seat, spans))
+        return granted
+
+    def _fill(self, wanted: int, stored: IdSet) -> None:
+        """Pull from beyond ``head`` until ``wanted`` events are pending."""
+        if self.selector:
+            return
+        while len(self.pending) < wanted:
+            span = stored.next_span(self.head, wanted - len(self.pending))
+            if span is None:
+                return
+            self.reach(span.end, stored)
+
+    def _take(self, limit: int) -> Spans:
+        taken: list[Span] = []
+        while limit > 0 and (span := self.pending.take(limit)) is not None:
+            taken.append(span)
+            limit -= span.size
+        return tuple(taken)
+
+    def _hand(self, seat: Seat, spans: Spans) -> None:
+        for span in spans:
+            seat.in_flight.add(span)
+            if seat.demand is not None:
+                seat.demand -= span.size
+        self.seats.remove(seat)
+        self.seats.append(seat)
+
+    # --- questions -----------------------------------------------------------------------
+
+    def settled_by(self, seat: Seat, spans: Spans) -> Spans:
+        """What ``seat`` really settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
+
+        Ids that are settled or gone already are left out: a second ack has no effect, and an
+        event may be purged while it is in a client's hands (SEM T9).
+        """
+        mine: list[Span] = []
+        for span in spans:
+            due = self.outstanding.within(span)
+            held = seat.in_flight.within(span)
+            if len(held) != len(due):
+                due.remove_all(held)
+                raise IllegalState(
+                    f"event {due.lowest} of durable {self.name} was not delivered to this "
+                    "subscription, or has been given back since; only its receiver may settle it"
+                )
+            mine += held.spans
+        return tuple(mine)
+
+    def below(self, seat: Seat, event_id: int) -> Spans:
+        """What ``ack(previous)`` covers: everything outstanding for a cumulative kind, else what
+        the seat holds, up to and including ``event_id``."""
+        held = self.outstanding if self.kind.cumulative else seat.in_flight
+        return held.within(Span(0, event_id + 1)).spans
+
+    def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
+        if not self.levels:
+            return ()
+        found = []
+        for count, level in enumerate(self.levels, start=1):
+            if level:
+                parts = [part for span in spans for part in level.within(span).spans]
+                if parts:
+                    found.append((count, tuple(parts)))
+        return tuple(found)
+
+    def outstanding_count(self, stored: IdSet) -> int:
+        beyond = 0 if self.selector else len(stored.within(Span(self.head, 1 << 62)))
+        return len(self.outstanding) + beyond
+
+    def outstanding_spans(self, stored: IdSet) -> Spans:
+        beyond = () if self.selector else stored.within(Span(self.head, 1 << 62)).spans
+        return (*self.outstanding.spans, *beyond)
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(len(seat.in_flight) for seat in self.seats)
+
+    @property
+    def redelivered_count(self) -> int:
+        return sum(len(level) for level in self.levels)
+
+    def state(self) -> DurableState:
+        return DurableState(
+            self.name,
+            self.kind.name,
+            self.selector,
+            self.persistent,
+            self.head,
+            self.outstanding.spans,
+            tuple((n, level.spans) for n, level in enumerate(self.levels, start=1) if level),
+        )
+
+    @classmethod
+    def restored(cls, state: DurableState, kinds: Kinds) -> Durable:
+        durable = cls(
+            state.name,
+            kinds[state.kind],
+            state.head,
+            selector=state.selector,
+            persistent=state.persistent,
+        )
+        durable.outstanding = IdSet(Span(*span) for span in state.outstanding)
+        durable.pending = durable.outstanding.copy()
+        for count, spans in state.redelivered:
+            while len(durable.levels) < count:
+                durable.levels.append(IdSet())
+            durable.levels[count - 1] = IdSet(Span(*span) for span in spans)
+        return durable

@@ -1,0 +1,1 @@
+"""The durable types (SEM D). One file each; the file exports ``KIND``. Nothing else to register."""

@@ -1,0 +1,26 @@
+"""Exclusive: one session at a time, acknowledging up to and including an event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.durable import Kind, Seat
+
+
+class Exclusive:
+    name = "exclusive"
+    cumulative = True
+    redelivers_at_once = False
+    stores_selector = False
+    window_default = 1_000
+    takes_window = False
+    deprecated = False
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return not seats
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        return [seat for seat in seats if seat.credit > 0]
+
+
+KIND: Kind = Exclusive()

@@ -1,0 +1,26 @@
+"""Shared: any number of sessions, served round robin, working at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.durable import Kind, Seat
+
+
+class Shared:
+    name = "shared"
+    cumulative = False
+    redelivers_at_once = True
+    stores_selector = True
+    window_default = 10
+    takes_window = True
+    deprecated = False
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        return [seat for seat in seats if seat.credit > 0]
+
+
+KIND: Kind = Shared()

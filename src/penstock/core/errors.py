@@ -1,0 +1,221 @@
+"""Why the realm says no.
+
+Text is for people and may improve; ``code`` is the contract, stable for ever. The tree:
+
+    PenstockError
+    ├── Refused             you may not; nothing has changed
+    ├── Unavailable         not now; trying again may help
+    ├── Corrupt             the disk says something it should not
+    └── ProtocolViolation   one side broke the protocol
+        ├── LocalProtocolViolation    this side, before anything was sent
+        └── RemoteProtocolViolation   the other side
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Root of every error this package raises on purpose."""
+
+    code: ClassVar[str] = "penstock"
+    retryable: ClassVar[bool] = False
+
+
+class Refused(PenstockError):
+    """The request is understood and will not be done. Nothing has changed."""
+
+    code = "refused"
+
+
+class InvalidName(Refused):
+    """A channel or queue name breaks the rules of SEM C2."""
+
+    code = "invalid-name"
+
+
+class NameAlreadyBound(Refused):
+    """The name is taken by another channel, queue or durable."""
+
+    code = "name-already-bound"
+
+
+class NameDoesNotExist(Refused):
+    """No channel, queue or durable has this name."""
+
+    code = "name-does-not-exist"
+
+
+class InvalidArgument(Refused):
+    """An argument is out of bounds, of the wrong type, or not allowed in this combination."""
+
+    code = "invalid-argument"
+
+
+class InvalidEvent(Refused):
+    """What was offered cannot be an event: a property or column of an unsupported type."""
+
+    code = "invalid-event"
+
+
+class EventTooLarge(Refused):
+    """An event is larger than the realm's ``max_event_bytes`` (SEM E7)."""
+
+    code = "event-too-large"
+
+
+class InvalidSelector(Refused):
+    """A selector does not parse; the message has line, column and what was expected (SEM F4)."""
+
+    code = "invalid-selector"
+
+
+class CapacityReached(Refused):
+    """The channel is full and honours its capacity instead of evicting (SEM T4)."""
+
+    code = "capacity-reached"
+    retryable = True
+
+
+class MemoryLimit(Refused):
+    """A memory-backed channel has reached the realm's limit (SEM C6)."""
+
+    code = "memory-limit"
+    retryable = True
+
+
+class DurableInUse(Refused):
+    """Another session holds the durable and its type allows only one (SEM D)."""
+
+    code = "durable-in-use"
+    retryable = True
+
+
+class IllegalState(Refused):
+    """The operation does not fit the state of what it names (SEM D15)."""
+
+    code = "illegal-state"
+
+
+class SequenceTooOld(Refused):
+    """A retried publish is older than what the realm remembers of this producer (SEM X3)."""
+
+    code = "sequence-too-old"
+
+
+class NoSuchStage(Refused):
+    """Staged rows are unknown: never staged, dropped, expired, or lost in a restart."""
+
+    code = "no-such-stage"
+    retryable = True
+
+
+class Unavailable(PenstockError):
+    """The realm cannot do this now. Trying again later may succeed."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class ConnectionLost(Unavailable):
+    """The connection ended before the answer came. The outcome is unknown."""
+
+    code = "connection-lost"
+
+
+class CannotConnect(Unavailable):
+    """None of the URLs led to a realm."""
+
+    code = "cannot-connect"
+
+
+class SessionClosed(Unavailable):
+    """The session, subscription or producer has been closed and cannot be used any more."""
+
+    code = "session-closed"
+    retryable = False
+
+
+class RealmStopping(Unavailable):
+    """The realm is shutting down, or a failed write made it stop serving."""
+
+    code = "realm-stopping"
+
+
+class StorageFailed(Unavailable):
+    """The disk refused a write (full, failing). Nothing of the request was kept."""
+
+    code = "storage-failed"
+
+
+class AddressInUse(Unavailable):
+    """The port is taken by another process."""
+
+    code = "address-in-use"
+
+
+class DataDirectoryInUse(Unavailable):
+    """Another realm has this data directory open."""
+
+    code = "data-directory-in-use"
+
+
+class Corrupt(PenstockError):
+    """Stored bytes are not what was written. Nothing is deleted; someone should look."""
+
+    code = "corrupt"
+
+
+class Damaged(Corrupt):
+    """A block, segment or record fails its checksum or is missing."""
+
+    code = "damaged"
+
+
+class NewerFormat(Corrupt):
+    """The data directory was written by a newer version of Penstock."""
+
+    code = "newer-format"
+
+
+class Fenced(PenstockError):
+    """Somebody else has written where this owner wanted to: it is not the owner any more."""
+
+    code = "fenced"
+
+
+class Trimmed(PenstockError):
+    """A read below the journal's floor."""
+
+    code = "trimmed"
+
+
+class ProtocolViolation(PenstockError):
+    """Root of the two below; never raised itself."""
+
+    code = "protocol-violation"
+
+
+class LocalProtocolViolation(ProtocolViolation):
+    """This side was asked to send what the protocol does not allow."""
+
+    code = "local-protocol-violation"
+
+
+class RemoteProtocolViolation(ProtocolViolation):
+    """The other side sent what the protocol does not allow."""
+
+    code = "remote-protocol-violation"
+
+
+def _leaves(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found |= _leaves(child)
+    return found
+
+
+def error_classes() -> dict[str, type[PenstockError]]:
+    """Every error class by its code; the wire carries codes."""
+    return _leaves(PenstockError)

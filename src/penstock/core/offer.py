@@ -1,0 +1,162 @@
+"""Soft state: who is there, who holds what, and what to send next. Forgotten on restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.core.durable import Durable, Seat
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import (
+    Ack,
+    AckPrevious,
+    Attach,
+    Command,
+    Credit,
+    Deliver,
+    Demand,
+    Detach,
+    Effect,
+    Finished,
+    RollBack,
+    Skip,
+    Spans,
+    Subscribe,
+    Sweep,
+)
+from penstock.core.state import ChannelState
+from penstock.core.subscriber import Subscriber
+
+
+def attend(  # noqa: C901  one case a command
+    state: ChannelState, command: Command, now_us: int
+) -> None:
+    """Follow sessions coming and going: soft state, forgotten on restart."""
+    match command:
+        case Ack(subscription) | AckPrevious(subscription):
+            _touch(state, subscription, now_us)
+        case Credit(subscription, count):
+            if subscriber := state.subscribers.get(subscription):
+                subscriber.credit += count
+                state.dirty = True
+        case Demand(subscription, count):
+            if held := state.seats.get(subscription):
+                _demand(state, held[1], count)
+        case RollBack(subscription, spans):
+            _park(state, subscription, spans)
+            _touch(state, subscription, now_us)
+        case Skip(subscription, spans):
+            _skip(state, subscription, spans)
+        case Subscribe(subscription, session, start_id, stop_id, credit, only):
+            start_id = state.engine.first_id(start_id, state.next_id)
+            state.subscribers[subscription] = Subscriber(
+                subscription, session, start_id, stop_id, credit, only
+            )
+            state.dirty = True
+        case Attach():
+            _attach(state, command, now_us)
+        case Detach(subscription):
+            _detach(state, subscription)
+        case Sweep():
+            state.ages.forget(
+                state.next_id if state.stored.lowest is None else state.stored.lowest, now_us
+            )
+            state.fresh = IdSet()
+        case _:
+            pass
+
+
+def _demand(state: ChannelState, seat: Seat, count: int) -> None:
+    if count == 0 and seat.demand:  # cancelled: say so, unless it has just been met
+        state.met.append(seat.subscription)
+    seat.demand = count
+    state.dirty = True
+
+
+def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
+    durable = state.durables[command.durable]
+    window = durable.kind.window_default if command.window is None else command.window
+    seat = Seat(command.subscription, command.session, window, pull=command.pull)
+    durable.attach(seat)
+    durable.read_us = now_us
+    state.seats[command.subscription] = (durable, seat)
+    state.dirty = True
+
+
+def _detach(state: ChannelState, subscription: int) -> None:
+    held = state.seats.pop(subscription, None)
+    if held is not None:
+        held[0].detach(subscription)
+    if state.subscribers.pop(subscription, None) is not None:
+        state.fresh = state.acked.copy()
+    state.dirty = True
+
+
+def _park(state: ChannelState, subscription: int, spans: Spans) -> None:
+    durable, _ = state.seats[subscription]
+    for span in () if durable.kind.redelivers_at_once else spans:
+        durable.park(span)
+
+
+def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
+    size = sum(span.size for span in spans)
+    if subscriber := state.subscribers.get(subscription):
+        subscriber.credit += size
+    elif held := state.seats.get(subscription):
+        for span in spans:
+            held[1].in_flight.remove(span)
+        if held[1].demand is not None:
+            held[1].demand += size
+    state.dirty = True
+
+
+def _touch(state: ChannelState, subscription: int, now_us: int) -> None:
+    if held := state.seats.get(subscription):
+        held[0].read_us = now_us
+        state.dirty = True
+
+
+def stall(state: ChannelState, session: str, *, stalled: bool) -> None:
+    """A session's connection is full, or can take more again."""
+    for subscriber in state.subscribers.values():
+        if subscriber.session == session:
+            subscriber.stalled = stalled
+    for _, seat in state.seats.values():
+        if seat.session == session:
+            seat.stalled = stalled
+    state.dirty = True
+
+
+def offer(state: ChannelState) -> Iterator[Effect]:
+    """What the shell must do now; at most one delivery for each plain subscriber.
+
+    Ask again while :attr:`has_offers`: between two rounds the shell may mark sessions
+    that cannot take more (:meth:`stall`).
+    """
+    if not state.dirty:
+        return
+    state.dirty = False
+    for subscriber in list(state.subscribers.values()):
+        if not subscriber.hungry and not subscriber.is_finished:
+            continue
+        before = subscriber.cursor
+        spans = subscriber.advance(state.stored, state.next_id)
+        if state.acked and subscriber.cursor > before:
+            state.fresh.add_all(state.acked.within(Span(before, subscriber.cursor)))  # SEM D6
+        if spans:
+            yield Deliver(subscriber.subscription, spans)
+            state.dirty = True
+        if subscriber.is_finished:
+            del state.subscribers[subscriber.subscription]
+            yield Finished(subscriber.subscription)
+    met, state.met = state.met, []
+    for subscription in met:
+        yield Finished(subscription)
+    for durable in {id(d): d for d, _ in state.seats.values()}.values():
+        yield from _offer_durable(state, durable)
+
+
+def _offer_durable(state: ChannelState, durable: Durable) -> Iterator[Effect]:
+    for seat, spans in durable.grants(state.stored):
+        yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
+        if seat.demand == 0:
+            yield Finished(seat.subscription)

@@ -1,0 +1,82 @@
+"""All that a channel knows: what it stores, its durables and subscribers."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.channel_type import ChannelType, ChannelTypes
+from penstock.core.durable import Durable, Kinds, Seat
+from penstock.core.engine import Engine, Engines
+from penstock.core.errors import IllegalState, NameDoesNotExist
+from penstock.core.ids import IdSet
+from penstock.core.messages import Counters, Definition, Spans
+from penstock.core.producers import Producers
+from penstock.core.retention import Ages
+from penstock.core.subscriber import Subscriber
+
+
+class Rules(Struct, frozen=True):
+    """What every channel of a realm goes by: the registries and the realm's limits."""
+
+    types: ChannelTypes
+    engines: Engines
+    kinds: Kinds
+    event_bytes_max: int
+
+
+class ChannelState:
+    """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
+
+    def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
+        self.name = name
+        self.definition = definition
+        self.type: ChannelType = rules.types[definition.type]
+        self.engine: Engine = rules.engines[definition.engine]
+        self.rules = rules
+        self.next_id = definition.start_event_id
+        self.reserved = 0
+        self.stored = IdSet()
+        self.volatile = IdSet()
+        """Stored events that live in memory only."""
+        self.durables: dict[str, Durable] = {}
+        self.counters = Counters()
+        self.ages = Ages()
+        self.producers = Producers()
+        self.acked = IdSet()
+        """Stored events that at least one durable has acknowledged (SEM D6)."""
+        self.subscribers: dict[int, Subscriber] = {}
+        self.seats: dict[int, tuple[Durable, Seat]] = {}
+        self.met: list[int] = []
+        """Soft: demands cancelled, to be confirmed."""
+        self.fresh = IdSet()
+        """Soft: acknowledged events to be looked at for removal."""
+        self.dirty = False
+        """Soft: something changed that may lead to a delivery."""
+
+    def seat(self, subscription: int) -> tuple[Durable, Seat]:
+        try:
+            return self.seats[subscription]
+        except KeyError:
+            raise IllegalState(
+                f"subscription {subscription} holds no durable of {self.name}: "
+                "it was closed, or its durable deleted"
+            ) from None
+
+    def stored_part(self, spans: Spans) -> IdSet:
+        found = IdSet()
+        for span in spans:
+            found.add_all(self.stored.within(span))
+        return found
+
+    def durable(self, name: str) -> Durable:
+        try:
+            return self.durables[name]
+        except KeyError:
+            raise NameDoesNotExist(f"{self.name} has no durable {name}") from None
+
+    def needs_sweep(self, now_us: int) -> bool:
+        """Whether a sweep may find something: a TTL has passed, or events were acknowledged."""
+        if self.fresh and not self.definition.retain_consumed:
+            return True
+        due = self.ages.due_us(self.definition.ttl)
+        return due is not None and due <= now_us

@@ -1,0 +1,87 @@
+"""What outlives a restart: the recorded form of a fact, snapshots, the end of recovery."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.core.ids import IdSet
+from penstock.core.messages import (
+    Acked,
+    Appended,
+    DurableCreated,
+    DurableDeleted,
+    IdsReserved,
+    Removed,
+    Restored,
+    RolledBack,
+    StoredFact,
+)
+from penstock.core.state import ChannelState
+
+
+def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+    """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+    match fact:
+        case Appended(span, volatile=volatile):
+            if not volatile:
+                return fact
+            if sum(part.size for part in volatile) == span.size:
+                return None
+            return replace(fact, volatile=(), absent=volatile)
+        case Removed(spans):
+            if not state.volatile or any(
+                len(state.stored.within(span)) != len(state.volatile.within(span)) for span in spans
+            ):
+                return fact
+            return None
+        case DurableCreated():
+            return fact if fact.persistent else None
+        case Acked(name) | RolledBack(name) | DurableDeleted(name):
+            durable = state.durables.get(name)
+            return fact if durable is not None and durable.persistent else None
+        case _:
+            return fact
+
+
+def recovered(state: ChannelState) -> None:
+    """All facts are applied and the realm was not closed cleanly, or was: ids that may have
+    been given to events in memory are skipped (SEM E4)."""
+    state.next_id = max(state.next_id, state.reserved)
+    for durable in state.durables.values():
+        if durable.selector:
+            durable.head = state.next_id
+
+
+def closing(state: ChannelState) -> tuple[StoredFact, ...]:
+    """What to store when the realm is closed in order: no id needs to be skipped."""
+    return (IdsReserved(state.next_id),) if state.reserved > state.next_id else ()
+
+
+def snapshot(state: ChannelState) -> Restored:
+    """This channel as it would be after a restart now."""
+    entries, own = state.ages.state()
+    stored = state.stored.copy()
+    stored.remove_all(state.volatile)
+    acked = state.acked.copy()
+    acked.remove_all(state.volatile)
+    counters = replace(state.counters)
+    counters.published -= len(state.volatile)
+    durables = []
+    for durable in state.durables.values():
+        if durable.persistent:
+            kept_state = durable.state()
+            kept = IdSet(kept_state.outstanding)
+            kept.remove_all(state.volatile)
+            durables.append(replace(kept_state, outstanding=kept.spans))
+    return Restored(
+        state.definition,
+        state.next_id,
+        state.reserved,
+        stored.spans,
+        entries,
+        own,
+        tuple(durables),
+        state.producers.state(),
+        acked.spans,
+        counters,
+    )

@@ -1,0 +1,325 @@
+"""One native connection: frames in, requests to the realm; answers and deliveries out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from penstock.columns.check import check_body
+from penstock.columns.ipc import batch_from, schema_from
+from penstock.columns.selectors import Selector
+from penstock.core.errors import (
+    InvalidArgument,
+    InvalidEvent,
+    PenstockError,
+    RemoteProtocolViolation,
+)
+from penstock.core.ids import Span
+from penstock.core.messages import Spans
+from penstock.frontends.requests import Requests
+from penstock.runtime.channel_store import Rows
+from penstock.runtime.schemas import Schemas
+from penstock.runtime.work import Body
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Published
+from penstock.wire.native.frames import (
+    FRAME_BYTES_MAX,
+    PREFACE,
+    FrameReader,
+    coalesced,
+    frame,
+)
+
+if TYPE_CHECKING:
+    from penstock.frontends.native import NativeListener
+
+GREETING_BYTES_MAX = 64 << 10
+"""Largest frame of a peer that has not said hello."""
+CONGESTION_CHECK_S = 0.01
+WRITE_HIGH_WATER = 1 << 20
+"""Bytes waiting to be sent above which a connection gets no more deliveries."""
+
+_log = structlog.get_logger("penstock.native")
+
+
+class Subscription:
+    """The outlet of one subscription of this connection."""
+
+    def __init__(
+        self, connection: Connection, client_number: int, selector: Selector | None
+    ) -> None:
+        self._connection = connection
+        self.client_number = client_number
+        self.session = connection.session
+        self.selector = selector
+
+    @property
+    def writable(self) -> bool:
+        return self._connection.writable
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        self._connection.deliver(self.client_number, rows, redeliveries)
+
+    def finished(self) -> None:
+        self._connection.send(wire.Finished(self.client_number))
+
+    def closed(self, reason: PenstockError) -> None:
+        self._connection.forget(self.client_number)
+        self._connection.send(wire.Closed(self.client_number, reason.code, str(reason)))
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, listener: NativeListener) -> None:
+        self.listener = listener
+        self.realm = listener.realm
+        self.session = ""
+        self.writable = True
+        self.subscriptions: dict[int, int] = {}
+        """Realm-wide number of each subscription, by the client's number."""
+        self._reader = FrameReader(preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX)
+        self._requests = Requests(self)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | memoryview] = []
+        self._flush_is_due = False
+        self._schemas_in: dict[int, bytes] = {}
+        self._schemas_out: set[int] = set()
+        self._heard_s = 0.0
+        self._reads_paused = False
+        self._is_open = False
+        self._loop = asyncio.get_running_loop()
+
+    # --- asyncio -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = transport
+        self._heard_s = self._loop.time()
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._is_open = self.listener.opened(self)
+        if not self._is_open:
+            self.end(RemoteProtocolViolation("the realm takes no more connections now"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        self._heard_s = self._loop.time()
+        self._reader.buffer_updated(count)
+        try:
+            for header, body in self._reader.frames():
+                self._receive(wire.decode_from_client(header), body)
+        except PenstockError as error:
+            _log.warning("connection.refused", peer=self._peer(), reason=str(error))
+            self.end(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._is_open = False
+        self.writable = False
+        self.listener.closed(self)
+        for subscription in self.subscriptions.values():
+            self.realm.subscriptions.detach(subscription)
+        self.subscriptions.clear()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+        self.realm.subscriptions.stall(self.session, stalled=True)
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.realm.subscriptions.stall(self.session, stalled=False)
+
+    # --- in ------------------------------------------------------------------------------
+
+    def _receive(  # noqa: C901  one case a message
+        self, message: wire.FromClient, body: memoryview
+    ) -> None:
+        if not self._is_open:
+            return
+        match message:
+            case wire.PublishEvents():
+                self._publish(message, body)
+            case wire.Schema(number):
+                schema = bytes(body)
+                schema_from(schema)
+                self._schemas_in[number] = schema
+            case wire.Hello():
+                self._greet(message)
+            case wire.Bye():
+                self.end(None)
+            case _ if not self.session:
+                raise RemoteProtocolViolation("the first frame has to be a Hello")
+            case wire.Credit(number, count):
+                if (subscription := self.subscriptions.get(number)) is not None:
+                    self.realm.subscriptions.credit(subscription, count)
+            case wire.Demand(number, count):
+                if (subscription := self.subscriptions.get(number)) is not None:
+                    self.realm.subscriptions.demand(subscription, count)
+            case _:
+                self._requests.take(message, body)
+
+    def _greet(self, hello: wire.Hello) -> None:
+        if self.session or not hello.session:
+            raise RemoteProtocolViolation("a connection says Hello once, with a session id")
+        self.session = hello.session
+        self._reader.frame_bytes_max = FRAME_BYTES_MAX
+        self.listener.greeted(self)
+        self.send(
+            wire.Welcome(
+                self.realm.identity,
+                self.realm.name,
+                self.listener.version,
+                self.realm.limits.event_bytes_max,
+                FRAME_BYTES_MAX,
+            )
+        )
+
+    def _publish(self, message: wire.PublishEvents, body: memoryview) -> None:
+        size = len(body)
+
+        def reply(span: Any, error: BaseException | None) -> None:
+            self.listener.pending_bytes -= size
+            if error is None:
+                self.send(wire.Done(message.request, Published(span[0], span[1] - span[0])))
+            else:
+                self.fail(message.request, error)
+
+        self.listener.pending_bytes += size
+        try:
+            if not self.session:
+                raise RemoteProtocolViolation("the first frame has to be a Hello")
+            bodies = self.bodies(message.schema, message.sizes, body)
+            self.realm.publish(message.channel, bodies, message.producer, message.sequence, reply)
+        except PenstockError as error:
+            reply(None, error)
+        if self.listener.is_congested:
+            self._pause_reading()
+
+    def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
+        """The batches of a frame, checked. Raises ``InvalidEvent``."""
+        encoded = self._schemas_in.get(schema)
+        if encoded is None:
+            raise InvalidArgument(f"schema {schema} was never sent on this connection")
+        if sum(sizes) != len(body) or any(size <= 0 for size in sizes):
+            raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
+        arrow = schema_from(encoded)
+        found, at = [], 0
+        for size in sizes:
+            part = body[at : at + size]
+            batch = batch_from(part, arrow)
+            check_body(batch)
+            if batch.num_rows == 0:
+                raise InvalidEvent("a batch without events")
+            found.append(Body(part, batch, encoded))
+            at += size
+        return found
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._reads_paused:
+            self._reads_paused = True
+            self._transport.pause_reading()
+            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.listener.is_congested:
+            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
+            return
+        self._heard_s = self._loop.time()
+        self._reads_paused = False
+        self._transport.resume_reading()
+
+    def check(self, now_s: float) -> None:
+        """Called regularly: end a connection that is silent for too long."""
+        limits = self.listener.limits
+        allowed = limits.idle_timeout_s if self.session else limits.hello_timeout_s
+        if not self._reads_paused and now_s - self._heard_s > allowed:
+            self.end(RemoteProtocolViolation(f"nothing was heard for {allowed:g} s"))
+
+    # --- out -----------------------------------------------------------------------------
+
+    def send(self, message: wire.Message, *bodies: bytes | bytearray | memoryview) -> None:
+        """Queue a frame; frames of one turn of the loop leave together."""
+        if self._transport is None:
+            return
+        self._out += frame(wire.encode(message), *bodies)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        out, self._out = self._out, []
+        if self._transport is None or self._transport.is_closing() or not out:
+            return
+        for part in coalesced(out):
+            self._transport.write(part)
+
+    def fail(self, request: int, error: BaseException) -> None:
+        if not isinstance(error, PenstockError):
+            raise error
+        self.send(wire.Failed(request, error.code, str(error)))
+
+    def deliver(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        schemas = self.realm.shard.state.schemas
+        schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
+        if schema not in self._schemas_out:
+            self._announce(schema, schemas)
+        ids = [Span(*span) for span in rows.spans]
+        counted = tuple(
+            (count, mine) for count, spans in redeliveries if (mine := _within(spans, ids))
+        )
+        body = rows.body
+        self.send(
+            wire.Delivery(number, schema, rows.count, rows.first_id, rows.at_us, counted), body
+        )
+
+    def _announce(self, schema: int, schemas: Schemas) -> None:
+        self._schemas_out.add(schema)
+        self.send(wire.Schema(schema), schemas.bytes_of(schema))
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Say why, and close."""
+        if reason is not None and self._transport is not None:
+            self.send(wire.Goodbye(reason.code, str(reason)))
+        self._is_open = False
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def forget(self, number: int) -> None:
+        self.subscriptions.pop(number, None)
+
+    def spawn(self, request: int, work: Callable[[], Any]) -> None:
+        """Answer a request that has to wait for the realm."""
+        self.listener.spawn(self._answer(request, work))
+
+    async def _answer(self, request: int, work: Callable[[], Any]) -> None:
+        try:
+            answer = await work()
+        except PenstockError as error:
+            self.send(wire.Failed(request, error.code, str(error)))
+        else:
+            self.send(wire.Done(request, answer))
+
+    def _peer(self) -> str:
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and peer else "local"
+
+
+def _within(spans: Spans, ids: list[Span]) -> Spans:
+    """The part of ``spans`` inside ``ids``; both are short."""
+    found = []
+    for span in spans:
+        for own in ids:
+            part = Span(*span).clipped(own)
+            if part.size:
+                found.append(part)
+    return tuple(found)

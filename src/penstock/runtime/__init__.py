@@ -1,0 +1,1 @@
+"""The asyncio shell around the core: group commit, deliveries, timers, sealing, recovery."""

@@ -1,0 +1,199 @@
+"""From ids to bytes on their way: what the core grants is read once and sent to each receiver."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+import structlog
+
+from penstock.columns.digest import spans_of
+from penstock.columns.selectors import Selector
+from penstock.core.channel import Channel
+from penstock.core.errors import NameDoesNotExist, PenstockError
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Deliver, Finished, Quarantine, Skip, Spans
+from penstock.core.ports import Blobs, Clock
+from penstock.runtime.channel_store import ChannelStore, Damage, Rows
+from penstock.storage.segments import SegmentReader
+
+_log = structlog.get_logger("penstock.delivery")
+
+Redeliveries = tuple[tuple[int, Spans], ...]
+
+
+class Outlet(Protocol):
+    """Where the events of one subscription go."""
+
+    session: str
+    selector: Selector | None
+    """The subscription's own; a durable's stored selector was applied at publish."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the connection takes more right now."""
+        ...
+
+    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None: ...
+
+    def finished(self) -> None:
+        """A browse is at its end, a demand is met."""
+        ...
+
+    def closed(self, reason: PenstockError) -> None:
+        """The subscription is over: its channel or durable is gone."""
+        ...
+
+
+class Quarantiner(Protocol):
+    """Who is told of unreadable events."""
+
+    def quarantine(self, number: int, command: Quarantine) -> None: ...
+
+
+class Dispatch:
+    """All subscriptions of a realm, and the way to them."""
+
+    def __init__(self, blobs: Blobs, clock: Clock) -> None:
+        self._blobs = blobs
+        self._clock = clock
+        self._outlets: dict[int, tuple[int, Outlet]] = {}
+        self._next = 1
+
+    # --- who is there --------------------------------------------------------------------
+
+    def open(self, number: int, outlet: Outlet) -> int:
+        """Register an outlet on channel ``number``; gives the subscription's realm-wide number."""
+        subscription = self._next
+        self._next += 1
+        self._outlets[subscription] = (number, outlet)
+        return subscription
+
+    def close(self, subscription: int) -> None:
+        self._outlets.pop(subscription, None)
+
+    def channel_gone(self, number: int) -> None:
+        for subscription, (own, outlet) in list(self._outlets.items()):
+            if own == number:
+                del self._outlets[subscription]
+                outlet.closed(NameDoesNotExist("the channel was deleted"))
+
+    def durable_gone(self, subscriptions: list[int], name: str) -> None:
+        for subscription in subscriptions:
+            held = self._outlets.pop(subscription, None)
+            if held is not None:
+                held[1].closed(NameDoesNotExist(f"durable {name} was deleted"))
+
+    def channels_of(self, session: str) -> list[int]:
+        found = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
+        return list(found)
+
+    def local_path(self, name: str) -> str | None:
+        """Where other processes can map a file."""
+        return self._blobs.local_path(name)
+
+    @property
+    def count(self) -> int:
+        return len(self._outlets)
+
+    # --- what goes out -------------------------------------------------------------------
+
+    async def perform(
+        self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
+    ) -> None:
+        """Carry out what ``channel`` offers."""
+        read: dict[Spans, tuple[list[Rows], Damage]] = {}
+        for effect in channel.offer():
+            held = self._outlets.get(_subscription(effect))
+            if held is None:
+                continue
+            outlet = held[1]
+            match effect:
+                case Finished():
+                    outlet.finished()
+                case Deliver(subscription, spans, redeliveries):
+                    if spans not in read:
+                        read[spans] = await self.read(store, spans)
+                        self._report(number, read[spans][1], quarantiner)
+                    rows, damage = read[spans]
+                    if damage.ids:
+                        channel.attend(Skip(subscription, damage.ids.spans), self._clock.now_us())
+                    self._send(channel, subscription, outlet, rows, redeliveries)
+                    if not outlet.writable:
+                        channel.stall(outlet.session, stalled=True)
+                case _:
+                    raise AssertionError(f"no such effect: {effect}")
+
+    async def read(self, store: ChannelStore, spans: Spans) -> tuple[list[Rows], Damage]:
+        """The events of ``spans``; files are opened as needed."""
+        await self.open_files(store, spans)
+        damage = Damage()
+        return store.read(spans, damage), damage
+
+    async def open_files(self, store: ChannelStore, spans: Spans) -> None:
+        """Map the files that hold some of ``spans``."""
+        for file in store.files_for(spans):
+            if file.reader is None:
+                try:
+                    buffer = await self._blobs.get(file.name)
+                except PenstockError as error:
+                    _log.error("segment.unreadable", name=file.name, reason=str(error))
+                    continue
+                file.reader = SegmentReader(buffer, file.index, name=file.name)
+
+    def _report(self, number: int, damage: Damage, quarantiner: Quarantiner) -> None:
+        if damage.ids:
+            for reason in damage.reasons:
+                _log.error("events.quarantined", channel=number, reason=reason)
+            quarantiner.quarantine(number, Quarantine(damage.ids.spans))
+
+    def _send(
+        self,
+        channel: Channel,
+        subscription: int,
+        outlet: Outlet,
+        rows: list[Rows],
+        redeliveries: Redeliveries,
+    ) -> None:
+        if outlet.selector is None:
+            for part in rows:
+                outlet.deliver(part, redeliveries)
+            return
+        for part in rows:
+            wanted, skipped = self._selected(outlet.selector, part)
+            if skipped:
+                channel.attend(Skip(subscription, skipped), self._clock.now_us())
+            if wanted is not None:
+                outlet.deliver(wanted, redeliveries)
+
+    def _selected(self, selector: Selector, rows: Rows) -> tuple[Rows | None, Spans]:
+        """The rows a selector matches, and the ids of the others."""
+        mask = selector.mask(rows.batch, now_us=self._clock.now_us())
+        if mask.true_count == len(mask):
+            return rows, ()
+        ids = IdSet(rows.spans)
+        if mask.true_count == 0:
+            return None, ids.spans
+        batch = rows.batch.filter(mask)
+        wanted = _placed(spans_of(mask), rows)
+        skipped = ids.copy()
+        for span in wanted:
+            skipped.remove(span)
+        return Rows(wanted, batch=batch), skipped.spans
+
+
+def _placed(offsets: Spans, rows: Rows) -> Spans:
+    """Offsets inside ``rows`` as event ids."""
+    if len(rows.spans) == 1:
+        first = rows.spans[0].first
+        return tuple(Span(*offset).shifted(first) for offset in offsets)
+    ids: pa.Array = rows.batch.column(0)
+    found = IdSet()
+    for first, end in offsets:
+        found.add_all(IdSet.of(ids.slice(first, end - first).to_pylist()))
+    return found.spans
+
+
+def _subscription(effect: object) -> int:
+    assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+    return effect.subscription

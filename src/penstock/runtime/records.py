@@ -1,0 +1,125 @@
+"""What a journal block holds: facts of any channel, and beside them the columns they speak of.
+
+Layout of a block::
+
+    u32 length of the header | header (msgpack) | padding to 8 | bodies, each padded to 8
+
+A snapshot has the same layout: it is the shortest list of facts that leads to the same state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.directory import AnyRealmFact, RealmFact
+from penstock.core.errors import Damaged
+from penstock.core.messages import StoredFact
+from penstock.core.ports import Buffer
+
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 8
+_PADDING = [bytes(n) for n in range(_ALIGNMENT)]
+
+
+class SchemaSeen(RealmFact, frozen=True):
+    """An Arrow schema, in the record's body, that later bodies refer to by ``number``."""
+
+    number: int
+
+
+class Sealed(RealmFact, frozen=True):
+    """Stored events of a channel below ``through`` are in segment files; this names the newest.
+
+    Without a name nothing of the range was left to seal.
+    """
+
+    through: int
+    name: str = ""
+    index: bytes = b""
+
+
+class SegmentDropped(RealmFact, frozen=True):
+    """No event of the file is left; the file goes."""
+
+    name: str
+
+
+class Kept(RealmFact, frozen=True):
+    """Snapshots only: events that were in the journal and not in a segment yet."""
+
+    first_id: int
+    end_id: int
+    at_us: int
+    ids: tuple[tuple[int, int], ...] = ()
+    """Spans the body's rows have; empty: all ids of the range."""
+
+
+class RealmFacts(RealmFact, frozen=True):
+    """Snapshots only: the realm's own counters."""
+
+    next_number: int
+
+
+AnyFact = StoredFact | AnyRealmFact | SchemaSeen | Sealed | SegmentDropped | Kept | RealmFacts
+
+
+class BodyRef(Struct, frozen=True, array_like=True):
+    schema: int
+    size: int
+    rows: int
+
+
+class Record(Struct, frozen=True, array_like=True):
+    channel: int
+    """Number of the channel; 0: the realm itself."""
+    fact: AnyFact
+    bodies: tuple[BodyRef, ...] = ()
+
+
+class Header(Struct, frozen=True, array_like=True):
+    at_us: int
+    records: tuple[Record, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
+
+
+def encode_block(at_us: int, records: Sequence[Record], bodies: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers of a block; ``bodies`` are those of all records, in order."""
+    header = _encoder.encode(Header(at_us, tuple(records)))
+    chunks: list[Buffer] = [_LENGTH.pack(len(header)) + header]
+    chunks[0] = bytes(chunks[0]) + _pad(len(chunks[0]))
+    for body in bodies:
+        chunks.append(body)
+        if padding := _pad(len(body)):
+            chunks.append(padding)
+    return chunks
+
+
+def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
+    """Header and bodies. Raises ``Damaged`` when the bytes are no block."""
+    try:
+        (length,) = _LENGTH.unpack_from(block)
+        header = _decoder.decode(block[4 : 4 + length])
+    except (struct.error, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise Damaged(f"a block that does not decode: {error}") from error
+    return header, _bodies(block, header, 4 + length)
+
+
+def _bodies(block: memoryview, header: Header, at: int) -> Iterator[memoryview]:
+    at += -at % _ALIGNMENT
+    for record in header.records:
+        for ref in record.bodies:
+            if at + ref.size > len(block):
+                raise Damaged(f"a block of {len(block)} bytes ends inside a body")
+            yield block[at : at + ref.size]
+            at += ref.size + -ref.size % _ALIGNMENT
+
+
+def _pad(size: int) -> bytes:
+    return _PADDING[-size % _ALIGNMENT]

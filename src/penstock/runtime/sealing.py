@@ -1,0 +1,171 @@
+"""Moving events from the journal into segment files, and cutting the journal behind them.
+
+Sealing writes every byte a second time, in large batches and off the loop, so that plain Arrow
+readers, Spark among them, can map events without asking the realm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec import Struct
+from xxhash import xxh3_64
+
+from penstock.columns.schema import ChannelSchema
+from penstock.core.errors import StorageFailed
+from penstock.core.ids import IdSet, Span
+from penstock.core.ports import Blobs, Buffer, Journal
+from penstock.runtime.channel_store import Piece, SealedFile
+from penstock.runtime.records import Sealed, SegmentDropped, encode_block
+from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
+from penstock.runtime.shard import Shard
+from penstock.runtime.work import Group
+from penstock.storage.segments import SegmentImage, encode_segment, segment_name
+
+Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+_log = structlog.get_logger("penstock.sealing")
+
+
+class SealingLimits(Struct, frozen=True):
+    segment_bytes_max: int = 64 << 20
+    """A segment is closed above this, however few events it has."""
+    journal_bytes_max: int = 256 << 20
+    """A snapshot is taken, and the journal cut, above this."""
+    snapshot_tail_bytes_max: int = 1 << 20
+    """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
+    interval_s: float = 0.25
+    """How often to look for work."""
+    retry_s: float = 5.0
+    """Pause after the disk refused."""
+
+
+class Sealer:
+    def __init__(
+        self,
+        shard: Shard,
+        journal: Journal,
+        blobs: Blobs,
+        offload: Offload,
+        limits: SealingLimits,
+    ) -> None:
+        self._shard = shard
+        self._journal = journal
+        self._blobs = blobs
+        self._offload = offload
+        self._limits = limits
+        self._snapshot_at = journal.info().size
+
+    async def run(self) -> None:
+        """Look for work until cancelled. A full disk is reported and tried again later."""
+        while True:
+            await asyncio.sleep(self._limits.interval_s)
+            try:
+                await self.seal_all()
+                await self._drop_empty()
+                if self._journal.info().size > self._limits.journal_bytes_max:
+                    await self.snapshot()
+            except StorageFailed as failure:
+                _log.warning("sealing.postponed", reason=str(failure))
+                await asyncio.sleep(self._limits.retry_s)
+
+    async def seal_all(self) -> None:
+        """Seal every channel that has a full segment's worth of events."""
+        for number in list(self._shard.state.stores):
+            while await self._seal(number):
+                pass
+
+    async def _seal(self, number: int, *, everything: bool = False) -> bool:
+        channel = self._shard.state.channels.get(number)
+        if channel is None or not channel.state.type.survives_restart:
+            return False
+        store = self._shard.state.stores[number]
+        rows_max = channel.state.definition.storage.events_per_spindle or 1 << 40
+        due = store.unsealed(rows_max, self._limits.segment_bytes_max)
+        if due is None and everything and (rest := store.all_unsealed()):
+            due = rest[-1].end, rest
+        if due is None:
+            return False
+        end, pieces = due
+        span = Span(max(pieces[0].first, store.sealed_through), end)
+        wanted = channel.state.stored.within(span)
+        wanted.remove_all(channel.state.volatile)
+        fact = Sealed(end)
+        if wanted:
+            columns = store.columns
+            image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
+            name = segment_name(
+                f"{channel.state.name}@{number}", image.index.first_id, image.index.end_id
+            )
+            await self._blobs.put(name, image.chunks)
+            fact = Sealed(end, name, msgspec.msgpack.encode(image.index))
+        await self._shard.act(lambda group: _record(group, number, fact))
+        _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
+        return True
+
+    async def _drop_empty(self) -> None:
+        for number, store in list(self._shard.state.stores.items()):
+            for file in store.empty_files():
+                await self._drop(number, file)
+
+    async def _drop(self, number: int, file: SealedFile) -> None:
+        fact = SegmentDropped(file.name)
+        await self._shard.act(lambda group: _record(group, number, fact))
+        await self._blobs.delete(file.name)
+        _log.debug("segment.dropped", name=file.name)
+
+    async def snapshot(self) -> None:
+        """Write the whole state down and cut the journal behind it."""
+        for number in list(self._shard.state.stores):
+            while self._is_large(number) and await self._seal(number, everything=True):
+                pass
+        sequence, chunks = await self._shard.act(self._image, first=True)
+        await self._blobs.put(snapshot_name(sequence), await self._offload(lambda: _summed(chunks)))
+        await self._journal.trim(sequence)
+        await self._forget_before(sequence)
+        _log.info("realm.snapshot_taken", block=sequence)
+
+    def _is_large(self, number: int) -> bool:
+        store = self._shard.state.stores.get(number)
+        unsealed = store.all_unsealed() if store else []
+        return sum(len(piece.body) for piece in unsealed) > self._limits.snapshot_tail_bytes_max
+
+    def _image(self, group: Group) -> tuple[int, list[Buffer]]:
+        """The state as the newest stored block left it.
+
+        Asked for at the head of a group: what a group decides before is applied already, but
+        lies in the next block.
+        """
+        assert not group.records, "a snapshot is the first thing in its group"
+        records, bodies = self._shard.state.snapshot()
+        return self._shard.tail, encode_block(group.now_us, records, bodies)
+
+    async def _forget_before(self, sequence: int) -> None:
+        for info in await self._blobs.list(SNAPSHOTS):
+            if info.name < snapshot_name(sequence):
+                await self._blobs.delete(info.name)
+
+
+def _record(group: Group, number: int, fact: Sealed | SegmentDropped) -> None:
+    if number in group.state.channels:
+        group.realm_fact(number, fact)
+
+
+def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
+    batches = []
+    for piece in pieces:
+        own = wanted.within(Span(piece.first, piece.end)).spans
+        if own:
+            batches.append(columns.conform(piece.stored(own)))
+    return encode_segment(batches)
+
+
+def _summed(chunks: list[Buffer]) -> list[Buffer]:
+    checksum = xxh3_64()
+    for chunk in chunks:
+        checksum.update(chunk)
+    return [checksum.intdigest().to_bytes(8, "little"), *chunks]

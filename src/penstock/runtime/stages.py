@@ -1,0 +1,101 @@
+"""Batches put aside until they are published in one step: large publishes, Spark micro-batches.
+
+A stage is one upload. It is not stored: a realm that restarts has lost it, the commit says so,
+and whoever staged it does it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.core.errors import MemoryLimit, NoSuchStage
+from penstock.core.ports import Clock
+from penstock.runtime.views import digest_of
+from penstock.runtime.work import Body, Group, PublishBatches, Reply
+
+STAGE_LIFETIME_US = 3_600 * 1_000_000
+"""A stage nobody commits is dropped after this long."""
+
+
+class _Stage(Struct):
+    number: int
+    bodies: Sequence[Body]
+    size: int
+    at_us: int
+
+
+class Stages:
+    def __init__(self, clock: Clock, bytes_max: int) -> None:
+        self._clock = clock
+        self._bytes_max = bytes_max
+        self._by_id: dict[str, _Stage] = {}
+        self.size = 0
+
+    def put(self, stage: str, number: int, bodies: Sequence[Body]) -> None:
+        """Keep ``bodies`` for channel ``number``; the same stage again is no error."""
+        if stage in self._by_id:
+            return
+        size = sum(len(body.buffer) for body in bodies)
+        if self.size + size > self._bytes_max:
+            raise MemoryLimit(
+                f"{size} bytes to be staged, {self._bytes_max - self.size} of "
+                f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
+                "the setting limits.stage_bytes_max"
+            )
+        self._by_id[stage] = _Stage(number, bodies, size, self._clock.now_us())
+        self.size += size
+
+    def of(self, stages: Sequence[str], number: int) -> list[Body]:
+        """The batches of ``stages``, in that order. Raises ``NoSuchStage``."""
+        missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
+        if missing:
+            raise NoSuchStage(
+                f"{len(missing)} of {len(stages)} stages are not here (the realm restarted, "
+                "or an hour passed); stage the rows again"
+            )
+        return [body for stage in stages for body in self._by_id[stage].bodies]
+
+    def known(self, stages: Sequence[str]) -> list[Body]:
+        """What is still here of ``stages``."""
+        return [body for s in stages if s in self._by_id for body in self._by_id[s].bodies]
+
+    def drop(self, stages: Sequence[str]) -> None:
+        for stage in stages:
+            gone = self._by_id.pop(stage, None)
+            if gone is not None:
+                self.size -= gone.size
+
+    def expire(self) -> None:
+        horizon = self._clock.now_us() - STAGE_LIFETIME_US
+        self.drop([stage for stage, kept in self._by_id.items() if kept.at_us < horizon])
+
+
+class CommitStaged(Struct):
+    """Publish what was staged, in one step and once (SEM X1, X3)."""
+
+    number: int
+    stages: Stages
+    names: Sequence[str]
+    producer: str
+    sequence: int
+    event_bytes_max: int
+    reply: Reply | None = None
+
+    @property
+    def bodies(self) -> Sequence[Body]:
+        return self.stages.known(self.names)
+
+    def run(self, group: Group) -> Any:
+        channel = group.channel(self.number)
+        if self.producer:  # a replay is answered though its stages are long gone
+            known = channel.state.producers.stored_as(self.producer, self.sequence)
+            if known is not None:
+                return known
+        bodies = self.stages.of(self.names, self.number)
+        digest = digest_of(bodies, self.event_bytes_max)
+        return PublishBatches(
+            self.number, digest, bodies, self.producer, self.sequence, overshoot=True
+        ).run(group)

@@ -1,0 +1,343 @@
+"""Subscribing, settling and purging: requests that name ids, times and selectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from penstock.columns.batch import ids_of
+from penstock.columns.digest import spans_of
+from penstock.columns.selectors import Selector
+from penstock.core.channel import Channel
+from penstock.core.durable import Durable
+from penstock.core.errors import IllegalState, NameDoesNotExist
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import (
+    Ack,
+    AckPrevious,
+    AnyStart,
+    Attach,
+    CreateDurable,
+    Credit,
+    DeleteDurable,
+    Demand,
+    Detach,
+    FromEarliest,
+    FromId,
+    FromLatest,
+    FromTime,
+    Purge,
+    RollBack,
+    Spans,
+    Subscribe,
+)
+from penstock.core.names import durable_name
+from penstock.core.ports import Clock
+from penstock.runtime import views
+from penstock.runtime.channel_store import ChannelStore, Damage
+from penstock.runtime.delivery import Dispatch, Outlet
+from penstock.runtime.shard import Shard
+from penstock.runtime.work import Do, Group, Reply
+from penstock.wire.native.answers import DurableInfo, Location, SealedPart
+
+_SCAN_EVENTS = 65_536
+"""Events looked at in one go when a selector is applied to what is stored."""
+
+
+class Opened(NamedTuple):
+    number: int
+    """Of the subscription, in this realm."""
+    first_id: int = 0
+    stop_id: int | None = None
+
+
+class Subscriptions:
+    def __init__(self, shard: Shard, dispatch: Dispatch, clock: Clock) -> None:
+        self._shard = shard
+        self._dispatch = dispatch
+        self._clock = clock
+        self._numbers: dict[int, int] = {}
+        """Channel of each open subscription."""
+
+    # --- plain subscriptions -------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        number: int,
+        start: AnyStart,
+        outlet: Outlet,
+        *,
+        credit: int,
+        browse: bool = False,
+        last_id: int | None = None,
+    ) -> Opened:
+        """Begin to deliver stored events, then live ones, with no gap between (SEM E6)."""
+        if isinstance(start, FromTime):
+            await self._open_files(number)
+        subscription = self._dispatch.open(number, outlet)
+
+        def subscribe(group: Group) -> Opened:
+            channel = group.channel(number)
+            group.sweep(number)
+            store = group.state.stores[number]
+            stop = None
+            if browse:
+                stop = channel.state.next_id
+                stop = stop if last_id is None else min(stop, last_id + 1)
+            first = first_id(channel, store, start)
+            group.do(number, Subscribe(subscription, outlet.session, first, stop, credit))
+            return Opened(subscription, first, stop)
+
+        return await self._opened(subscription, number, subscribe)
+
+    async def browse_durable(self, number: int, name: str, outlet: Outlet, credit: int) -> Opened:
+        """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
+        subscription = self._dispatch.open(number, outlet)
+
+        def browse(group: Group) -> Opened:
+            state = group.channel(number).state
+            group.sweep(number)
+            wanted = state.durable(name).outstanding_spans(state.stored)
+            stop = wanted[-1].end if wanted else 0
+            command = Subscribe(subscription, outlet.session, 0, stop, credit, wanted)
+            group.do(number, command)
+            return Opened(subscription, 0, stop)
+
+        return await self._opened(subscription, number, browse)
+
+    async def _opened(
+        self, subscription: int, number: int, action: Callable[[Group], Opened]
+    ) -> Opened:
+        self._numbers[subscription] = number
+        try:
+            opened: Opened = await self._shard.act(action)
+        except BaseException:
+            self._dispatch.close(subscription)
+            del self._numbers[subscription]
+            raise
+        return opened
+
+    def credit(self, subscription: int, count: int) -> None:
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, Credit(subscription, count)))
+
+    # --- durables ------------------------------------------------------------------------
+
+    async def create_durable(
+        self,
+        number: int,
+        name: str,
+        kind: str,
+        start: AnyStart,
+        selector: str,
+        *,
+        persistent: bool | None,
+    ) -> DurableInfo:
+        name = durable_name(name)
+        wanted = Selector(selector) if selector else None
+        if wanted is not None or isinstance(start, FromTime):
+            await self._open_files(number)
+
+        def create(group: Group) -> DurableInfo:
+            channel = group.channel(number)
+            group.sweep(number)
+            store = group.state.stores[number]
+            first = first_id(channel, store, start)
+            matched: Spans = ()
+            if wanted is not None:
+                there = channel.state.stored.within(Span(first, channel.state.next_id))
+                matched = self._matching(store, there, wanted).spans
+            group.do(number, CreateDurable(name, kind, first, selector, matched, persistent))
+            return self._info(channel, channel.state.durable(name))
+
+        info: DurableInfo = await self._shard.act(create)
+        return info
+
+    async def delete_durable(self, number: int, name: str) -> None:
+        def delete(group: Group) -> list[int]:
+            durable = group.channel(number).state.durable(name)
+            seats = [seat.subscription for seat in durable.seats]
+            group.do(number, DeleteDurable(name))
+            return seats
+
+        seats = await self._shard.act(delete)
+        self._dispatch.durable_gone(seats, name)
+        for subscription in seats:
+            self._numbers.pop(subscription, None)
+
+    async def durables(self, number: int) -> list[DurableInfo]:
+        def look(group: Group) -> list[DurableInfo]:
+            channel = group.channel(number)
+            group.sweep(number)
+            ordered = sorted(channel.state.durables.values(), key=lambda durable: durable.name)
+            return [self._info(channel, durable) for durable in ordered]
+
+        infos: list[DurableInfo] = await self._shard.act(look)
+        return infos
+
+    async def durable(self, number: int, name: str) -> DurableInfo:
+        def look(group: Group) -> DurableInfo:
+            channel = group.channel(number)
+            group.sweep(number)
+            return self._info(channel, channel.state.durable(name))
+
+        info: DurableInfo = await self._shard.act(look)
+        return info
+
+    def _info(self, channel: Channel, durable: Durable) -> DurableInfo:
+        return views.durable_info(channel.state, durable, self._clock.now_us())
+
+    async def attach(
+        self, number: int, durable: str, outlet: Outlet, *, window: int | None, pull: bool
+    ) -> Opened:
+        """Take a seat at a durable. Raises ``DurableInUse``, ``InvalidArgument``."""
+        subscription = self._dispatch.open(number, outlet)
+
+        def attach(group: Group) -> Opened:
+            kind = group.channel(number).state.durable(durable).kind
+            if outlet.selector is not None and kind.stores_selector:
+                raise IllegalState(
+                    f"durable {durable} is {kind.name}: its selector is given when it is created"
+                )
+            group.do(number, Attach(durable, subscription, outlet.session, window, pull))
+            return Opened(subscription)
+
+        return await self._opened(subscription, number, attach)
+
+    def demand(self, subscription: int, count: int) -> None:
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, Demand(subscription, count)))
+
+    def settle(
+        self, subscription: int, spans: Spans, reply: Reply, *, roll_back: bool, previous: bool
+    ) -> None:
+        """Acknowledge or roll back; answered once it is on disk."""
+        number = self._numbers.get(subscription)
+        if number is None:
+            reply(None, IllegalState(f"subscription {subscription} is not open"))
+            return
+        command: Ack | AckPrevious | RollBack
+        if previous and not roll_back:
+            command = AckPrevious(subscription, max((span.end for span in spans), default=0) - 1)
+        else:
+            command = (RollBack if roll_back else Ack)(subscription, spans)
+        self._shard.submit(Do(number, command, reply))
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def detach(self, subscription: int, reply: Reply | None = None) -> None:
+        """End a subscription; what it held goes back (SEM D13)."""
+        number = self._numbers.pop(subscription, None)
+        self._dispatch.close(subscription)
+        if number is None:
+            if reply is not None:
+                reply(None, None)
+            return
+        self._shard.submit(Do(number, Detach(subscription), reply))
+
+    def stall(self, session: str, *, stalled: bool) -> None:
+        """A session's connection is full, or drained."""
+        for number in self._dispatch.channels_of(session):
+            channel = self._shard.state.channels.get(number)
+            if channel is not None:
+                channel.stall(session, stalled=stalled)
+                if not stalled:
+                    self._shard.wake(number)
+
+    # --- purge and look-ups --------------------------------------------------------------
+
+    async def purge(self, number: int, first: int | None, last: int | None, selector: str) -> int:
+        """Remove events; gives how many (SEM T9)."""
+        wanted = Selector(selector) if selector else None
+        if wanted is not None:
+            await self._open_files(number)
+
+        def purge(group: Group) -> int:
+            channel = group.channel(number)
+            group.sweep(number)
+            end = channel.state.next_id if last is None else last + 1
+            ids = channel.state.stored.within(Span(first or 0, end))
+            if wanted is not None:
+                ids = self._matching(group.state.stores[number], ids, wanted)
+            answer = group.do(number, Purge(ids.spans)).answer
+            assert isinstance(answer, int), "a purge answers with a count"
+            return answer
+
+        count: int = await self._shard.act(purge)
+        return count
+
+    async def locate(self, number: int, span: Span) -> Location:
+        """Which files hold the stored events of ``span``, and which are not in a file yet."""
+
+        def look(group: Group) -> Location:
+            state = group.channel(number).state
+            group.sweep(number)
+            store = group.state.stores[number]
+            left = state.stored.within(span)
+            left.remove_all(state.volatile)
+            parts = []
+            for file in store.files_for((span,)):
+                spans = left.remove(file.span).spans
+                if spans:
+                    index = msgspec.msgpack.encode(file.index)
+                    path = self._dispatch.local_path(file.name) or ""
+                    parts.append(SealedPart(path, file.index.size, spans, index))
+            left.add_all(state.volatile.within(span))
+            return Location(tuple(parts), left.spans)
+
+        location: Location = await self._shard.act(look)
+        return location
+
+    def _matching(self, store: ChannelStore, ids: IdSet, selector: Selector) -> IdSet:
+        found = IdSet()
+        left = ids.copy()
+        now_us = self._clock.now_us()
+        while left:
+            part: list[Span] = []
+            room = _SCAN_EVENTS
+            while room > 0 and (span := left.take(room)) is not None:
+                part.append(span)
+                room -= span.size
+            for rows in store.read(tuple(part), Damage()):
+                batch = rows.batch
+                own = ids_of(batch)
+                for first, end in spans_of(selector.mask(batch, now_us=now_us)):
+                    found.add_all(IdSet.of(own[first:end].tolist()))
+        return found
+
+    async def _open_files(self, number: int) -> None:
+        """Map the channel's files ahead of a step that reads them and cannot wait."""
+        store = self._shard.state.stores.get(number)
+        if store is None:
+            raise NameDoesNotExist(f"channel number {number} does not exist any more")
+        await self._dispatch.open_files(store, (Span(0, 1 << 62),))
+
+
+def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:
+    """The id where ``start`` is now (SEM E6)."""
+    match start:
+        case FromId(event_id):
+            return max(0, event_id)
+        case FromEarliest():
+            return 0
+        case FromLatest():
+            return channel.state.next_id
+        case FromTime(at_us):
+            coarse = channel.state.ages.first_at(at_us, channel.state.next_id)
+            return _first_since(channel, store, coarse, at_us)
+
+
+def _first_since(channel: Channel, store: ChannelStore, coarse: int, at_us: int) -> int:
+    """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
+    at = coarse
+    while (span := channel.state.stored.next_span(at, _SCAN_EVENTS)) is not None:
+        for rows in store.read((span,), Damage()):
+            published = rows.batch.column("published").cast("int64").to_numpy()
+            row = int(np.searchsorted(published, at_us))
+            if row < len(published):
+                return int(ids_of(rows.batch)[row])
+        at = span.end
+    return channel.state.next_id

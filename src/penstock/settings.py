@@ -1,0 +1,138 @@
+"""Every option of the server: its default, its bounds, its sentence.
+
+Read at start, handed to ``bootstrap``, and not passed further: below it, code takes values.
+Order: default, settings file (TOML), environment (``PENSTOCK_LISTEN_PORT``), command line.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.core.errors import InvalidArgument
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ListenSettings(Section, frozen=True, kw_only=True):
+    host: Annotated[
+        str,
+        Meta(description="Address to listen on. Without authentication: a loopback address."),
+    ] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 takes any free one.")] = 9_000
+    connections_max: Annotated[int, Meta(ge=1, description="Most connections at once.")] = 10_000
+    idle_timeout_s: Annotated[
+        float, Meta(gt=0, description="A connection silent this long is taken for dead.")
+    ] = 45.0
+    hello_timeout_s: Annotated[
+        float, Meta(gt=0, description="A connection has to say who it is within this time.")
+    ] = 10.0
+
+
+class LimitSettings(Section, frozen=True, kw_only=True):
+    max_event_bytes: Annotated[
+        int, Meta(ge=1_024, le=60 << 20, description="Largest event, in bytes (SEM E7).")
+    ] = 20 << 20
+    memory_bytes: Annotated[
+        int, Meta(ge=0, description="Bytes for events that live in memory only (SEM C6).")
+    ] = 1 << 30
+    stage_bytes: Annotated[
+        int, Meta(ge=0, description="Bytes of staged batches: uncommitted Spark micro-batches.")
+    ] = 2 << 30
+    unsealed_bytes: Annotated[
+        int,
+        Meta(ge=1 << 20, description="Bytes not in segment files above which publishers wait."),
+    ] = 512 << 20
+
+
+class StorageSettings(Section, frozen=True, kw_only=True):
+    segment_bytes: Annotated[
+        int, Meta(ge=4_096, description="A segment file is closed above this many bytes.")
+    ] = 64 << 20
+    journal_bytes: Annotated[
+        int, Meta(ge=1 << 20, description="A snapshot is taken when the journal is this large.")
+    ] = 256 << 20
+    seal_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often to look for events to move into segment files.")
+    ] = 250
+    sweep_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often to look for expired events (SEM T1).")
+    ] = 1_000
+
+
+class LogSettings(Section, frozen=True, kw_only=True):
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least important line.")
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "text", "json"],
+        Meta(description="JSON lines, readable text, or text only on a terminal."),
+    ] = "auto"
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(description="What this realm calls itself.")] = "penstock"
+    listen: ListenSettings = ListenSettings()
+    limits: LimitSettings = LimitSettings()
+    storage: StorageSettings = StorageSettings()
+    log: LogSettings = LogSettings()
+
+
+def load(
+    document: str = "",
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings from TOML text, then environment variables, then ``{"listen.port": 9001}``.
+
+    Raises ``InvalidArgument`` naming the path of an unknown key or a bad value.
+    """
+    try:
+        tree: dict[str, Any] = tomllib.loads(document)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"the settings are no TOML: {error}") from error
+    for path, text in _from_environment(environment or {}):
+        _put(tree, path, text)
+    for path, value in (overrides or {}).items():
+        if value is not None:
+            _put(tree, path, value)
+    try:
+        return msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"settings: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    known = {f"PENSTOCK_{path.upper().replace('.', '_')}": path for path, *_ in described()}
+    return [(path, environment[name]) for name, path in known.items() if name in environment]
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *sections, key = path.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[key] = value
+
+
+def described() -> list[tuple[str, Any, str]]:
+    """Path, default and sentence of every option, for the reference page."""
+    return list(_described(Settings, ""))
+
+
+def _described(section: type[Struct], prefix: str) -> list[tuple[str, Any, str]]:
+    found: list[tuple[str, Any, str]] = []
+    for field in msgspec.inspect.type_info(section).fields:  # type: ignore[attr-defined]  # a StructType
+        path = f"{prefix}{field.name}"
+        default = getattr(section(), field.name)
+        if isinstance(default, Struct):
+            found += _described(type(default), f"{path}.")
+        else:
+            extra = getattr(field.type, "extra_json_schema", None) or {}
+            found.append((path, default, extra.get("description", "")))
+    return found

@@ -1,0 +1,1 @@
+"""Spark as a client of the realm: sources, sinks, and a session tuned for them."""

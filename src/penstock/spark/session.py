@@ -1,0 +1,152 @@
+"""A Spark session tuned for channels: `session()` and what it sets.
+
+Spark's defaults are made for long jobs on many machines. Here micro-batches are small and
+start-up counts, so the session takes sockets that do not stall, a checkpoint that does not fork,
+and Python workers that start from compiled code. Everything can be overridden by ``conf``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Unavailable
+from penstock.spark.cache import cache_directory, fingerprint, link_once
+from penstock.spark.class_archive import ClassArchive
+from penstock.spark.jvm import find_jvm, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOPBACK = "127.0.0.1"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+EVERYWHERE: Mapping[str, str] = {
+    # Loopback TCP between the JVM and its Python workers stalls about 40 ms a task.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A source that takes filters fails without it.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # Frozen into a checkpoint at its first run, so it has to be right from the start.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Set on every master."""
+
+LOCAL: Mapping[str, str] = {
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.host": _LOOPBACK,
+    # Renames are atomic on a local file system; the default starts processes for each write.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.ui.enabled": "false",
+}
+"""Set on local masters only; ``spark.sql.shuffle.partitions`` is then the number of cores."""
+
+
+def session(
+    app_name: str = "penstock", master: str | None = None, **conf: str | int | bool
+) -> SparkSession:
+    """A Spark session for reading and writing channels; the running one when there is one.
+
+    ``master`` defaults to ``local[*]``. ``conf`` wins over everything set here:
+    ``session(**{"spark.driver.memory": "2g"})``.
+
+    Raises ``Unavailable`` when PySpark or a JVM is missing.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable('PySpark is not installed: pip install "penstock[spark]"')
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    master = master or "local[*]"
+    chosen = settings(master, conf)
+    is_local = cores_of(master) is not None
+    jvm, spark_home = find_jvm(), _spark_home()
+    archive = ClassArchive(jvm, spark_home)
+    if is_local and SparkContext._gateway is None:
+        theirs = chosen[_JAVA_OPTIONS]
+        chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(theirs), theirs])
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    with _launch_environment(java_home(jvm), spark_home, is_local=is_local):
+        started = builder.getOrCreate()
+    if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
+        archive.written_by(gateway.proc.pid)
+    return started
+
+
+def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Everything `session` sets for this master, ``conf`` laid over it."""
+    chosen = dict(EVERYWHERE)
+    cores = cores_of(master)
+    if cores is not None:
+        chosen |= {**LOCAL, "spark.sql.shuffle.partitions": str(cores)}
+    chosen |= {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in conf.items()
+    }
+    logging = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
+    # Theirs comes last: where two options meet, Java takes the last.
+    chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
+    return chosen
+
+
+def cores_of(master: str) -> int | None:
+    """How many cores a local master uses; None when the master is not local."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
+
+
+@contextlib.contextmanager
+def _launch_environment(home: Path, spark_home: Path, *, is_local: bool) -> Iterator[None]:
+    """Spark's launcher takes these from the environment; they are put back after the start."""
+    defaults = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home),
+        **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
+    }
+    wanted = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    wanted["JAVA_HOME"] = str(home)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value_before in before.items():
+            if value_before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value_before
+
+
+def _spark_home() -> Path:
+    """PySpark's own files without its zipped copy of itself.
+
+    Workers import the zip where they see one, and it holds no compiled code: each new worker
+    would spend half a second compiling what is installed next to it ready to use.
+    """
+    import pyspark
+
+    if theirs := os.environ.get("SPARK_HOME"):
+        return Path(theirs)
+    package = Path(pyspark.__file__).parent
+    if not (package / "jars").is_dir():
+        return package
+    name = f"spark-{pyspark.__version__}-{fingerprint(package)}"
+    wanted = {entry.name: entry for entry in package.iterdir() if entry.name != "python"}
+    return link_once(cache_directory() / name, wanted)

@@ -1,0 +1,1 @@
+"""Adapters of the ports in ``core.ports``: a data directory, or memory."""

@@ -1,0 +1,250 @@
+"""The few things the embedded store asks of a disk, and the real one.
+
+Everything under ``storage.embedded`` goes through :class:`Disk`, so a simulation can put a disk
+there that loses power, tears writes or fills up (``penstock.testing.disk``).
+All calls are synchronous and raise ``OSError``; who calls decides which thread waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.core.ports import Buffer
+
+_VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+"""Buffers one ``pwritev`` takes."""
+
+
+class LockHeld(Exception):
+    """Another holder has the lock; its text is the holder's own description."""
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    size: int
+    is_directory: bool
+
+
+class Disk(Protocol):
+    """Files by path, open files by number. Paths use ``/`` and are absolute."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing. ``create`` wants a file that does not exist yet."""
+        ...
+
+    def close(self, file: int) -> None: ...
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        """Write every chunk, one after the other, from ``offset`` on; all of it or ``OSError``."""
+        ...
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+        ...
+
+    def map(self, file: int) -> memoryview:
+        """The whole file, without copying where that is possible. Outlives ``close``."""
+        ...
+
+    def datasync(self, file: int) -> None:
+        """Put the file's bytes and size on disk."""
+        ...
+
+    def truncate(self, file: int, size: int) -> None: ...
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        """Reserve room for ``offset .. offset + size``; the file grows by zeros."""
+        ...
+
+    def size(self, file: int) -> int: ...
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        """Move within one directory. ``FileExistsError`` if not ``replace`` and ``new`` is."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[Entry]:
+        """What a directory holds, ordered by name. ``FileNotFoundError`` if there is none."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make one directory; one that exists is fine."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Put creations, renames and removals in this directory on disk."""
+        ...
+
+    def lock(self, path: str, holder: str) -> int:
+        """Take the lock file for this process, writing ``holder`` into it; ``close`` frees it.
+        Raises :class:`LockHeld` at once when someone else has it."""
+        ...
+
+    def local_path(self, path: str) -> str | None:
+        """The path under which other processes find this file, if they can."""
+        ...
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(path, flags, 0o640)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        queue = [view for chunk in chunks if (view := memoryview(chunk).cast("B")).nbytes]
+        start = 0
+        while start < len(queue):
+            written = os.pwritev(file, queue[start : start + _VECTORS_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            offset += written
+            while start < len(queue) and written >= queue[start].nbytes:
+                written -= queue[start].nbytes
+                start += 1
+            if written:
+                queue[start] = queue[start][written:]
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        parts = []
+        while size and (found := os.pread(file, size, offset)):
+            parts.append(found)
+            size -= len(found)
+            offset += len(found)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def map(self, file: int) -> memoryview:
+        size = os.fstat(file).st_size
+        if not size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
+
+    def datasync(self, file: int) -> None:
+        if sys.platform == "darwin":  # its fsync stops at the drive's cache
+            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        if sys.platform != "darwin":  # there files just grow
+            os.posix_fallocate(file, offset, size)
+
+    def size(self, file: int) -> int:
+        return os.fstat(file).st_size
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        if replace:
+            os.replace(old, new)
+            return
+        try:
+            os.link(old, new)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            if os.path.lexists(new):  # no hard links here: the lock keeps others away
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from None
+            os.rename(old, new)
+        else:
+            os.unlink(old)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def list(self, path: str) -> list[Entry]:
+        with os.scandir(path) as found:
+            entries = [
+                Entry(
+                    entry.name,
+                    entry.stat(follow_symlinks=False).st_size,
+                    entry.is_dir(follow_symlinks=False),
+                )
+                for entry in found
+            ]
+        return sorted(entries)
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.mkdir(path, 0o750)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def sync_directory(self, path: str) -> None:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def lock(self, path: str, holder: str) -> int:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(file, 200, 0).decode("utf-8", "replace").strip()
+            os.close(file)
+            raise LockHeld(text or "an unnamed process") from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{holder}\n".encode(), 0)
+        return file
+
+    def local_path(self, path: str) -> str | None:
+        return path
+
+
+def make_directories(disk: Disk, path: str, below: str) -> None:
+    """Make ``path`` and what is missing between it and ``below``, each one durably."""
+    parts = path.removeprefix(below).strip("/").split("/")
+    parent = below.rstrip("/") or "/"
+    for part in parts:
+        child = f"{parent.rstrip('/')}/{part}"
+        if not _exists(disk, child):
+            disk.make_directory(child)
+            disk.sync_directory(parent)
+        parent = child
+
+
+def _exists(disk: Disk, directory: str) -> bool:
+    try:
+        disk.list(directory)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def write_all(disk: Disk, path: str, chunks: Sequence[Buffer]) -> None:
+    """Create ``path`` with these bytes, on disk on return; on failure nothing is left of it."""
+    file = disk.open(path, create=True)
+    try:
+        disk.pwrite(file, chunks, 0)
+        disk.datasync(file)
+    except OSError:
+        disk.unlink(path)
+        raise
+    finally:
+        disk.close(file)
+
+
+def read_all(disk: Disk, path: str) -> bytes:
+    """The bytes of a small file."""
+    file = disk.open(path)
+    try:
+        return disk.pread(file, disk.size(file), 0)
+    finally:
+        disk.close(file)

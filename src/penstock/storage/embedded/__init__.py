@@ -1,0 +1,179 @@
+"""The embedded store: a data directory on a local disk.
+
+::
+
+    LOCK          held while a realm has the directory open
+    registry/     one file per record; ``format`` says what wrote the directory
+    journal/      <first sequence>.log
+    segments/     <channel>/<first id>-<last id>.arrow
+    snapshots/
+    quarantine/   copies of bytes that failed their checksum
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.core.errors import (
+    Damaged,
+    DataDirectoryInUse,
+    InvalidArgument,
+    NewerFormat,
+    StorageFailed,
+)
+from penstock.core.ports import Clock, Record
+from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
+from penstock.storage.embedded.blobs import FileBlobs
+from penstock.storage.embedded.frames import FORMAT
+from penstock.storage.embedded.journal import FileJournal, JournalLimits, Offload
+from penstock.storage.embedded.records import RecordFiles
+from penstock.storage.embedded.registry import FileRegistry
+
+__all__ = ["Embedded", "FileBlobs", "FileJournal", "FileRegistry", "JournalLimits", "open_embedded"]
+
+_DIRECTORIES = ("registry", "journal", "segments", "snapshots")
+_OURS = {"LOCK", "quarantine", *_DIRECTORIES}
+_IGNORED = {"lost+found"}
+_FORMAT_KEY = "format"
+
+
+class Embedded(NamedTuple):
+    """An open data directory. Closing the journal gives the directory back."""
+
+    journal: FileJournal
+    blobs: FileBlobs
+    registry: FileRegistry
+
+
+class _LockedJournal(FileJournal):
+    """The journal of a data directory, which holds its lock."""
+
+    _lock: int | None = None
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            if self._lock is not None:
+                self._disk.close(self._lock)
+                self._lock = None
+
+
+def open_embedded(
+    root: str,
+    *,
+    disk: Disk,
+    offload: Offload,
+    clock: Clock,
+    identity: Callable[[], int],
+    holder: str,
+    limits: JournalLimits | None = None,
+) -> Embedded:
+    """Open the data directory ``root`` (absolute), making it if it is empty or missing.
+
+    ``holder`` is what a second realm is told about this one (``pid 4711``); ``identity`` gives
+    64 random bits for a new journal. Reads and checks everything (SEM S1), so it may take a
+    while; call it off the loop. Raises ``DataDirectoryInUse``, ``NewerFormat`` (nothing is
+    touched then), ``InvalidArgument`` for a directory that is somebody else's, ``Damaged`` when
+    nothing says how to read it, and ``StorageFailed``.
+    """
+    root = root.rstrip("/")
+    if not root.startswith("/"):
+        raise InvalidArgument(f"the data directory {root!r} has to be an absolute path")
+    try:
+        _check_ours(disk, root)
+        lock = _take_lock(disk, root, holder)
+    except OSError as error:
+        raise StorageFailed(f"the data directory {root} cannot be opened: {error}") from error
+    try:
+        return _open_locked(root, disk, offload, clock, identity, limits, lock)
+    except OSError as error:
+        disk.close(lock)
+        raise StorageFailed(f"the data directory {root} cannot be read: {error}") from error
+    except BaseException:
+        disk.close(lock)
+        raise
+
+
+def _open_locked(
+    root: str,
+    disk: Disk,
+    offload: Offload,
+    clock: Clock,
+    identity: Callable[[], int],
+    limits: JournalLimits | None,
+    lock: int,
+) -> Embedded:
+    is_new = _check_ours(disk, root)
+    for directory in _DIRECTORIES:
+        make_directories(disk, f"{root}/{directory}", root)
+    records = RecordFiles(disk, f"{root}/registry")
+    records.remove_leftovers()
+    if is_new:
+        records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % FORMAT))
+    journal = _LockedJournal(
+        root, disk=disk, offload=offload, clock=clock, identity=identity, limits=limits
+    )
+    journal._lock = lock
+    registry = FileRegistry(root, disk=disk, offload=offload)
+    return Embedded(journal, FileBlobs(root, disk=disk, offload=offload), registry)
+
+
+def _take_lock(disk: Disk, root: str, holder: str) -> int:
+    parent = root
+    while _entries(disk, parent) is None:
+        parent = parent.rpartition("/")[0]
+    if parent != root:
+        make_directories(disk, root, parent)
+    try:
+        return disk.lock(f"{root}/LOCK", holder)
+    except LockHeld as error:
+        raise DataDirectoryInUse(
+            f"the data directory {root} is in use by {error}; stop that one, or give this "
+            "realm a directory of its own"
+        ) from None
+
+
+def _check_ours(disk: Disk, root: str) -> bool:
+    """Whether the directory is new; raise unless it is new or of a format this code reads."""
+    entries = _entries(disk, root)
+    names = {entry.name for entry in entries or ()} - _IGNORED
+    if not names:
+        return True
+    found = None
+    if "registry" in names:
+        found = RecordFiles(disk, f"{root}/registry").load(_FORMAT_KEY)
+    if found is not None:
+        _check_format(root, found.value)
+        return False
+    if not names <= _OURS:
+        strange = ", ".join(sorted(names - _OURS)[:5])
+        raise InvalidArgument(
+            f"{root} is not a Penstock data directory and not empty (it has {strange}); give an "
+            "empty directory or one that does not exist yet"
+        )
+    if any(_entries(disk, f"{root}/{name}") for name in ("journal", "segments", "snapshots")):
+        raise Damaged(f"{root}: the registry record {_FORMAT_KEY!r} is gone; restore registry/")
+    return True  # made by a start that was cut short
+
+
+def _check_format(root: str, value: bytes) -> None:
+    try:
+        number = msgspec.json.decode(value, type=dict[str, int])["format"]
+    except (msgspec.DecodeError, KeyError) as error:
+        raise Damaged(f"{root}: the format record reads {value!r}: {error}") from error
+    if number > FORMAT:
+        raise NewerFormat(
+            f"{root} has format {number}, and this version reads up to format {FORMAT}; "
+            "run the newer version that wrote it. Nothing was changed"
+        )
+
+
+def _entries(disk: Disk, path: str) -> list[Entry] | None:
+    try:
+        return disk.list(path or "/")
+    except FileNotFoundError:
+        return None

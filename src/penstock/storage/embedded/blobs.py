@@ -1,0 +1,164 @@
+"""The embedded blobs: immutable files under the data directory, mapped when read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import count
+
+from penstock.core.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
+from penstock.core.ports import BlobInfo, Buffer
+from penstock.storage.blob_names import BLOB_ROOTS, check_blob_name
+from penstock.storage.disk import Disk, make_directories, write_all
+from penstock.storage.embedded.journal import Offload
+
+_TEMPORARY = ".put-"
+MAPPED_MAX = 512
+"""Blobs kept mapped; the one not read for longest goes first."""
+
+
+class FileBlobs:
+    """The :class:`~penstock.core.ports.Blobs` in ``<root>/segments`` and ``<root>/snapshots``.
+
+    A view given out stays good after its blob was deleted or its mapping dropped from the cache.
+    """
+
+    def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
+        self._root = root
+        self._disk = disk
+        self._offload = offload
+        self._sizes: dict[str, int] = {}
+        self._names: list[str] = []
+        self._mapped: OrderedDict[str, memoryview] = OrderedDict()
+        self._numbers = count(1)
+        for part in BLOB_ROOTS:
+            self._find(part)
+        self._names.sort()
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock.core.ports.Blobs.put`."""
+        check_blob_name(name)
+        await self._offload(lambda: self._put(name, chunks))
+        self._note(name, sum(memoryview(chunk).nbytes for chunk in chunks))
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
+        check_blob_name(name)
+        whole = self._map(name)
+        end = len(whole) if length is None else offset + length
+        if not 0 <= offset <= end <= len(whole):
+            raise InvalidArgument(f"{name} has {len(whole)} bytes; {offset}-{end} are not in it")
+        return whole[offset:end]
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """See :meth:`penstock.core.ports.Blobs.list`."""
+        found = []
+        for name in self._names[bisect_left(self._names, prefix) :]:
+            if not name.startswith(prefix):
+                break
+            found.append(BlobInfo(name, self._sizes[name]))
+        return found
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob, durably: its name may be used again."""
+        check_blob_name(name)
+        self._mapped.pop(name, None)
+        if self._sizes.pop(name, None) is None:
+            return
+        del self._names[bisect_left(self._names, name)]
+        await self._offload(lambda: self._delete(name))
+
+    def local_path(self, name: str) -> str | None:
+        """Where other processes on this machine find the blob."""
+        check_blob_name(name)
+        return self._disk.local_path(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _find(self, directory: str) -> None:
+        try:
+            entries = self._disk.list(self._path(directory))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            name = f"{directory}/{entry.name}"
+            if entry.is_directory:
+                self._find(name)
+            elif entry.name.startswith(_TEMPORARY):
+                self._disk.unlink(self._path(name))
+            else:
+                self._sizes[name] = entry.size
+                self._names.append(name)
+
+    def _note(self, name: str, size: int) -> None:
+        if name not in self._sizes:
+            insort(self._names, name)
+        self._sizes[name] = size
+
+    def _put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        directory = self._path(name).rpartition("/")[0]
+        temporary = f"{directory}/{_TEMPORARY}{next(self._numbers)}"
+        try:
+            if name in self._sizes:
+                self._check_same(name, chunks)
+                return
+            make_directories(self._disk, directory, self._root)
+            write_all(self._disk, temporary, chunks)
+            self._publish(name, temporary, chunks)
+            self._disk.sync_directory(directory)
+        except OSError as error:
+            raise StorageFailed(f"{self._path(name)} could not be written: {error}") from error
+
+    def _publish(self, name: str, temporary: str, chunks: Sequence[Buffer]) -> None:
+        try:
+            self._disk.rename(temporary, self._path(name), replace=False)
+        except FileExistsError:
+            self._disk.unlink(temporary)
+            self._check_same(name, chunks)
+        except OSError:
+            self._disk.unlink(temporary)
+            raise
+
+    def _check_same(self, name: str, chunks: Sequence[Buffer]) -> None:
+        stored, at = self._open(name), 0
+        for chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            if stored[at : at + len(view)] != view:
+                raise Fenced(f"{name} exists with other bytes")
+            at += len(view)
+        if at != len(stored):
+            raise Fenced(f"{name} exists with {len(stored)} bytes, not {at}")
+
+    def _delete(self, name: str) -> None:
+        path = self._path(name)
+        try:
+            self._disk.unlink(path)
+            self._disk.sync_directory(path.rpartition("/")[0])
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageFailed(f"{path} could not be removed: {error}") from error
+
+    def _map(self, name: str) -> memoryview:
+        mapped = self._mapped.get(name)
+        if mapped is None:
+            if name not in self._sizes:
+                raise NameDoesNotExist(f"there is no blob {name}")
+            mapped = self._mapped[name] = self._open(name)
+            if len(self._mapped) > MAPPED_MAX:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(name)
+        return mapped
+
+    def _open(self, name: str) -> memoryview:
+        try:
+            file = self._disk.open(self._path(name))
+        except FileNotFoundError:
+            raise NameDoesNotExist(f"there is no blob {name}") from None
+        try:
+            return self._disk.map(file)
+        finally:
+            self._disk.close(file)

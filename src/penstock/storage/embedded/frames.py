@@ -1,0 +1,177 @@
+"""What journal format 1 looks like in bytes, and how a file is read back, whole or hurt.
+
+A file starts with a header and goes on with blocks, each padded to 8 bytes; zeros follow up to
+the room reserved. All numbers are little-endian::
+
+    file   magic 8 | format u64 | journal id u64 | first seq u64 | previous u64 | check u64
+    block  magic 8 | seq u64 | payload length u64 | synced u64 | previous u64 | checksum u64
+           | check u64 | payload | padding
+
+``checksum`` is xxh3_64 over the payload, seeded by xxh3_64 over the five fields before it, so it
+covers both and, through ``previous`` (the checksum of the block before), chains the blocks.
+``check`` is xxh3_64 over the header alone, seeded by the journal id: with it a block with a
+damaged payload still says where the next begins, and bytes somebody published that look like a
+block are not taken for one. ``synced`` is the newest sequence known to be on disk when the block
+was written: damage at or below it is damage, damage above it is the tail of a power cut.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from penstock.core.ports import Buffer
+
+FORMAT = 1
+
+_FILE = struct.Struct("<8sQQQQQ")
+_BLOCK = struct.Struct("<8sQQQQQQ")
+_FILE_MAGIC = b"PNSTKJRN"
+_BLOCK_MAGIC = b"\xf1PNSTBLK"
+
+FILE_HEADER_SIZE = _FILE.size
+BLOCK_HEADER_SIZE = _BLOCK.size
+
+
+class FileHeader(NamedTuple):
+    identity: int
+    first: int
+    previous: int
+    """Checksum of the block before ``first``; 0 when there is none or it is not known."""
+
+
+class BlockHeader(NamedTuple):
+    seq: int
+    length: int
+    synced: int
+    previous: int
+    checksum: int
+
+
+class Piece(NamedTuple):
+    """A stretch of a journal file that is one block, or that should be some."""
+
+    seq: int
+    span: int
+    """Sequences in it: 1 unless it is unreadable."""
+    start: int
+    end: int
+    header: BlockHeader | None
+    reason: str
+    """Why it is not served; empty for a whole block."""
+
+
+class Scan(NamedTuple):
+    """What one file holds, in order."""
+
+    pieces: list[Piece]
+    end: int
+    """Where the last piece ends."""
+    trailing: int
+    """Bytes after ``end`` up to the last one that is not zero."""
+    synced: int
+    """The newest sequence that any whole header says is on disk."""
+
+
+def padded(length: int) -> int:
+    """Bytes a block with a payload of ``length`` takes."""
+    return BLOCK_HEADER_SIZE + (length + 7 & ~7)
+
+
+def file_header(header: FileHeader) -> bytes:
+    fields = _FILE.pack(_FILE_MAGIC, FORMAT, header.identity, header.first, header.previous, 0)
+    return fields[:-8] + xxh3_64_intdigest(fields[:-8]).to_bytes(8, "little")
+
+
+def read_file_header(data: Buffer) -> FileHeader | None:
+    """The header a journal file starts with, or nothing if it is damaged."""
+    if len(data) < FILE_HEADER_SIZE:
+        return None
+    magic, number, identity, first, previous, check = _FILE.unpack_from(data)
+    if magic != _FILE_MAGIC or number != FORMAT:
+        return None
+    if check != xxh3_64_intdigest(memoryview(data)[: FILE_HEADER_SIZE - 8]):
+        return None
+    return FileHeader(identity, first, previous)
+
+
+def frame(
+    chunks: Sequence[Buffer], identity: int, *, seq: int, synced: int, previous: int
+) -> tuple[list[Buffer], BlockHeader]:
+    """The chunks to write for one block, and its header."""
+    length = sum(memoryview(chunk).nbytes for chunk in chunks)
+    covered = _BLOCK.pack(_BLOCK_MAGIC, seq, length, synced, previous, 0, 0)[:40]
+    hasher = xxh3_64(seed=xxh3_64_intdigest(covered))
+    for chunk in chunks:
+        hasher.update(chunk)
+    checksum = hasher.intdigest()
+    checked = covered + checksum.to_bytes(8, "little")
+    check = xxh3_64_intdigest(checked, seed=identity)
+    head = checked + check.to_bytes(8, "little")
+    header = BlockHeader(seq, length, synced, previous, checksum)
+    return [head, *chunks, bytes(-length % 8)], header
+
+
+def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | None:
+    """The header at ``at``, or nothing if these bytes are not one of this journal."""
+    if at + BLOCK_HEADER_SIZE > len(data):
+        return None
+    magic, seq, length, synced, previous, checksum, check = _BLOCK.unpack_from(data, at)
+    if magic != _BLOCK_MAGIC:
+        return None
+    if check != xxh3_64_intdigest(memoryview(data)[at : at + 48], seed=identity):
+        return None
+    return BlockHeader(seq, length, synced, previous, checksum)
+
+
+def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
+    """Whether the block at ``at`` is all there and says what was written."""
+    body = at + BLOCK_HEADER_SIZE
+    if body + header.length > len(data):
+        return False
+    seed = xxh3_64_intdigest(data[at : at + 40])
+    return xxh3_64_intdigest(data[body : body + header.length], seed=seed) == header.checksum
+
+
+def scan(data: bytes, identity: int, first: int) -> Scan:
+    """Read every block of a file's bytes; ``first`` is the sequence it should start with."""
+    view = memoryview(data)
+    pieces: list[Piece] = []
+    at, expected, synced = FILE_HEADER_SIZE, first, 0
+    while (found := _next_header(data, at, identity, expected)) is not None:
+        start, header = found
+        if start > at and header.seq > expected:
+            count = header.seq - expected
+            pieces.append(Piece(expected, count, at, start, None, "the block header is damaged"))
+        elif header.seq > expected:
+            count = header.seq - expected
+            pieces.append(Piece(expected, count, at, at, None, "missing"))
+        end = min(start + padded(header.length), len(data))
+        reason = "" if is_whole(view, start, header) else "the payload fails its checksum"
+        pieces.append(Piece(header.seq, 1, start, end, header, reason))
+        synced = max(synced, header.synced)
+        at, expected = end, header.seq + 1
+    return Scan(pieces, at, _significant(view[at:]), synced)
+
+
+def _next_header(
+    data: bytes, at: int, identity: int, expected: int
+) -> tuple[int, BlockHeader] | None:
+    """The first header at or after ``at`` whose block has not been seen yet."""
+    while at >= 0:
+        header = read_block_header(data, at, identity)
+        if header is not None and header.seq >= expected:
+            return at, header
+        at = data.find(_BLOCK_MAGIC, at + 1)
+    return None
+
+
+def _significant(rest: memoryview) -> int:
+    """Length of ``rest`` without the zeros at its end."""
+    if not rest.nbytes or not np.frombuffer(rest, dtype=np.uint8).any():
+        return 0
+    return len(bytes(rest).rstrip(b"\0"))

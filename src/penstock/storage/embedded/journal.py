@@ -1,0 +1,499 @@
+"""The embedded journal: checksummed, chained blocks in preallocated files (SEM S1).
+
+``frames`` says how the bytes look, ``recovery`` what is made of them at the next start.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.errors import Damaged, Fenced, InvalidArgument, StorageFailed, Trimmed
+from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Record
+from penstock.storage.disk import Disk, write_all
+from penstock.storage.embedded.frames import (
+    BLOCK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    BlockHeader,
+    FileHeader,
+    file_header,
+    frame,
+    is_whole,
+    padded,
+    read_block_header,
+)
+from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.records import RecordFiles, Unsettled
+from penstock.storage.embedded.recovery import (
+    JournalFile,
+    Recovery,
+    file_name,
+    identity_in,
+    journal_files,
+)
+
+T = TypeVar("T")
+
+RECORD_KEY = "journal"
+"""The journal's own registry record: its id, its floor, and how far an orderly close got."""
+
+
+class Offload(Protocol):
+    """Runs a blocking call elsewhere and waits for it; ``asyncio.to_thread`` does."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class JournalLimits(Struct, frozen=True, kw_only=True):
+    file_bytes_max: int = 64 << 20
+    """A file that has reached this size is not written to any more."""
+    allocation_bytes: int = 8 << 20
+    """Room reserved ahead at a time; a write into reserved room syncs faster. 0: none."""
+    inline_bytes_max: int = 128 << 10
+    """Larger blocks are written off the event loop."""
+    inline_sync_us_max: int = 1_000
+    """Syncs slower than this on average are done off the event loop."""
+
+
+class JournalRecord(Struct, frozen=True):
+    id: int
+    floor: int
+    synced: int
+    """The tail at the last orderly close or trim: blocks up to it have been on disk."""
+
+
+class _Extent(NamedTuple):
+    """A run of neighbouring blocks, read at once."""
+
+    file: JournalFile
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of its blocks, without the header of the first."""
+        last = self.end - 1 - self.file.first
+        start = self.file.offsets[self.first - self.file.first]
+        return self.file.offsets[last] + self.file.sizes[last] - start
+
+
+class FileJournal:
+    """The :class:`~penstock.core.ports.Journal` in a directory. One writer, one append at a time.
+
+    A sync that fails, or an append that is cancelled while it writes, leaves open what is on
+    disk; the journal then refuses everything but reads until it is opened again.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk,
+        offload: Offload,
+        clock: Clock,
+        identity: Callable[[], int],
+        limits: JournalLimits | None = None,
+    ) -> None:
+        """Open or create ``<root>/journal``. Blocks for as long as reading it all takes.
+
+        ``identity`` gives the id of a journal that does not exist yet, 64 random bits.
+        """
+        self._disk = disk
+        self._offload = offload
+        self._clock = clock
+        self._limits = limits or JournalLimits()
+        self._path = f"{root}/journal"
+        self._records = RecordFiles(disk, f"{root}/registry")
+        self._writing = threading.Lock()  # a cancelled append may still be in its thread
+        self._busy = False
+        self._failed = ""
+        self._sync_us = 0.0
+        quarantine = Quarantine(disk, root)
+        record, self._record_version = self._load_record(quarantine, identity)
+        self._identity = record.id
+        self._floor = record.floor
+        found = Recovery(disk, self._path, quarantine, record.id, record.floor, record.synced).run()
+        self._files = found.files
+        self._damage = found.damage
+        self._tail = found.tail
+        self._previous = found.previous
+        self._cut = found.cut
+        if not self._files or found.roll:
+            self._roll()
+        self._reserved = disk.size(self._files[-1].file)
+        # What was read has to stay: a crash may have left it in the system's cache only.
+        disk.datasync(self._files[-1].file)
+        self._synced = self._tail
+
+    def info(self) -> JournalInfo:
+        size = sum(file.end for file in self._files)
+        return JournalInfo(self._floor, self._tail, size, self._cut)
+
+    @property
+    def damage(self) -> Sequence[DamagedBlock]:
+        """What was found damaged when the journal was opened, oldest first."""
+        return tuple(self._damage)
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """See :meth:`penstock.core.ports.Journal.append`."""
+        self._check_usable()
+        assert not self._busy, "one writer awaits each append before the next"
+        if expected != self._tail:
+            return await self._again(expected, block, sync=sync)
+        seq = self._tail + 1
+        size = padded(sum(memoryview(chunk).nbytes for chunk in block))
+
+        def write() -> None:
+            chunks, header = frame(
+                block,
+                self._identity,
+                seq=seq,
+                synced=self._synced,
+                previous=self._previous,
+            )
+            self._write(chunks, header, size, sync=sync)
+
+        await self._guarded(write, inline=size < self._limits.inline_bytes_max, syncs=sync)
+        return seq
+
+    async def reserve(self, size: int) -> None:
+        """See :meth:`penstock.core.ports.Journal.reserve`."""
+        self._check_usable()
+        assert not self._busy, "one writer awaits each append before it reserves"
+        if size < 0:
+            raise InvalidArgument(f"cannot reserve {size} bytes")
+        taken = padded(size)
+        if self._is_full_for(taken) or self._files[-1].end + taken > self._reserved:
+            await self._guarded(
+                lambda: self._try_make_room(taken, promised=True),
+                inline=not self._is_full_for(taken),
+                syncs=False,
+            )
+
+    async def sync(self) -> None:
+        """Put every appended block on disk. Raises ``StorageFailed``, once and for all."""
+        self._check_usable()
+        assert not self._busy, "one writer awaits each append before it syncs"
+        if self._synced < self._tail:
+            await self._guarded(self._sync_tail, inline=True, syncs=True)
+
+    async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
+        """See :meth:`penstock.core.ports.Journal.read`. Each block is checked again."""
+        if first <= self._floor:
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        if not self._files:
+            raise StorageFailed(self._failed)
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: at least 1 block has to be asked for")
+        found: list[Block | DamagedBlock] = []
+        seq = first
+        while seq <= self._tail and len(found) < limit:
+            hurt = self._damage_at(seq)
+            if hurt is not None:
+                found.append(hurt)
+                seq += hurt.count
+                continue
+            extent = self._extent(seq, limit - len(found))
+            blocks = await self._read_extent(extent)
+            found.extend(blocks)
+            seq += len(blocks)
+        return found
+
+    async def trim(self, through: int) -> None:
+        """Forget blocks up to ``through``: the floor is durable on return, whole files go.
+
+        The floor is kept in the registry record ``journal``, so it survives a restart although
+        the newest trimmed blocks may still be in a file that is needed for later ones.
+        """
+        self._check_usable()
+        assert not self._busy, "one writer awaits each append before it trims"
+        if through > self._tail:
+            raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
+        if through <= self._floor:
+            return
+        await self.sync()
+
+        def persist() -> None:
+            self._store_record(floor=through)
+
+        await self._guarded(persist, inline=False, syncs=False)
+        self._floor = through
+        while len(self._files) > 1 and self._files[1].first - 1 <= through:
+            self._retire(self._files.pop(0))
+        self._damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > through]
+
+    async def close(self) -> None:
+        """Sync, note that all is well, close the files. Closing twice is fine."""
+        with self._writing:
+            if not self._files:
+                return
+            try:
+                if not self._failed:
+                    self._close_orderly()
+            finally:
+                for file in self._files:
+                    self._disk.close(file.file)
+                self._files = []
+                self._failed = "the journal is closed"
+
+    # Writing
+
+    async def _guarded(self, call: Callable[[], None], *, inline: bool, syncs: bool) -> None:
+        """Run one change, here if it is quick, elsewhere if not."""
+        settled = False
+        self._busy = True
+        try:
+            if inline and (not syncs or self._sync_us < self._limits.inline_sync_us_max):
+                self._locked(call)
+            else:
+                await self._offload(lambda: self._locked(call))
+            settled = True
+        except StorageFailed:
+            settled = True
+            raise
+        finally:
+            self._busy = False
+            if not settled:
+                self._failed = self._failed or "a write was cancelled midway"
+
+    def _locked(self, call: Callable[[], None]) -> None:
+        with self._writing:
+            self._check_usable()
+            call()
+
+    def _write(
+        self, chunks: Sequence[Buffer], header: BlockHeader, size: int, *, sync: bool
+    ) -> None:
+        self._try_make_room(size)
+        file = self._files[-1]
+        try:
+            self._disk.pwrite(file.file, chunks, file.end)
+        except OSError as error:
+            self._undo(error)
+            raise StorageFailed(f"{file.path}: block {header.seq} not written: {error}") from error
+        file.place(header.seq, file.end + BLOCK_HEADER_SIZE, header.length)
+        file.end += size
+        self._reserved = max(self._reserved, file.end)
+        self._tail, self._previous = header.seq, header.checksum
+        if sync:
+            self._sync_tail()
+
+    def _try_make_room(self, size: int, *, promised: bool = False) -> None:
+        try:
+            self._make_room(size, promised=promised)
+        except OSError as error:
+            seq = self._tail + 1
+            raise StorageFailed(f"{self._path}: no room for block {seq}: {error}") from error
+
+    def _make_room(self, size: int, *, promised: bool = False) -> None:
+        """Roll if the file is full, and reserve room ahead; ``promised`` wants it for sure."""
+        file, limits = self._files[-1], self._limits
+        if self._is_full_for(size):
+            self._sync_tail()
+            self._disk.truncate(file.file, file.end)
+            self._reserved = file.end
+            self._roll()
+            file, self._reserved = self._files[-1], FILE_HEADER_SIZE
+        end = file.end + size
+        if end <= self._reserved or not (promised or limits.allocation_bytes):
+            return
+        ahead = max(end, min(end + limits.allocation_bytes, limits.file_bytes_max))
+        if not self._allocate(ahead) and promised and not self._allocate(end):
+            raise StorageFailed(f"{file.path}: no room for a block of {size} bytes")
+
+    def _is_full_for(self, size: int) -> bool:
+        file = self._files[-1]
+        return file.end > FILE_HEADER_SIZE and file.end + size > self._limits.file_bytes_max
+
+    def _allocate(self, end: int) -> bool:
+        """Whether the newest file could be grown to ``end``."""
+        file = self._files[-1].file
+        try:
+            self._disk.allocate(file, self._reserved, end - self._reserved)
+        except OSError:
+            self._disk.truncate(file, self._reserved)  # what it got before it failed
+            return False
+        self._reserved = end
+        return True
+
+    def _roll(self) -> None:
+        """Start a new file; every block before it is on disk already."""
+        first = self._tail + 1
+        path = f"{self._path}/{file_name(first)}"
+        write_all(
+            self._disk, path, [file_header(FileHeader(self._identity, first, self._previous))]
+        )
+        try:
+            self._disk.sync_directory(self._path)
+            self._files.append(JournalFile(path, self._disk.open(path), first))
+        except OSError as error:
+            self._failed = f"the new file {path} may not outlive a power cut: {error}"
+            raise
+
+    def _undo(self, error: OSError) -> None:
+        """Leave nothing of a write that failed; if even that fails, accept nothing more."""
+        file = self._files[-1]
+        try:
+            self._disk.truncate(file.file, file.end)
+            self._disk.datasync(file.file)
+        except OSError as second:
+            self._failed = f"{error}; and it could not be undone: {second}"
+        else:
+            self._reserved = file.end
+
+    def _sync_tail(self) -> None:
+        started = self._clock.now_us()
+        file = self._files[-1]
+        try:
+            self._disk.datasync(file.file)
+        except OSError as error:
+            # The system may have dropped the pages: asking again would say yes and mean nothing.
+            self._failed = f"{file.path} could not be synced: {error}"
+            raise StorageFailed(self._failed) from error
+        self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8
+        self._synced = self._tail
+
+    def _close_orderly(self) -> None:
+        file = self._files[-1]
+        try:
+            self._sync_tail()
+            self._disk.truncate(file.file, file.end)
+            self._disk.datasync(file.file)
+            self._store_record(floor=self._floor)
+        except OSError as error:
+            raise StorageFailed(f"{self._path}: not closed in order: {error}") from error
+
+    # The same append again
+
+    async def _again(self, expected: int, block: Sequence[Buffer], *, sync: bool) -> int:
+        seq = expected + 1
+        if self._floor < seq <= self._tail and self._damage_at(seq) is None:
+            found = (await self.read(seq, 1))[0]
+            if isinstance(found, Block) and found.data == b"".join(block):
+                if sync and seq > self._synced:
+                    await self.sync()
+                return seq
+        raise Fenced(f"expected the tail to be {expected}, it is {self._tail}: somebody wrote here")
+
+    # Reading
+
+    def _damage_at(self, seq: int) -> DamagedBlock | None:
+        at = bisect_right(self._damage, seq, key=lambda hurt: hurt.seq) - 1
+        if at < 0:
+            return None
+        hurt = self._damage[at]
+        behind = seq - hurt.seq
+        if behind >= hurt.count:
+            return None
+        return msgspec.structs.replace(hurt, seq=seq, count=hurt.count - behind)
+
+    def _extent(self, seq: int, limit: int) -> _Extent:
+        at = bisect_right(self._files, seq, key=lambda file: file.first) - 1
+        file = self._files[at]
+        last = min(file.last, seq + limit - 1)
+        following = bisect_right(self._damage, seq, key=lambda hurt: hurt.seq)
+        if following < len(self._damage):
+            last = min(last, self._damage[following].seq - 1)
+        start = file.offsets[seq - file.first]
+        while last > seq and file.offsets[last - file.first] - start > _EXTENT_BYTES:
+            last = seq + (last - seq) // 2
+        return _Extent(file, seq, last + 1)
+
+    async def _read_extent(self, extent: _Extent) -> list[Block | DamagedBlock]:
+        file = extent.file
+        file.readers += 1
+        try:
+            if extent.size < self._limits.inline_bytes_max:
+                return self._read_blocks(extent)
+            return await self._offload(lambda: self._read_blocks(extent))
+        finally:
+            file.readers -= 1
+            if file.retired and not file.readers:
+                self._disk.close(file.file)
+
+    def _read_blocks(self, extent: _Extent) -> list[Block | DamagedBlock]:
+        file, first = extent.file, extent.first
+        base = file.offsets[first - file.first] - BLOCK_HEADER_SIZE
+        try:
+            data = memoryview(self._disk.pread(file.file, extent.size + BLOCK_HEADER_SIZE, base))
+        except OSError as error:
+            if extent.end == first + 1:
+                return [self._newly_damaged(file, first, f"the disk cannot read it: {error}")]
+            half = (first + extent.end) // 2
+            parts = extent._replace(end=half), extent._replace(first=half)
+            return [block for part in parts for block in self._read_blocks(part)]
+        found: list[Block | DamagedBlock] = []
+        for seq in range(first, extent.end):
+            body = file.offsets[seq - file.first] - base
+            header = read_block_header(data, body - BLOCK_HEADER_SIZE, self._identity)
+            if header is None or header.seq != seq:
+                found.append(self._newly_damaged(file, seq, "the block header is damaged"))
+            elif not is_whole(data, body - BLOCK_HEADER_SIZE, header):
+                found.append(self._newly_damaged(file, seq, "the payload fails its checksum"))
+            else:
+                found.append(Block(seq, data[body : body + header.length]))
+        return found
+
+    def _newly_damaged(self, file: JournalFile, seq: int, reason: str) -> DamagedBlock:
+        start = file.offsets[seq - file.first] - BLOCK_HEADER_SIZE
+        size = padded(file.sizes[seq - file.first])
+        return DamagedBlock(seq, f"{file.path} bytes {start}-{start + size}", reason, size)
+
+    # Floor and identity
+
+    def _retire(self, file: JournalFile) -> None:
+        """Unlink a file below the floor; who still reads it may finish."""
+        file.retired = True
+        if not file.readers:
+            self._disk.close(file.file)
+        try:
+            self._disk.unlink(file.path)
+        except OSError as error:
+            raise StorageFailed(f"{file.path} could not be removed: {error}") from error
+
+    def _load_record(
+        self, quarantine: Quarantine, identity: Callable[[], int]
+    ) -> tuple[JournalRecord, int]:
+        try:
+            stored = self._records.load(RECORD_KEY)
+        except Damaged:
+            quarantine.keep("registry-journal.record", self._records.raw(RECORD_KEY))
+            stored = None
+        if stored is not None:
+            return msgspec.json.decode(stored.value, type=JournalRecord), stored.version
+        listed = journal_files(self._disk, self._path)
+        known = identity_in(self._disk, self._path)
+        if listed and known is None:
+            raise Damaged(
+                f"{self._path}: no file header is whole and the registry record "
+                f"{RECORD_KEY!r} is gone; restore either from a copy"
+            )
+        floor = listed[0][0] - 1 if listed else 0
+        record = JournalRecord(identity() if known is None else known, floor, 0)
+        self._records.store(RECORD_KEY, Record(1, msgspec.json.encode(record)))
+        return record, 1
+
+    def _store_record(self, *, floor: int) -> None:
+        record = JournalRecord(self._identity, floor, self._synced)
+        version = self._record_version + 1
+        try:
+            self._records.store(RECORD_KEY, Record(version, msgspec.json.encode(record)))
+        except Unsettled as error:
+            self._failed = f"the floor could not be synced: {error}"
+            raise StorageFailed(self._failed) from error
+        except OSError as error:
+            raise StorageFailed(f"the floor {floor} could not be written: {error}") from error
+        self._record_version = version
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise StorageFailed(f"the journal takes nothing more: {self._failed}")
+
+
+_EXTENT_BYTES = 16 << 20
+"""About as much as is read at once."""

@@ -1,0 +1,111 @@
+"""Small records as files: a version, a checksum and a value, replaced in one step.
+
+The synchronous half of the registry, also used by the journal for its own record.
+"""
+
+from __future__ import annotations
+
+import struct
+from urllib.parse import quote, unquote
+
+from xxhash import xxh3_64_intdigest
+
+from penstock.core.errors import Damaged, InvalidArgument
+from penstock.core.ports import Record
+from penstock.storage.disk import Disk, read_all, write_all
+
+_HEAD = struct.Struct("<8sQQQ")
+_MAGIC = b"PNSTKREC"
+_TEMPORARY = ".new-"
+KEY_LENGTH_MAX = 240
+"""Characters of a key once ``/`` and other signs are written as ``%2F`` and so on."""
+
+
+def encode_record(record: Record) -> bytes:
+    fields = _HEAD.pack(_MAGIC, record.version, len(record.value), 0)[:-8]
+    return fields + xxh3_64_intdigest(fields + record.value).to_bytes(8, "little") + record.value
+
+
+def decode_record(stored: bytes, where: str) -> Record:
+    """Raises ``Damaged`` naming ``where`` when the bytes are not a whole record."""
+    if len(stored) < _HEAD.size:
+        raise Damaged(f"{where}: {len(stored)} bytes are too few for a record")
+    magic, version, length, checksum = _HEAD.unpack_from(stored)
+    value = stored[_HEAD.size :]
+    if magic != _MAGIC or length != len(value):
+        raise Damaged(f"{where}: not a whole record")
+    if checksum != xxh3_64_intdigest(stored[: _HEAD.size - 8] + value):
+        raise Damaged(f"{where}: the record fails its checksum")
+    return Record(version, value)
+
+
+def record_name(key: str) -> str:
+    """The file that holds ``key``. Raises ``InvalidArgument`` for a key no file can be named by."""
+    name = quote(key, safe="")
+    if name.startswith("."):
+        name = f"%2E{name[1:]}"
+    if not key or len(name) > KEY_LENGTH_MAX:
+        raise InvalidArgument(
+            f"registry key {key[:40]!r}: 1 to {KEY_LENGTH_MAX} characters when percent-encoded, "
+            f"not {len(name)}"
+        )
+    return name
+
+
+class RecordFiles:
+    """A directory with one file per key."""
+
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def all_keys(self) -> list[str]:
+        """Every key that has a file."""
+        return sorted(
+            unquote(entry.name)
+            for entry in self._disk.list(self._path)
+            if not entry.is_directory and not entry.name.startswith(".")
+        )
+
+    def remove_leftovers(self) -> None:
+        """Unlink temporary files of writes that a crash cut short."""
+        for entry in self._disk.list(self._path):
+            if entry.name.startswith(_TEMPORARY):
+                self._disk.unlink(f"{self._path}/{entry.name}")
+
+    def raw(self, key: str) -> bytes:
+        """The file's bytes, whatever they are. ``FileNotFoundError`` if there is none."""
+        return read_all(self._disk, self.where(key))
+
+    def load(self, key: str) -> Record | None:
+        """The record, or ``None`` if there is none. Raises ``Damaged``."""
+        try:
+            stored = self.raw(key)
+        except FileNotFoundError:
+            return None
+        return decode_record(stored, self.where(key))
+
+    def store(self, key: str, record: Record) -> None:
+        """Replace the record; on disk on return. ``OSError`` before the rename changes nothing;
+        :class:`Unsettled` after it leaves open which of the two a crash would show."""
+        name = record_name(key)
+        temporary = f"{self._path}/{_TEMPORARY}{name}"
+        write_all(self._disk, temporary, [encode_record(record)])
+        try:
+            self._disk.rename(temporary, f"{self._path}/{name}", replace=True)
+        except OSError:
+            self._disk.unlink(temporary)
+            raise
+        try:
+            self._disk.sync_directory(self._path)
+        except OSError as error:
+            raise Unsettled(str(error)) from error
+
+    def where(self, key: str) -> str:
+        return f"{self._path}/{record_name(key)}"
+
+
+class Unsettled(OSError):
+    """A directory sync failed: what is on disk is unknown until the next start."""

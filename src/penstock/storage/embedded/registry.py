@@ -1,0 +1,95 @@
+"""The embedded registry: one small file per key, replaced in one step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+from penstock.core.errors import Damaged, Fenced, StorageFailed
+from penstock.core.ports import Record
+from penstock.storage.disk import Disk
+from penstock.storage.embedded.journal import RECORD_KEY, Offload
+from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.records import RecordFiles, Unsettled, record_name
+from penstock.storage.watching import Watches
+
+
+class FileRegistry:
+    """The :class:`~penstock.core.ports.Registry` in ``<root>/registry``.
+
+    Every record is read and checked at the start. A damaged one is copied to quarantine, and
+    ``get`` and ``cas`` of its key raise ``Damaged``; all others work.
+    """
+
+    def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
+        self._offload = offload
+        self._files = RecordFiles(disk, f"{root}/registry")
+        self._records: dict[str, Record] = {}
+        self._damaged: dict[str, str] = {}
+        self._watches = Watches()
+        self._writing = threading.Lock()  # a cancelled change may still be in its thread
+        self._failed = ""
+        self._files.remove_leftovers()
+        for key in self._files.all_keys():
+            self._read(key, Quarantine(disk, root))
+
+    async def get(self, key: str) -> Record | None:
+        """The record under ``key``. Raises ``Damaged`` when its file fails its checksum."""
+        self._check_whole(key)
+        return self._records.get(key)
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """See :meth:`penstock.core.ports.Registry.cas`. A full disk raises ``StorageFailed``
+        and changes nothing; after a failed directory sync no change is taken any more."""
+        record_name(key)
+        self._check_whole(key)
+        if key == RECORD_KEY:
+            raise Fenced(f"{RECORD_KEY!r} is the journal's own record")
+        record = await self._offload(lambda: self._change(key, expected, value))
+        self._watches.note(key, record)
+        return record.version
+
+    async def list(self, prefix: str = "") -> Sequence[str]:
+        """Keys that start with ``prefix``, ordered; damaged ones too."""
+        keys = self._records.keys() | self._damaged.keys()
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
+        """Changes made through this registry; a slow watcher misses records between."""
+        return self._watches.add(prefix)
+
+    def _read(self, key: str, quarantine: Quarantine) -> None:
+        if key == RECORD_KEY:
+            return
+        try:
+            record = self._files.load(key)
+        except Damaged as error:
+            quarantine.keep(f"registry-{record_name(key)[:200]}.record", self._files.raw(key))
+            self._damaged[key] = str(error)
+        else:
+            assert record is not None, "nobody removes records"
+            self._records[key] = record
+
+    def _change(self, key: str, expected: int, value: bytes) -> Record:
+        with self._writing:
+            if self._failed:
+                raise StorageFailed(f"the registry takes nothing more: {self._failed}")
+            held = self._records.get(key)
+            version = held.version if held is not None else 0
+            if version != expected:
+                raise Fenced(f"{key!r} is at version {version}, not {expected}")
+            record = Record(version + 1, bytes(value))
+            try:
+                self._files.store(key, record)
+            except Unsettled as error:
+                self._failed = f"{self._files.where(key)} could not be synced: {error}"
+                raise StorageFailed(self._failed) from error
+            except OSError as error:
+                where = self._files.where(key)
+                raise StorageFailed(f"{where} could not be written: {error}") from error
+            self._records[key] = record
+            return record
+
+    def _check_whole(self, key: str) -> None:
+        if key in self._damaged:
+            raise Damaged(self._damaged[key])

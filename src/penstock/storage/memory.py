@@ -1,0 +1,150 @@
+"""The ports in memory: for realms that keep nothing, and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from penstock.core.errors import (
+    Fenced,
+    InvalidArgument,
+    NameDoesNotExist,
+    StorageFailed,
+    Trimmed,
+)
+from penstock.core.ports import BlobInfo, Block, Buffer, DamagedBlock, JournalInfo, Record
+from penstock.storage.blob_names import check_blob_name
+from penstock.storage.watching import Watches
+
+
+class MemoryJournal:
+    """A :class:`~penstock.core.ports.Journal` that is a list."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._floor = 0
+        self._closed = False
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """See :meth:`penstock.core.ports.Journal.append`; ``sync`` has no meaning here."""
+        self._check_open()
+        written = b"".join(block)
+        tail = self._floor + len(self._blocks)
+        if expected == tail:
+            self._blocks.append(written)
+            return tail + 1
+        if self._floor <= expected < tail and self._blocks[expected - self._floor] == written:
+            return expected + 1
+        raise Fenced(f"expected the tail to be {expected}, it is {tail}: somebody wrote here")
+
+    async def reserve(self, size: int) -> None:
+        """Nothing to do: there is no disk that could be full."""
+        self._check_open()
+        if size < 0:
+            raise InvalidArgument(f"cannot reserve {size} bytes")
+
+    async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
+        """See :meth:`penstock.core.ports.Journal.read`."""
+        self._check_open()
+        if first <= self._floor:
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: at least 1 block has to be asked for")
+        start = first - self._floor - 1
+        found = self._blocks[start : start + limit]
+        return [Block(first + i, memoryview(block)) for i, block in enumerate(found)]
+
+    async def sync(self) -> None:
+        """Nothing to do: there is no disk."""
+        self._check_open()
+
+    async def trim(self, through: int) -> None:
+        """Forget blocks up to ``through``."""
+        self._check_open()
+        tail = self._floor + len(self._blocks)
+        if through > tail:
+            raise InvalidArgument(f"cannot trim through {through}: the newest is {tail}")
+        if through > self._floor:
+            del self._blocks[: through - self._floor]
+            self._floor = through
+
+    def info(self) -> JournalInfo:
+        size = sum(map(len, self._blocks))
+        return JournalInfo(self._floor, self._floor + len(self._blocks), size, 0)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageFailed("the journal is closed")
+
+
+class MemoryBlobs:
+    """:class:`~penstock.core.ports.Blobs` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock.core.ports.Blobs.put`."""
+        check_blob_name(name)
+        written = b"".join(chunks)
+        if self._blobs.setdefault(name, written) != written:
+            raise Fenced(f"{name} exists with other bytes")
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
+        check_blob_name(name)
+        if name not in self._blobs:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        whole = memoryview(self._blobs[name])
+        end = len(whole) if length is None else offset + length
+        if not 0 <= offset <= end <= len(whole):
+            raise InvalidArgument(f"{name} has {len(whole)} bytes; {offset}-{end} are not in it")
+        return whole[offset:end]
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """Blobs whose name starts with ``prefix``, ordered by name."""
+        names = sorted(name for name in self._blobs if name.startswith(prefix))
+        return [BlobInfo(name, len(self._blobs[name])) for name in names]
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob; one that is gone already is no error."""
+        check_blob_name(name)
+        self._blobs.pop(name, None)
+
+    def local_path(self, name: str) -> str | None:
+        """None: other processes cannot see this memory."""
+        check_blob_name(name)
+        return None
+
+
+class MemoryRegistry:
+    """A :class:`~penstock.core.ports.Registry` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+        self._watches = Watches()
+
+    async def get(self, key: str) -> Record | None:
+        return self._records.get(key)
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """See :meth:`penstock.core.ports.Registry.cas`."""
+        if not key:
+            raise InvalidArgument("a registry key has at least one character")
+        held = self._records.get(key)
+        version = held.version if held is not None else 0
+        if version != expected:
+            raise Fenced(f"{key!r} is at version {version}, not {expected}")
+        record = Record(version + 1, bytes(value))
+        self._records[key] = record
+        self._watches.note(key, record)
+        return record.version
+
+    async def list(self, prefix: str = "") -> Sequence[str]:
+        return sorted(key for key in self._records if key.startswith(prefix))
+
+    def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
+        """Changes from now on; a slow watcher misses records between."""
+        return self._watches.add(prefix)

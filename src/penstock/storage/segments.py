@@ -1,0 +1,234 @@
+"""Sealed segments: Arrow IPC files of one channel's events that anything can read.
+
+A segment is a plain, uncompressed Arrow file whose first column is ``event_id``, so pyarrow,
+DuckDB and Spark read it without this package. The index, kept in the manifest, says where each
+record batch lies and what its checksum is: a reader maps the file, goes straight to the batches
+it needs, and one damaged batch hides only its own events (SEM S1).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from penstock.core.errors import Damaged, InvalidArgument
+from penstock.core.ids import Span
+
+ROWS_PER_BATCH = 16_384
+"""Rows of a record batch in a segment, unless the caller knows better."""
+
+ID_COLUMN = "event_id"
+
+
+class SegmentBatch(Struct, frozen=True, array_like=True):
+    """Where one record batch lies in a segment."""
+
+    first_id: int
+    end_id: int
+    """One more than the newest id."""
+    rows: int
+    offset: int
+    """Of the encapsulated IPC message in the file."""
+    length: int
+    checksum: int
+    """xxh3_64 of that message."""
+
+
+class SegmentIndex(Struct, frozen=True, array_like=True):
+    """What the manifest knows about a segment."""
+
+    first_id: int
+    end_id: int
+    """One more than the newest id."""
+    rows: int
+    size: int
+    """Bytes of the file."""
+    checksum: int
+    """xxh3_64 of the file."""
+    schema: bytes
+    """The schema as an IPC message."""
+    batches: tuple[SegmentBatch, ...]
+
+
+class SegmentImage(Struct, frozen=True):
+    """A segment before it is stored: its bytes and its index."""
+
+    buffer: pa.Buffer
+    index: SegmentIndex
+
+    @property
+    def chunks(self) -> Sequence[memoryview]:
+        """The bytes as ``Blobs.put`` takes them."""
+        return (memoryview(self.buffer),)
+
+
+def segment_name(channel: str, first_id: int, end_id: int) -> str:
+    """The blob name of the segment with the ids ``first_id .. end_id - 1``."""
+    return f"segments/{channel}/{first_id:020d}-{end_id - 1:020d}.arrow"
+
+
+def encode_segment(
+    batches: Sequence[pa.RecordBatch], *, rows_per_batch: int = ROWS_PER_BATCH
+) -> SegmentImage:
+    """One file of all rows of ``batches``, in record batches of ``rows_per_batch`` rows.
+
+    All batches have the same schema, whose first column is ``event_id``: int64, no nulls, and
+    ascending over all of them; ids may be left out. Raises ``InvalidArgument`` otherwise, and
+    for dictionary-encoded columns: a batch could not be read without its dictionary.
+    """
+    if rows_per_batch < 1:
+        raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; at least 1 is needed")
+    table = _checked(batches)
+    sink = pa.BufferOutputStream()
+    spans: list[tuple[int, int, int]] = []
+    ends = []
+    options = pa.ipc.IpcWriteOptions(compression=None)
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):
+            ids = _ids(batch.column(0))
+            writer.write_batch(batch)
+            spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
+            ends.append(sink.tell())
+    buffer = sink.getvalue()
+    places = pairwise([_schema_end(buffer), *ends])
+    found = tuple(
+        SegmentBatch(*span, start, end - start, xxh3_64_intdigest(buffer.slice(start, end - start)))
+        for span, (start, end) in zip(spans, places, strict=True)
+    )
+    index = SegmentIndex(
+        first_id=found[0].first_id,
+        end_id=found[-1].end_id,
+        rows=table.num_rows,
+        size=buffer.size,
+        checksum=xxh3_64_intdigest(buffer),
+        schema=table.schema.serialize().to_pybytes(),
+        batches=found,
+    )
+    return SegmentImage(buffer, index)
+
+
+class SegmentReader:
+    """Reads ids out of a mapped segment without copying.
+
+    The checksum of a record batch is verified when it is first read. A damaged one raises
+    ``Damaged`` naming the segment, the batch and its ids; all others stay readable.
+    """
+
+    __slots__ = ("_batches", "_buffer", "_name", "_schema", "index")
+
+    def __init__(
+        self, buffer: memoryview | pa.Buffer, index: SegmentIndex, *, name: str = "segment"
+    ) -> None:
+        self.index = index
+        self._name = name
+        self._buffer = pa.py_buffer(buffer)
+        self._schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
+        self._batches: list[pa.RecordBatch | None] = [None] * len(index.batches)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def read(
+        self, span: Span, on_damage: Callable[[Damaged, Span], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The events with ids in ``span``, oldest first, as slices of the mapped file.
+
+        A damaged batch raises ``Damaged``; with ``on_damage`` it is told there instead, with
+        the ids that cannot be read, and reading goes on behind it.
+        """
+        for number, place in enumerate(self.index.batches):
+            if place.end_id <= span.first or place.first_id >= span.end:
+                continue
+            try:
+                batch = self.batch(number)
+            except Damaged as error:
+                if on_damage is None:
+                    raise
+                on_damage(error, Span(place.first_id, place.end_id).clipped(span))
+                continue
+            within = _slice(batch, place, span)
+            if within.num_rows:
+                yield within
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """One whole record batch of the segment. Raises ``Damaged``."""
+        found = self._batches[number]
+        if found is None:
+            found = self._batches[number] = self._verified(number)
+        return found
+
+    def _verified(self, number: int) -> pa.RecordBatch:
+        place = self.index.batches[number]
+        ids = f"batch {number}, events {place.first_id}-{place.end_id - 1}"
+        if place.offset + place.length > self._buffer.size:
+            raise Damaged(
+                f"{self._name}: {ids}: the file ends at byte {self._buffer.size}, "
+                f"the batch at {place.offset + place.length}"
+            )
+        message = self._buffer.slice(place.offset, place.length)
+        if xxh3_64_intdigest(message) != place.checksum:
+            raise Damaged(
+                f"{self._name}: {ids}: bytes {place.offset}-{place.offset + place.length} "
+                "fail their checksum"
+            )
+        return pa.ipc.read_record_batch(message, self._schema)
+
+
+def _schema_end(file: pa.Buffer) -> int:
+    """Where the first record batch starts: the writer puts the schema down together with it."""
+    magic, marker, length = struct.unpack("<8sIi", file.slice(0, 16).to_pybytes())
+    assert magic == b"ARROW1\0\0", "an Arrow file starts so"
+    assert marker == 0xFFFFFFFF, "then comes the schema, as an encapsulated message"
+    return 16 + int(length)
+
+
+def _slice(batch: pa.RecordBatch, place: SegmentBatch, span: Span) -> pa.RecordBatch:
+    if span.first <= place.first_id and span.end >= place.end_id:
+        return batch
+    if place.end_id - place.first_id == place.rows:  # no gaps: ids are positions
+        start = max(span.first - place.first_id, 0)
+        return batch.slice(start, min(span.end, place.end_id) - place.first_id - start)
+    ids = _ids(batch.column(0))
+    start, end = np.searchsorted(ids, [span.first, span.end])
+    return batch.slice(int(start), int(end - start))
+
+
+def _ids(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int64]:
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _checked(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    if not any(batch.num_rows for batch in batches):
+        raise InvalidArgument("a segment needs at least one event")
+    schema = batches[0].schema
+    if not schema.names or schema.names[0] != ID_COLUMN or schema.types[0] != pa.int64():
+        raise InvalidArgument(f"the first column of a segment is {ID_COLUMN}, int64; got {schema}")
+    for number, batch in enumerate(batches):
+        if not batch.schema.equals(schema):
+            raise InvalidArgument(f"batch {number} has another schema than the first one")
+    for field in schema:
+        if _has_dictionary(field.type):
+            raise InvalidArgument(
+                f"column {field.name} is dictionary-encoded; a segment takes plain values only"
+            )
+    table = pa.Table.from_batches(batches)
+    if table.column(0).null_count:
+        raise InvalidArgument(f"{ID_COLUMN} has nulls; every event has an id")
+    if not bool(np.all(np.diff(_ids(table.column(0))) > 0)):
+        raise InvalidArgument(f"{ID_COLUMN} has to ascend over all batches of a segment")
+    return table
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))

@@ -1,0 +1,54 @@
+"""Telling who watches a registry in this process what has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import ReferenceType, ref
+
+from penstock.core.ports import Record
+
+
+class Watch:
+    """Changes under a prefix, from its creation on.
+
+    A watcher that is slow sees each key's newest record once, not every one between, so what
+    waits is bounded by the number of keys.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._waiting: dict[str, Record] = {}
+        self._changed = asyncio.Event()
+
+    def note(self, key: str, record: Record) -> None:
+        if key.startswith(self._prefix):
+            self._waiting[key] = record
+            self._changed.set()
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> tuple[str, Record]:
+        while not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+        key = next(iter(self._waiting))
+        return key, self._waiting.pop(key)
+
+
+class Watches:
+    """The watches that somebody still holds."""
+
+    def __init__(self) -> None:
+        self._open: list[ReferenceType[Watch]] = []
+
+    def add(self, prefix: str) -> Watch:
+        watch = Watch(prefix)
+        self._open.append(ref(watch))
+        return watch
+
+    def note(self, key: str, record: Record) -> None:
+        found = [(held, watch) for held in self._open if (watch := held()) is not None]
+        for _, watch in found:
+            watch.note(key, record)
+        self._open = [held for held, _ in found]

@@ -1,0 +1,1 @@
+"""What tests of Penstock, and of adapters for it, are built from."""

@@ -1,0 +1,348 @@
+"""A disk in memory that loses power, fills up and rots, the same way for the same seed.
+
+What a real disk may do and a test must see: bytes that were not synced are lost, torn at sector
+borders or written out of order; names made, moved or removed without a sync of their directory
+come back or vanish; a failed sync throws the bytes away and the next one says yes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from penstock.core.ports import Buffer
+from penstock.storage.disk import Entry, LockHeld
+
+SECTOR = 512
+"""What a power cut writes whole or not at all."""
+
+_PAGE = 4096
+
+
+class _Write(NamedTuple):
+    offset: int
+    written: bytes
+
+
+class _Resize(NamedTuple):
+    size: int
+
+
+class _File:
+    """Bytes as programs see them, bytes as the platters have them, and what lies between."""
+
+    def __init__(self) -> None:
+        self.live = bytearray()
+        self.durable = bytearray()
+        self.pending: list[_Write | _Resize] = []
+        self.unreadable: set[int] = set()
+
+    def apply(self, change: _Write | _Resize) -> None:
+        _apply(self.live, change)
+        self.pending.append(change)
+
+    def settle(self) -> None:
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+    def cut(self, random: Random) -> None:
+        fate = random.choice(("none", "all", "some", "some"))
+        for change in self.pending:
+            if isinstance(change, _Resize):
+                if fate == "all" or (fate == "some" and random.random() < 0.5):
+                    _apply(self.durable, change)
+                continue
+            for sector in _sectors(change):
+                if fate == "all" or (fate == "some" and random.random() < 0.5):
+                    _apply(self.durable, sector)
+        self.pending.clear()
+        self.live = bytearray(self.durable)
+
+
+class _Directory:
+    def __init__(self) -> None:
+        self.live: dict[str, _File | _Directory] = {}
+        self.durable: dict[str, _File | _Directory] = {}
+        self.pending: list[dict[str, _File | _Directory | None]] = []
+
+    def apply(self, change: dict[str, _File | _Directory | None]) -> None:
+        _rename(self.live, change)
+        self.pending.append(change)
+
+    def settle(self) -> None:
+        self.durable = dict(self.live)
+        self.pending.clear()
+
+    def cut(self, random: Random) -> None:
+        fate = random.choice(("none", "all", "some", "some"))
+        for change in self.pending:
+            if fate == "all" or (fate == "some" and random.random() < 0.5):
+                _rename(self.durable, change)
+        self.pending.clear()
+        self.live = dict(self.durable)
+        for node in self.live.values():
+            node.cut(random)
+
+
+class FaultyDisk:
+    """A :class:`~penstock.storage.disk.Disk` whose every fault is ordered or drawn from a seed."""
+
+    def __init__(self, seed: int = 0, *, on_sync: Callable[[], None] | None = None) -> None:
+        """``on_sync`` is called at every sync: a simulation lets its clock advance there."""
+        self._random = Random(seed)
+        self._root = _Directory()
+        self._open: dict[int, _File] = {}
+        self._locks: dict[int, tuple[_File, str]] = {}
+        self._numbers = 3
+        self._on_sync = on_sync
+        self._syncs_to_fail = 0
+        self._good_syncs = 0
+        self.free_bytes: int | None = None
+        """Room left; a write or reservation that needs more fails with ENOSPC. None: endless."""
+        self.syncs = 0
+        """File syncs so far."""
+
+    # Faults
+
+    def power_cut(self) -> None:
+        """Everything not synced meets its fate; every open file and lock is gone."""
+        self._root.cut(self._random)
+        self._open.clear()
+        self._locks.clear()
+
+    def kill(self) -> None:
+        """The process ends, the machine goes on: open files and locks are gone, bytes are not."""
+        self._open.clear()
+        self._locks.clear()
+
+    def fail_syncs(self, times: int = 1) -> None:
+        """The next ``times`` syncs of files or directories fail with EIO and lose the bytes."""
+        self._good_syncs, self._syncs_to_fail = 0, times
+
+    def fail_syncs_after(self, good: int) -> None:
+        """After ``good`` more syncs every one fails, until ``fail_syncs(0)``."""
+        self._good_syncs, self._syncs_to_fail = good, 1 << 60
+
+    def flip(self, path: str, offset: int, *, bit: int = 0) -> None:
+        """Turn one bit round, on disk and in every cache."""
+        file = self._file(path)
+        file.live[offset] ^= 1 << bit
+        if offset < len(file.durable):
+            file.durable[offset] = file.live[offset]
+
+    def shorten(self, path: str, size: int) -> None:
+        """Make the file end at ``size``, durably."""
+        file = self._file(path)
+        file.settle()
+        del file.live[size:], file.durable[size:]
+
+    def make_unreadable(self, path: str, offset: int) -> None:
+        """Reads that touch the 4 KiB page at ``offset`` fail with EIO from now on."""
+        self._file(path).unreadable.add(offset // _PAGE)
+
+    def content(self, path: str) -> bytes:
+        """A file's bytes as a program would read them."""
+        return bytes(self._file(path).live)
+
+    # Disk
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        directory, name = self._parent(path)
+        if create:
+            if name in directory.live:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            directory.apply({name: _File()})
+        return self._handle(self._file(path))
+
+    def close(self, file: int) -> None:
+        self._locks.pop(file, None)
+        if self._open.pop(file, None) is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        node = self._node(file)
+        wanted = b"".join(chunks)
+        room = self._take_room(node, offset + len(wanted))
+        if room < 0:  # a full disk takes what fits
+            written = wanted[: max(len(wanted) + room, 0)]
+            node.apply(_Write(offset, written))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        node.apply(_Write(offset, wanted))
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        node = self._node(file)
+        _check_readable(node, offset, offset + size)
+        return bytes(memoryview(node.live)[offset : offset + size])
+
+    def map(self, file: int) -> memoryview:
+        node = self._node(file)
+        _check_readable(node, 0, len(node.live))
+        return memoryview(bytes(node.live))
+
+    def datasync(self, file: int) -> None:
+        node = self._node(file)
+        self.syncs += 1
+        if self._fails_sync():
+            node.pending.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        node.settle()
+
+    def truncate(self, file: int, size: int) -> None:
+        node = self._node(file)
+        if self.free_bytes is not None:
+            self.free_bytes += max(len(node.live) - size, 0)
+        node.apply(_Resize(size))
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        node = self._node(file)
+        end = max(offset + size, len(node.live))
+        if self._take_room(node, end) < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        node.apply(_Resize(end))
+
+    def size(self, file: int) -> int:
+        return len(self._node(file).live)
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        directory, name = self._parent(old)
+        target, new_name = self._parent(new)
+        assert target is directory, "files are only moved within a directory"
+        node = self._file(old)
+        if not replace and new_name in directory.live:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        directory.apply({name: None, new_name: node})
+
+    def unlink(self, path: str) -> None:
+        node = self._file(path)
+        directory, name = self._parent(path)
+        if self.free_bytes is not None:
+            self.free_bytes += len(node.live)
+        directory.apply({name: None})
+
+    def list(self, path: str) -> list[Entry]:
+        return sorted(
+            Entry(name, len(node.live), isinstance(node, _Directory))
+            for name, node in self._directory(path).live.items()
+        )
+
+    def make_directory(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if not isinstance(directory.live.get(name), _Directory):
+            directory.apply({name: _Directory()})
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        if self._fails_sync():
+            directory.pending.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        directory.settle()
+
+    def lock(self, path: str, holder: str) -> int:
+        directory, name = self._parent(path)
+        if name not in directory.live:
+            directory.apply({name: _File()})
+        node = self._file(path)
+        for held, text in self._locks.values():
+            if held is node:
+                raise LockHeld(text)
+        number = self._handle(node)
+        self._locks[number] = (node, holder)
+        return number
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+    # Inside
+
+    def _handle(self, node: _File) -> int:
+        self._numbers += 1
+        self._open[self._numbers] = node
+        return self._numbers
+
+    def _node(self, file: int) -> _File:
+        try:
+            return self._open[file]
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+    def _directory(self, path: str) -> _Directory:
+        node: _File | _Directory | None = self._root
+        for part in path.strip("/").split("/"):
+            if part:
+                node = node.live.get(part) if isinstance(node, _Directory) else None
+        if not isinstance(node, _Directory):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        above, _, name = path.rpartition("/")
+        return self._directory(above), name
+
+    def _file(self, path: str) -> _File:
+        directory, name = self._parent(path)
+        node = directory.live.get(name)
+        if not isinstance(node, _File):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    def _take_room(self, node: _File, end: int) -> int:
+        """Bytes left after the file has grown to ``end``; negative by how much it does not fit."""
+        growth = max(end - len(node.live), 0)
+        if self.free_bytes is None:
+            return growth
+        left = self.free_bytes - growth
+        if left >= 0:
+            self.free_bytes = left
+        return left
+
+    def _fails_sync(self) -> bool:
+        if self._on_sync is not None:
+            self._on_sync()
+        if not self._syncs_to_fail:
+            return False
+        if self._good_syncs:
+            self._good_syncs -= 1
+            return False
+        self._syncs_to_fail -= 1
+        return True
+
+
+def _apply(content: bytearray, change: _Write | _Resize) -> None:
+    if isinstance(change, _Resize):
+        del content[change.size :]
+        content.extend(bytes(change.size - len(content)))
+    elif change.written:
+        end = change.offset + len(change.written)
+        content.extend(bytes(max(end - len(content), 0)))
+        content[change.offset : end] = change.written
+
+
+def _sectors(change: _Write) -> list[_Write]:
+    """The write as the disk does it: sector by sector."""
+    found = []
+    at, end = change.offset, change.offset + len(change.written)
+    while at < end:
+        border = min((at // SECTOR + 1) * SECTOR, end)
+        found.append(_Write(at, change.written[at - change.offset : border - change.offset]))
+        at = border
+    return found
+
+
+def _rename(
+    names: dict[str, _File | _Directory], change: dict[str, _File | _Directory | None]
+) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _check_readable(node: _File, first: int, end: int) -> None:
+    end = min(end, len(node.live))
+    if any(first < (page + 1) * _PAGE and end > page * _PAGE for page in node.unreadable):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -1,0 +1,53 @@
+"""An embedded store on any disk, opened in one line, everything in it decided by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.storage.disk import Disk
+from penstock.storage.embedded import Embedded, JournalLimits, open_embedded
+
+T = TypeVar("T")
+
+IDENTITY = 0x5EED
+"""The id of every journal a test makes."""
+
+
+class StillClock:
+    """A clock that moves when told."""
+
+    def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
+        self._now_us = now_us
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def advance(self, by_us: int) -> None:
+        self._now_us += by_us
+
+
+async def inline(call: Callable[[], T]) -> T:
+    """Run a blocking call right here, so that a simulation stays on one thread."""
+    return call()
+
+
+def open_store(
+    root: str,
+    disk: Disk,
+    *,
+    file_bytes_max: int = 1 << 20,
+    allocation_bytes: int = 1 << 12,
+    holder: str = "a test",
+    identity: int = IDENTITY,
+) -> Embedded:
+    """``open_embedded`` with small files."""
+    return open_embedded(
+        root,
+        disk=disk,
+        offload=inline,
+        clock=StillClock(),
+        identity=lambda: identity,
+        holder=holder,
+        limits=JournalLimits(file_bytes_max=file_bytes_max, allocation_bytes=allocation_bytes),
+    )

@@ -1,0 +1,1 @@
+"""Bytes to frames to messages and back, sans-IO: one package per protocol."""

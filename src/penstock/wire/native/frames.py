@@ -1,0 +1,159 @@
+"""Frames of the native protocol, sans-IO.
+
+A connection starts with the client's eight bytes :data:`PREFACE`. Then, both ways, frames::
+
+    u32 length of what follows | u32 length of the header | header (msgpack) | body (raw bytes)
+
+all little endian. A body is one or more Arrow messages; the header says where each ends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from penstock.core.errors import RemoteProtocolViolation
+
+PREFACE = b"PENSTCK\x01"
+"""Name and wire version. A server that meets another version says so and closes."""
+
+FRAME_BYTES_MAX = 64 << 20
+"""Largest frame either side takes; larger publishes are staged in parts."""
+
+_LENGTHS = struct.Struct("<II")
+PREFIX_BYTES = _LENGTHS.size
+_CHUNK_BYTES_MIN = 4 << 10
+_CHUNK_BYTES_MAX = 256 << 10
+_JOIN_BELOW = 16 << 10
+_COPY_BELOW = 64 << 10
+"""A body smaller than this is copied out of the receive buffer, so as not to pin all of it."""
+
+
+def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes | memoryview]:
+    """The buffers of one frame, ready for a gathering write."""
+    size = sum(map(len, bodies))
+    prefix = _LENGTHS.pack(4 + len(header) + size, len(header)) + header
+    if size == 0:
+        return [prefix]
+    if size < _COPY_BELOW:
+        return [b"".join((prefix, *bodies))]
+    return [prefix, *(memoryview(body) for body in bodies if len(body))]
+
+
+def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in fewer pieces: neighbouring small buffers are joined, large ones stay."""
+    small: list[bytes | memoryview] = []
+    for buffer in buffers:
+        if len(buffer) < _JOIN_BELOW:
+            small.append(buffer)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield buffer
+    if small:
+        yield b"".join(small)
+
+
+class FrameReader:
+    """Cuts received bytes into frames.
+
+    Made for ``asyncio.BufferedProtocol``: ask for room with :meth:`get_buffer`, say how much
+    came with :meth:`buffer_updated`, and take what is complete from :meth:`frames`. A large
+    body is received in place, without a copy.
+    """
+
+    def __init__(self, *, preface: bytes = b"", frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._preface = preface
+        self.frame_bytes_max = frame_bytes_max
+        """A peer that has not said who it is may be held to less."""
+        self._chunk_bytes = _CHUNK_BYTES_MIN
+        self._buffer = bytearray(self._chunk_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self.bytes_in = 0
+
+    def get_buffer(self) -> memoryview:
+        """Room for at least one byte."""
+        needed = self._needed()
+        if self._start + needed > len(self._buffer) or self._end == len(self._buffer):
+            if self._end == len(self._buffer):  # full: this connection is busy
+                self._chunk_bytes = min(2 * self._chunk_bytes, _CHUNK_BYTES_MAX)
+            self._move(max(needed, self._chunk_bytes))
+        return self._view[self._end :]
+
+    def _needed(self) -> int:
+        """Bytes of the frame under way, as far as known."""
+        if self._end - self._start < PREFIX_BYTES or self._preface:
+            return PREFIX_BYTES
+        length, _ = _LENGTHS.unpack_from(self._buffer, self._start)
+        return min(int(length), self.frame_bytes_max) + 4
+
+    def _move(self, size: int) -> None:
+        """Go on in a fresh buffer; bodies handed out keep the old one."""
+        rest = self._view[self._start : self._end]
+        fresh = bytearray(size)
+        fresh[: len(rest)] = rest
+        self._end -= self._start
+        self._start = 0
+        self._buffer, self._view = fresh, memoryview(fresh)
+
+    def buffer_updated(self, count: int) -> None:
+        self._end += count
+        self.bytes_in += count
+
+    def receive(self, received: bytes | bytearray | memoryview) -> None:
+        """Take bytes that came some other way (in-process transports, tests)."""
+        rest = memoryview(received)
+        while rest:
+            room = self.get_buffer()
+            part = rest[: len(room)]
+            room[: len(part)] = part
+            self.buffer_updated(len(part))
+            rest = rest[len(part) :]
+
+    def frames(self) -> Iterator[tuple[memoryview, memoryview]]:
+        """Header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
+        if self._preface and not self._take_preface():
+            return
+        while self._end - self._start >= PREFIX_BYTES:
+            length, header_length = _LENGTHS.unpack_from(self._buffer, self._start)
+            self._check(length, header_length)
+            if self._end - self._start < 4 + length:
+                return
+            begin = self._start + PREFIX_BYTES
+            end = self._start + 4 + length
+            self._start = end
+            header = self._view[begin : begin + header_length]
+            body = self._view[begin + header_length : end]
+            if 0 < len(body) < _COPY_BELOW:
+                body = memoryview(bytes(body))
+            yield header, body
+
+    def _take_preface(self) -> bool:
+        got = bytes(self._view[self._start : min(self._end, self._start + len(self._preface))])
+        if not self._preface.startswith(got):
+            if got[:7] == self._preface[:7]:
+                raise RemoteProtocolViolation(
+                    f"the peer speaks wire version {got[7]}; this one speaks {self._preface[7]}"
+                )
+            raise RemoteProtocolViolation(
+                f"a connection starts with {self._preface!r}, not {got!r}: "
+                "this is the native Penstock port"
+            )
+        if len(got) < len(self._preface):
+            return False
+        self._start += len(self._preface)
+        self._preface = b""
+        return True
+
+    def _check(self, length: int, header_length: int) -> None:
+        if length > self.frame_bytes_max:
+            raise RemoteProtocolViolation(
+                f"a frame of {length} bytes was announced; {self.frame_bytes_max} are allowed"
+            )
+        if header_length + 4 > length:
+            raise RemoteProtocolViolation(
+                f"a header of {header_length} bytes does not fit a frame of {length}"
+            )

@@ -1,0 +1,328 @@
+"""Headers of the native protocol: one struct per kind of frame.
+
+They travel as msgpack arrays whose first element is the tag. Requests carry a number the
+client chose; the answer (:class:`Done` or :class:`Failed`) repeats it. Requests on one
+connection are worked through in order, and may be pipelined.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.messages import AnyStart, Definition, Spans
+
+
+class Message(Struct, frozen=True, array_like=True):
+    pass
+
+
+# --- client to server ---------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, tag=1):
+    """The first frame of a connection."""
+
+    client: str
+    """Name and version of the client's software, for people."""
+    session: str
+    """The session this connection belongs to; the same after a reconnect."""
+    user: str = ""
+    token: str = ""
+
+
+class Schema(Message, frozen=True, tag=2):
+    """Body: an Arrow schema. Both sides name it by ``number`` from now on."""
+
+    number: int
+
+
+class Request(Message, frozen=True):
+    request: int
+
+
+class CreateChannel(Request, frozen=True, tag=10):
+    name: str
+    definition: Definition
+
+
+class OpenChannel(Request, frozen=True, tag=11):
+    name: str
+
+
+class DeleteChannel(Request, frozen=True, tag=12):
+    name: str
+
+
+class EditChannel(Request, frozen=True, tag=13):
+    name: str
+    definition: Definition
+
+
+class ListChannels(Request, frozen=True, tag=14):
+    pass
+
+
+class DescribeChannel(Request, frozen=True, tag=15):
+    name: str
+
+
+class PurgeChannel(Request, frozen=True, tag=16):
+    channel: int
+    first_id: int | None
+    last_id: int | None
+    """Inclusive."""
+    selector: str = ""
+
+
+class DescribeRealm(Request, frozen=True, tag=17):
+    pass
+
+
+class PublishEvents(Request, frozen=True, tag=20):
+    """Body: ``sizes`` Arrow record batches of one schema, one after the other."""
+
+    channel: int
+    producer: str
+    sequence: int
+    schema: int
+    sizes: tuple[int, ...]
+
+
+class StageEvents(Request, frozen=True, tag=21):
+    """Put batches aside on the server, to be published by :class:`CommitStages`."""
+
+    channel: int
+    stage: str
+    schema: int
+    sizes: tuple[int, ...]
+
+
+class CommitStages(Request, frozen=True, tag=22):
+    """Publish staged batches, in the order given, in one step (SEM X1, X3)."""
+
+    channel: int
+    producer: str
+    sequence: int
+    stages: tuple[str, ...]
+
+
+class DropStages(Request, frozen=True, tag=23):
+    stages: tuple[str, ...]
+
+
+class CreateDurable(Request, frozen=True, tag=30):
+    channel: int
+    name: str
+    kind: str
+    start: AnyStart
+    selector: str = ""
+    persistent: bool | None = None
+
+
+class DeleteDurable(Request, frozen=True, tag=31):
+    channel: int
+    name: str
+
+
+class ListDurables(Request, frozen=True, tag=32):
+    channel: int
+
+
+class DescribeDurable(Request, frozen=True, tag=33):
+    channel: int
+    name: str
+
+
+class Subscribe(Request, frozen=True, tag=40):
+    """Read a channel: live, or up to and including ``last_id`` (a browse; -1: all there is)."""
+
+    channel: int
+    subscription: int
+    start: AnyStart
+    credit: int
+    selector: str = ""
+    browse: bool = False
+    last_id: int | None = None
+
+
+class Attach(Request, frozen=True, tag=41):
+    """Take a seat at a durable."""
+
+    channel: int
+    subscription: int
+    durable: str
+    window: int | None = None
+    pull: bool = False
+    selector: str = ""
+
+
+class BrowseDurable(Request, frozen=True, tag=42):
+    """See what is outstanding at a durable, in order; changes nothing (SEM D16)."""
+
+    channel: int
+    subscription: int
+    durable: str
+    credit: int
+
+
+class Unsubscribe(Request, frozen=True, tag=43):
+    subscription: int
+
+
+class Credit(Message, frozen=True, tag=44):
+    """The client can take ``count`` more events of a plain subscription."""
+
+    subscription: int
+    count: int
+
+
+class Demand(Message, frozen=True, tag=45):
+    """A synchronous consumer wants ``count`` events now; answered by :class:`Finished`."""
+
+    subscription: int
+    count: int
+
+
+class Settle(Request, frozen=True, tag=46):
+    """Acknowledge or roll back. ``previous``: everything up to the last id named."""
+
+    subscription: int
+    spans: Spans
+    roll_back: bool = False
+    previous: bool = False
+
+
+class Locate(Request, frozen=True, tag=50):
+    """Where the stored events of an id range can be read (sealed files, or over the wire)."""
+
+    channel: int
+    first_id: int
+    end_id: int
+
+
+class Ping(Request, frozen=True, tag=60):
+    pass
+
+
+class Bye(Message, frozen=True, tag=61):
+    """The client closes in order."""
+
+
+# --- server to client ---------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True, tag=100):
+    realm: str
+    """Identity of the realm: other bytes after somebody exchanged the data directory."""
+    name: str
+    version: str
+    event_bytes_max: int
+    frame_bytes_max: int
+
+
+class Done(Message, frozen=True, tag=101):
+    request: int
+    answer: Any = None
+
+
+class Failed(Message, frozen=True, tag=102):
+    request: int
+    code: str
+    text: str
+
+
+class Delivery(Message, frozen=True, tag=103):
+    """Body: one Arrow record batch of ``count`` events.
+
+    ``first_id`` >= 0: the ids are dense from there and all were published at ``at_us``;
+    -1: the batch has ``event_id`` and ``published`` columns itself.
+    """
+
+    subscription: int
+    schema: int
+    count: int
+    first_id: int
+    at_us: int
+    redeliveries: tuple[tuple[int, Spans], ...] = ()
+
+
+class Finished(Message, frozen=True, tag=104):
+    """A browse is at its end, or a demand is met or cancelled."""
+
+    subscription: int
+
+
+class Closed(Message, frozen=True, tag=105):
+    """The server ended a subscription: its channel or durable is gone."""
+
+    subscription: int
+    code: str
+    text: str
+
+
+class Goodbye(Message, frozen=True, tag=106):
+    """The server ends the connection, and why."""
+
+    code: str
+    text: str
+
+
+FromClient = (
+    Hello
+    | Schema
+    | CreateChannel
+    | OpenChannel
+    | DeleteChannel
+    | EditChannel
+    | ListChannels
+    | DescribeChannel
+    | PurgeChannel
+    | DescribeRealm
+    | PublishEvents
+    | StageEvents
+    | CommitStages
+    | DropStages
+    | CreateDurable
+    | DeleteDurable
+    | ListDurables
+    | DescribeDurable
+    | Subscribe
+    | Attach
+    | BrowseDurable
+    | Unsubscribe
+    | Credit
+    | Demand
+    | Settle
+    | Locate
+    | Ping
+    | Bye
+)
+FromServer = Welcome | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye
+
+_encoder = msgspec.msgpack.Encoder()
+_from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
+_from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_client(header: memoryview) -> FromClient:
+    """Raises ``RemoteProtocolViolation`` for anything that is no client message."""
+    try:
+        return _from_client.decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
+
+
+def decode_from_server(header: memoryview) -> FromServer:
+    """Raises ``RemoteProtocolViolation`` for anything that is no server message."""
+    try:
+        return _from_server.decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise RemoteProtocolViolation(f"a header that is no server message: {error}") from error

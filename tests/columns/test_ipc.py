@@ -1,0 +1,121 @@
+"""Batches and schemas as bytes, sound and damaged."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from penstock.columns.body import body_of_columns
+from penstock.columns.check import check_body
+from penstock.columns.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock.columns.rows import Rows
+from penstock.core.errors import InvalidEvent
+
+FLIPS = 4_000
+
+
+def body() -> pa.RecordBatch:
+    properties = [
+        {"a": n, "b": str(n), "lines": [{"sku": "x" * n, "qty": None}], "mixed": [n, "x"]}
+        if n % 3
+        else {"a": "other", "c": {"d": [1.5, None]}}
+        for n in range(20)
+    ]
+    return body_of_columns([bytes([n]) * n for n in range(20)], ["t"] * 20, properties)
+
+
+def test_a_batch_and_its_schema_survive_their_bytes() -> None:
+    batch = body()
+    schema = schema_from(schema_bytes(batch.schema))
+    for message in (batch_bytes(batch), bytes(batch_bytes(batch))):
+        again = batch_from(message, schema)
+
+        assert again.equals(batch)
+        assert again.schema.equals(batch.schema, check_metadata=True)
+
+
+def test_a_parsed_schema_is_kept() -> None:
+    message = schema_bytes(body().schema)
+
+    assert schema_from(message) is schema_from(bytes(message))
+
+
+def test_kept_schemas_are_bounded() -> None:
+    for number in range(600):
+        message = schema_bytes(pa.schema([(f"c{number}", pa.int8())]))
+
+        assert schema_from(message).names == [f"c{number}"]
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"x", b"\xff" * 64, b"\xff\xff\xff\xff\x10\0\0\0" + b"\1" * 64]
+)
+def test_garbage_is_refused(message: bytes) -> None:
+    with pytest.raises(InvalidEvent, match="no Arrow schema"):
+        schema_from(message)
+    with pytest.raises(InvalidEvent, match="no Arrow record batch"):
+        batch_from(message, body().schema)
+
+
+def test_a_batch_of_another_schema_is_refused() -> None:
+    message = batch_bytes(body_of_columns([b"x"]))
+
+    with pytest.raises(InvalidEvent):
+        check_body(batch_from(message, body().schema))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_compressed_batch_is_refused(codec: str) -> None:
+    batch = body_of_columns([b"x" * 10_000])
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
+
+    with pytest.raises(InvalidEvent, match="is compressed; send it uncompressed"):
+        batch_from(messages[1].serialize(), batch.schema)
+
+
+def test_flipped_bits_are_refused_or_harmless() -> None:
+    """Never a crash, never another exception, and what passes can be read."""
+    batch = body()
+    sound = bytes(batch_bytes(batch))
+    dice = random.Random(4711)
+    refused = 0
+    for _ in range(FLIPS):
+        damaged = bytearray(sound)
+        for _ in range(dice.randint(1, 3)):
+            damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        if dice.random() < 0.2:
+            del damaged[dice.randrange(len(damaged)) :]
+        try:
+            found = batch_from(bytes(damaged), batch.schema)
+            check_body(found)
+        except InvalidEvent:
+            refused += 1
+            continue
+        rows = Rows(found)
+        for row in range(found.num_rows):
+            rows.properties(row)
+
+    assert FLIPS / 10 < refused < FLIPS
+
+
+def test_a_flipped_schema_is_refused_or_checked() -> None:
+    batch = body()
+    sound = schema_bytes(batch.schema)
+    message = batch_bytes(batch)
+    dice = random.Random(4712)
+    refused = 0
+    for _ in range(FLIPS):
+        damaged = bytearray(sound)
+        damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        try:
+            check_body(batch_from(message, schema_from(bytes(damaged))))
+        except InvalidEvent:
+            refused += 1
+
+    assert 0 < refused <= FLIPS

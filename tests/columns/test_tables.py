@@ -1,0 +1,190 @@
+"""Tables in, bodies out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.columns.batch import flatten, stamp
+from penstock.columns.body import body_of_columns
+from penstock.columns.rows import row_properties
+from penstock.columns.tables import bodies_of_table
+from penstock.core.errors import InvalidArgument, InvalidEvent
+from penstock.core.ids import Span
+
+
+def properties(bodies: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row_properties(body, row) for body in bodies for row in range(body.num_rows)]
+
+
+def test_known_columns_keep_their_meaning_and_the_rest_are_properties() -> None:
+    table = pa.table(
+        {
+            "price": [1.5, None],
+            "tag": pa.array(["a", "b"]).dictionary_encode(),
+            "data": pa.array([b"x", None], pa.large_binary()),
+            "ttl": pa.array([5, None], pa.int32()),
+            "priority": [9, 0],
+            "persistent": [True, False],
+            "headers": [{"user": "ann"}, None],
+        }
+    )
+    (body,) = bodies_of_table(table)
+
+    assert body.schema.names == [
+        *("tag", "data", "properties", "headers", "ttl", "persistent", "priority")
+    ]
+    assert body.column("tag").to_pylist() == ["a", "b"]
+    assert body.column("data").to_pylist() == [b"x", b""]
+    assert body.column("ttl").to_pylist() == [5, None]
+    assert body.column("headers").to_pylist() == [{"user": "ann"}, {"user": None}]
+    assert properties([body]) == [{"price": 1.5}, {"price": None}]
+
+
+def test_a_struct_named_properties_is_the_properties() -> None:
+    table = pa.table({"properties": [{"a": 1}, {"a": None}], "b": ["x", "y"]})
+
+    assert properties(bodies_of_table(table)) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
+    assert properties(bodies_of_table(pa.table({"properties": [1]}))) == [{"properties": 1}]
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (pa.array(["x", None], pa.large_string()), pa.string()),
+        (pa.array(["x", None], pa.string_view()), pa.string()),
+        (pa.array([b"x", None], pa.large_binary()), pa.binary()),
+        (pa.array([b"x", None], pa.binary_view()), pa.binary()),
+        (pa.array([b"xy", None], pa.binary(2)), pa.binary()),
+        (pa.array(["x", None]).dictionary_encode(), pa.string()),
+        (pa.array([[1], None], pa.large_list(pa.int8())), pa.list_(pa.int8())),
+        (pa.array([[1], None], pa.list_(pa.int8(), 1)), pa.list_(pa.int8())),
+        (
+            pa.array([[{"a": "x"}], None], pa.large_list(pa.struct([("a", pa.large_string())]))),
+            pa.list_(pa.struct([("a", pa.string())])),
+        ),
+        (pa.array([1, None], pa.timestamp("s")), pa.timestamp("us")),
+        (pa.array([1, None], pa.timestamp("ms", "Asia/Tokyo")), pa.timestamp("us", "UTC")),
+        (pa.array([1000, None], pa.timestamp("ns")), pa.timestamp("us")),
+        (pa.array([1, None], pa.int16()), pa.int16()),
+        (pa.array([None, None]), pa.null()),
+    ],
+)
+def test_types_with_the_same_values_are_brought_to_ours(array: pa.Array, kind: pa.DataType) -> None:
+    (body,) = bodies_of_table(pa.table({"p": array}))
+
+    assert body.schema.field("properties").type.field("p").type == kind
+    assert properties([body])[1] == {"p": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cast"),
+    [
+        (pa.uint8(), "int16"),
+        (pa.uint64(), r"int64 \(or string"),
+        (pa.decimal128(5, 2), "float64, or string"),
+        (pa.date32(), r"timestamp\[us\]"),
+        (pa.time64("us"), "string, or int64"),
+        (pa.duration("s"), "int64"),
+        (pa.month_day_nano_interval(), "string"),
+        (pa.float16(), "float32"),
+        (pa.map_(pa.string(), pa.int8()), "a struct"),
+        (pa.list_view(pa.int8()), "a list"),
+        (pa.uuid(), "fixed_size_binary"),
+    ],
+)
+def test_an_unsupported_type_is_refused_with_the_cast_to_use(kind: pa.DataType, cast: str) -> None:
+    with pytest.raises(InvalidEvent, match=rf"column 'p' has type .*; cast it to {cast}"):
+        bodies_of_table(pa.table({"p": pa.nulls(1, kind)}))
+    with pytest.raises(InvalidEvent, match=r"column 'p\.q\[\]' has type"):
+        bodies_of_table(pa.table({"p": pa.nulls(1, pa.struct([("q", pa.list_(kind))]))}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"event_id": [1]}, "has a column 'event_id', which the realm gives; rename"),
+        ({"published": [1]}, "has a column 'published'"),
+        ({"data": ["text"]}, "column 'data' has type string; cast it to binary"),
+        ({"tag": [1]}, "column 'tag' has type int64; cast it to string"),
+        ({"ttl": [1.5]}, "column 'ttl' has type double; cast it to int64"),
+        ({"ttl": [-1]}, "event 0: ttl -1"),
+        ({"priority": [300]}, "'priority' of type int64 does not fit int8"),
+        ({"priority": [10]}, "event 0: priority 10"),
+        ({"persistent": ["yes"]}, "column 'persistent' has type string; cast it to bool"),
+        ({"headers": [{"nope": 1}]}, "field 'nope'; there are message_id"),
+        ({"properties": [{"a": 1}], "a": [1]}, "also a field of the column 'properties'"),
+        ({"$penstock": [1]}, "reserved"),
+        ({"": [1]}, "empty"),
+        ({"t": pa.array([1], pa.timestamp("ns"))}, "column 't' .* without loss"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused(columns: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidEvent, match=said):
+        bodies_of_table(pa.table(columns))
+
+
+def test_columns_that_fit_are_not_copied() -> None:
+    array = pa.array(["x", "y"])
+    (body,) = bodies_of_table(pa.table({"p": array}))
+    found = body.column("properties").field(0)
+
+    assert found.buffers()[2].address == array.buffers()[2].address
+
+
+def test_long_tables_are_cut_and_many_small_chunks_joined() -> None:
+    chunks = pa.chunked_array([[n] for n in range(100)])
+
+    assert [body.num_rows for body in bodies_of_table(pa.table({"p": chunks}))] == [100]
+    cut = bodies_of_table(pa.table({"p": chunks}), max_rows=30)
+    assert [body.num_rows for body in cut] == [30, 30, 30, 10]
+    assert properties(cut) == [{"p": n} for n in range(100)]
+    with pytest.raises(InvalidArgument, match="max_rows 0"):
+        bodies_of_table(pa.table({"p": chunks}), max_rows=0)
+
+
+def test_whatever_speaks_arrow_is_a_table() -> None:
+    table = pa.table({"p": [1, 2]})
+
+    class Foreign:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return table.__arrow_c_stream__(requested_schema)
+
+    for obj in (table, table.to_batches()[0], table.to_reader(), Foreign()):
+        assert properties(bodies_of_table(obj)) == [{"p": 1}, {"p": 2}]
+    assert bodies_of_table(table.slice(2)) == []
+    for wrong in ([1, 2], {"p": [1]}, "text", None):
+        with pytest.raises(InvalidArgument, match="is not a table; pass"):
+            bodies_of_table(wrong)
+
+
+def test_a_pandas_frame_leaves_its_index_behind() -> None:
+    frame = pa.table({"p": [1, 2], "k": ["a", "b"]}).to_pandas()
+
+    assert properties(bodies_of_table(frame)) == [{"p": 1, "k": "a"}, {"p": 2, "k": "b"}]
+    assert properties(bodies_of_table(frame.set_index("k"))) == [{"p": 1}, {"p": 2}]
+    frame["o"] = [1, "mixed"]
+    with pytest.raises(InvalidEvent, match="cannot become Arrow columns"):
+        bodies_of_table(frame)
+
+
+@pytest.mark.spec("E2")
+def test_more_columns_than_fit_overflow_without_loss() -> None:
+    row = {f"p{n}": n for n in range(300)}
+    (body,) = bodies_of_table(pa.table({name: [value] for name, value in row.items()}))
+
+    assert body.schema.field("properties").type.num_fields == 256
+    assert properties([body]) == [row]
+
+
+def test_a_flattened_batch_can_be_published_again() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [{"price": 1, "at": moment}, {"price": "one", "at": moment}]
+    flat = flatten(stamp(body_of_columns([b"", b""], properties=rows), Span(0, 2), 0))
+    bodies = bodies_of_table(flat.select(["tag", "data", "price", "at", "price::string"]))
+
+    assert properties(bodies) == rows

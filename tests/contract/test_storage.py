@@ -1,0 +1,88 @@
+"""Every storage adapter keeps the contract of its port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.core.ports import Blobs, Journal, Registry
+from penstock.storage.disk import RealDisk
+from penstock.storage.embedded import Embedded
+from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryRegistry
+from penstock.testing.contracts import (
+    BlobsContract,
+    JournalContract,
+    RegistryContract,
+    checks,
+    run,
+)
+from penstock.testing.disk import FaultyDisk
+from penstock.testing.stores import open_store
+
+Store = Callable[[], tuple[Journal, Blobs, Registry]]
+
+
+class JournalKit(JournalContract):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def open(self) -> Journal:
+        return self._store()[0]
+
+
+class BlobsKit(BlobsContract):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def open(self) -> Blobs:
+        return self._store()[1]
+
+
+class RegistryKit(RegistryContract):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def open(self) -> Registry:
+        return self._store()[2]
+
+
+def in_memory() -> tuple[Journal, Blobs, Registry]:
+    return MemoryJournal(), MemoryBlobs(), MemoryRegistry()
+
+
+@pytest.fixture(params=["memory", "real disk", "faulty disk", "tiny files"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    def on_real_disk() -> Embedded:
+        return open_store(f"{tmp_path}/realm", RealDisk())
+
+    def on_faulty_disk() -> Embedded:
+        return open_store("/realm", FaultyDisk())
+
+    def in_tiny_files() -> Embedded:
+        return open_store("/realm", FaultyDisk(), file_bytes_max=200, allocation_bytes=64)
+
+    stores: dict[str, Store] = {
+        "memory": in_memory,
+        "real disk": on_real_disk,
+        "faulty disk": on_faulty_disk,
+        "tiny files": in_tiny_files,
+    }
+    return stores[request.param]
+
+
+@pytest.mark.parametrize("check", checks(JournalContract))
+def test_journal(store: Store, check: str) -> None:
+    asyncio.run(run(JournalKit(store), check))
+
+
+@pytest.mark.parametrize("check", checks(BlobsContract))
+def test_blobs(store: Store, check: str) -> None:
+    asyncio.run(run(BlobsKit(store), check))
+
+
+@pytest.mark.parametrize("check", checks(RegistryContract))
+def test_registry(store: Store, check: str) -> None:
+    asyncio.run(run(RegistryKit(store), check))

