@@ -210,9 +210,10 @@ class RemoteProtocolViolation(ProtocolViolation):
 
 
 def _leaves(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
-    found = {root.code: root}
+    found: dict[str, type[PenstockError]] = {root.code: root}
     for child in root.__subclasses__():
-        found |= _leaves(child)
+        for code, leaf in _leaves(child).items():
+            found.setdefault(code, leaf)  # a class that only adds details keeps its parent's code
     return found
 
 

@@ -132,6 +132,22 @@ def test_names_keep_their_case_and_keywords_do_not() -> None:
     assert canonical(parse("a between 1 and 2 or b is null")) == "a BETWEEN 1 AND 2 OR b IS NULL"
 
 
+@pytest.mark.spec("F1")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x=a-(b-c)", "x = a - (b - c)"),
+        ("x=(a-b)-c", "x = a - b - c"),
+        ("x=a/(b*c)*-(d+e)", "x = a / (b * c) * -(d + e)"),
+        ("not(a or b)and(c=1)", "NOT (a OR b) AND c = 1"),
+        ("(a=1)=true", "(a = 1) = TRUE"),
+        ("\u0131s = 1", "\u0131s = 1"),
+    ],
+)
+def test_canonical_text_keeps_the_parentheses_that_count(text: str, expected: str) -> None:
+    assert canonical(parse(text)) == expected
+
+
 @pytest.mark.spec("F4")
 @pytest.mark.parametrize(
     ("text", "line", "column", "expected"),
