@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 
 from penstock.client.link import Link
@@ -40,7 +39,7 @@ PING_AFTER_S = 10.0
 DEAD_AFTER_S = 30.0
 """A connection on which nothing was heard this long, pings notwithstanding, is given up."""
 
-_log = structlog.get_logger("penstock.client")
+_log = logging.getLogger("penstock.client")
 _errors = error_classes()
 
 
@@ -130,7 +129,7 @@ class Session:
         for listener in self._listeners:
             listener(error)
         if not self._listeners:
-            _log.warning("session.error", code=error.code, reason=str(error))
+            _log.warning("session.error: %s [%s]", error, error.code)
 
     @property
     def event_bytes_max(self) -> int:
@@ -197,8 +196,8 @@ class Session:
         silent_s = asyncio.get_running_loop().time() - link.heard_s
         if silent_s > DEAD_AFTER_S:
             link.abort()
-        elif silent_s >= PING_AFTER_S:
-            link.send(wire.Ping(0))
+        elif self._online.is_set():
+            link.send(wire.Ping(0))  # also when events flow: the realm wants to hear of us
 
     async def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()

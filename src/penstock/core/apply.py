@@ -65,6 +65,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         state.counters.published += lost
         state.counters.quarantined += lost
     state.next_id = max(state.next_id, span.end)
+    state.event_bytes = max(fact.size / span.size, state.event_bytes * 0.98)
     state.stored.add(span)
     state.counters.published += span.size
     for part in fact.volatile:

@@ -16,9 +16,6 @@ from penstock.core.errors import IllegalState
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import DurableState, Spans
 
-GRANT_MAX = 16_384
-"""Most events handed to a seat at once: keeps one delivery within a few megabytes."""
-
 
 class Seat:
     """One attached subscription, its window, and what it holds unsettled."""
@@ -207,17 +204,17 @@ class Durable:
         self.pending.add_all(seat.in_flight)
         self.seats.remove(seat)
 
-    def grants(self, stored: IdSet) -> list[tuple[Seat, Spans]]:
+    def grants(self, stored: IdSet, chunk: int) -> list[tuple[Seat, Spans]]:
         """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8)."""
         granted: list[tuple[Seat, Spans]] = []
         while seats := self.kind.servable(self.seats):
-            wanted = min(sum(seat.credit for seat in seats), GRANT_MAX * len(seats))
+            wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
             self._fill(wanted, stored)
             if not self.pending:
                 break
             share = max(1, -(-min(len(self.pending), wanted) // len(seats)))
             for seat in seats:
-                spans = self._take(min(seat.credit, share, GRANT_MAX))
+                spans = self._take(min(seat.credit, share, chunk))
                 if not spans:
                     break
                 self._hand(seat, spans)

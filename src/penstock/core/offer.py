@@ -139,7 +139,7 @@ def offer(state: ChannelState) -> Iterator[Effect]:
         if not subscriber.hungry and not subscriber.is_finished:
             continue
         before = subscriber.cursor
-        spans = subscriber.advance(state.stored, state.next_id)
+        spans = subscriber.advance(state.stored, state.next_id, state.chunk)
         if state.acked and subscriber.cursor > before:
             state.fresh.add_all(state.acked.within(Span(before, subscriber.cursor)))  # SEM D6
         if spans:
@@ -156,7 +156,7 @@ def offer(state: ChannelState) -> Iterator[Effect]:
 
 
 def _offer_durable(state: ChannelState, durable: Durable) -> Iterator[Effect]:
-    for seat, spans in durable.grants(state.stored):
+    for seat, spans in durable.grants(state.stored, state.chunk):
         yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
         if seat.demand == 0:
             yield Finished(seat.subscription)

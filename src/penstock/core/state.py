@@ -14,6 +14,9 @@ from penstock.core.producers import Producers
 from penstock.core.retention import Ages
 from penstock.core.subscriber import Subscriber
 
+CHUNK_EVENTS_MAX = 16_384
+CHUNK_BYTES_MAX = 4 << 20
+
 
 class Rules(Struct, frozen=True):
     """What every channel of a realm goes by: the registries and the realm's limits."""
@@ -46,12 +49,19 @@ class ChannelState:
         """Stored events that at least one durable has acknowledged (SEM D6)."""
         self.subscribers: dict[int, Subscriber] = {}
         self.seats: dict[int, tuple[Durable, Seat]] = {}
+        self.event_bytes = 0.0
+        """Soft: about how large the larger of the recent events are."""
         self.met: list[int] = []
         """Soft: demands cancelled, to be confirmed."""
         self.fresh = IdSet()
         """Soft: acknowledged events to be looked at for removal."""
         self.dirty = False
         """Soft: something changed that may lead to a delivery."""
+
+    @property
+    def chunk(self) -> int:
+        """How many events one delivery may have, so that it stays within some megabytes."""
+        return int(max(1, min(CHUNK_EVENTS_MAX, CHUNK_BYTES_MAX / max(1.0, self.event_bytes))))
 
     def seat(self, subscription: int) -> tuple[Durable, Seat]:
         try:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 
-CHUNK_MAX = 16_384
-"""Most events in one delivery."""
-
 
 class Subscriber:
     __slots__ = ("credit", "cursor", "only", "session", "stalled", "stop_id", "subscription")
@@ -34,10 +31,10 @@ class Subscriber:
     def hungry(self) -> bool:
         return self.credit > 0 and not self.stalled
 
-    def advance(self, stored: IdSet, next_id: int) -> Spans:
-        """The next events to send, at most its credit; moves the cursor past them."""
+    def advance(self, stored: IdSet, next_id: int, chunk: int) -> Spans:
+        """The next events to send, at most its credit and ``chunk``; moves the cursor past them."""
         end = next_id if self.stop_id is None else min(self.stop_id, next_id)
-        limit = min(self.credit, CHUNK_MAX)
+        limit = min(self.credit, chunk)
         source = stored if self.only is None else self.only.overlap(stored)
         taken: list[Span] = []
         while limit > 0:

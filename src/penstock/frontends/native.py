@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import socket
 from collections.abc import Coroutine
 from typing import Any
@@ -50,7 +51,8 @@ class NativeListener:
             await self._check_forever()
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; gives the port. Raises ``AddressInUse``."""
+        """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
+        check_loopback(host)
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(lambda: Connection(self), host, port)
@@ -122,3 +124,17 @@ class NativeListener:
                 break
             await asyncio.sleep(0.01)
         _log.debug("native.closed", left=len(self.connections))
+
+
+def check_loopback(host: str) -> None:
+    """Without authentication only this machine may come in (SEM A4); ``InvalidArgument`` else."""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if not is_loopback:
+        raise InvalidArgument(
+            f"will not listen on {host!r}: there is no authentication yet, so everyone who "
+            "reaches that address could read and delete everything; listen on 127.0.0.1, ::1 or "
+            "localhost"
+        )

@@ -24,6 +24,7 @@ from penstock.storage.segments import SegmentIndex, SegmentReader
 
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""
+MERGE_BYTES_MAX = 4 << 20
 MERGE_BELOW = 1_024
 """A batch of at least this many events is sent as it is."""
 
@@ -113,7 +114,11 @@ class Rows:
     __slots__ = ("_batch", "_body", "at_us", "count", "first_id", "piece", "spans")
 
     def __init__(
-        self, spans: Sequence[Span], *, piece: Piece | None = None, batch: pa.RecordBatch | None
+        self,
+        spans: Sequence[Span],
+        *,
+        piece: Piece | None = None,
+        batch: pa.RecordBatch | None = None,
     ) -> None:
         self.spans = spans
         self.count = sum(span.size for span in spans)
@@ -131,6 +136,19 @@ class Rows:
             assert self.piece is not None, "rows without a piece have a batch"
             self._batch = self.piece.stored(self.spans)
         return self._batch
+
+    def within(self, bytes_max: int) -> list[Rows]:
+        """These rows, in parts of about ``bytes_max`` where they are more."""
+        size = self.batch.nbytes if self.piece is None else len(self.piece.body)
+        if size <= bytes_max or self.count == 1:
+            return [self]
+        half = self.count // 2
+        first, second = self.batch.slice(0, half), self.batch.slice(half)
+        return [
+            part
+            for batch in (first, second)
+            for part in Rows(_spans_of(batch), batch=batch).within(bytes_max)
+        ]
 
     @property
     def body(self) -> Buffer:
@@ -372,16 +390,20 @@ def _merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
         return rows
     merged: list[Rows] = []
     run: list[Rows] = []
-    size = 0
+    size = weight = 0
     for part in rows:
-        if part.count >= MERGE_BELOW or size + part.count > MERGE_ROWS_MAX:
+        large = part.count >= MERGE_BELOW or (
+            part.piece is not None and len(part.piece.body) > MERGE_BYTES_MAX // 16
+        )
+        if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
             _flush(run, merged, columns)
-            run, size = [], 0
-        if part.count >= MERGE_BELOW:
+            run, size, weight = [], 0, 0
+        if large:
             merged.append(part)
             continue
         run.append(part)
         size += part.count
+        weight += len(part.piece.body) if part.piece is not None else part.batch.nbytes
     _flush(run, merged, columns)
     return merged
 

@@ -19,6 +19,9 @@ from penstock.storage.segments import SegmentReader
 
 _log = structlog.get_logger("penstock.delivery")
 
+FRAME_MAX = 16 << 20
+"""Larger batches are sent in parts."""
+
 Redeliveries = tuple[tuple[int, Spans], ...]
 
 
@@ -128,7 +131,8 @@ class Dispatch:
         """The events of ``spans``; files are opened as needed."""
         await self.open_files(store, spans)
         damage = Damage()
-        return store.read(spans, damage), damage
+        rows = [part for whole in store.read(spans, damage) for part in whole.within(FRAME_MAX)]
+        return rows, damage
 
     async def open_files(self, store: ChannelStore, spans: Spans) -> None:
         """Map the files that hold some of ``spans``."""

@@ -95,6 +95,8 @@ class RunningRealm:
     ) -> RunningRealm:
         """Recover what is stored and make ready to serve."""
         recovered = await recover(journal, blobs, rules)
+        if not recovered.damage:
+            await _remove_strays(recovered, blobs)
         return cls(
             recovered,
             journal,
@@ -274,3 +276,15 @@ def _store_closing(group: Group) -> None:
     for number, channel in group.state.channels.items():
         for fact in channel.closing():
             group.realm_fact(number, fact)
+
+
+async def _remove_strays(recovered: Recovered, blobs: Blobs) -> None:
+    """Segments that were written and never recorded: a crash came between.
+
+    Their events are in the journal still. Where something is damaged, nothing is removed.
+    """
+    known = {file.name for store in recovered.state.stores.values() for file in store.files}
+    for info in await blobs.list("segments/"):
+        if info.name not in known:
+            _log.info("segment.stray_removed", name=info.name)
+            await blobs.delete(info.name)

@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import structlog
 from msgspec import Struct
 from xxhash import xxh3_64
 
 from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import StorageFailed
+from penstock.core.errors import Fenced, StorageFailed
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Blobs, Buffer, Journal
 from penstock.runtime.channel_store import Piece, SealedFile
@@ -58,7 +59,8 @@ class Sealer:
         self._blobs = blobs
         self._offload = offload
         self._limits = limits
-        self._snapshot_at = journal.info().size
+        self._broken: set[int] = set()
+        """Channels whose events could not be sealed: they stay in the journal."""
 
     async def run(self) -> None:
         """Look for work until cancelled. A full disk is reported and tried again later."""
@@ -80,6 +82,18 @@ class Sealer:
                 pass
 
     async def _seal(self, number: int, *, everything: bool = False) -> bool:
+        """Seal the oldest unsealed events of a channel if they fill a segment."""
+        if number in self._broken:
+            return False
+        try:
+            return await self._try_seal(number, everything=everything)
+        except pa.ArrowException as error:
+            # Such a channel must not take the realm with it; its events are safe where they are.
+            self._broken.add(number)
+            _log.error("channel.not_sealed", channel=number, reason=str(error))
+            return False
+
+    async def _try_seal(self, number: int, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(number)
         if channel is None or not channel.state.type.survives_restart:
             return False
@@ -101,11 +115,22 @@ class Sealer:
             name = segment_name(
                 f"{channel.state.name}@{number}", image.index.first_id, image.index.end_id
             )
-            await self._blobs.put(name, image.chunks)
+            name = await self._put(name, image)
             fact = Sealed(end, name, msgspec.msgpack.encode(image.index))
-        await self._shard.act(lambda group: _record(group, number, fact))
+        recorded = await self._shard.act(lambda group: _record(group, number, fact))
+        if fact.name and not recorded:  # the channel was deleted meanwhile
+            await self._blobs.delete(fact.name)
         _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
         return True
+
+    async def _put(self, name: str, image: SegmentImage) -> str:
+        """Store a segment; where a file of an unfinished sealing is in the way, beside it."""
+        try:
+            await self._blobs.put(name, image.chunks)
+        except Fenced:
+            name = f"{name.removesuffix('.arrow')}.{image.index.checksum:016x}.arrow"
+            await self._blobs.put(name, image.chunks)
+        return name
 
     async def _drop_empty(self) -> None:
         for number, store in list(self._shard.state.stores.items()):
@@ -150,9 +175,11 @@ class Sealer:
                 await self._blobs.delete(info.name)
 
 
-def _record(group: Group, number: int, fact: Sealed | SegmentDropped) -> None:
-    if number in group.state.channels:
-        group.realm_fact(number, fact)
+def _record(group: Group, number: int, fact: Sealed | SegmentDropped) -> bool:
+    if number not in group.state.channels:
+        return False
+    group.realm_fact(number, fact)
+    return True
 
 
 def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
