@@ -208,6 +208,9 @@ class Realm:
             self._listening.cancel()
             await asyncio.wait([self._listening, self._serving])
             await realm.release()
+        failure = self._serving.exception()
+        if isinstance(failure, BaseExceptionGroup):  # the journal failed: say so, once
+            raise failure.exceptions[0]
 
     def __enter__(self) -> Realm:
         return self

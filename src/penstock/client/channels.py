@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from penstock.client.durables import Durables
 from penstock.client.producer import Producer, ProducerErrorListener
-from penstock.client.publishing import Publisher
+from penstock.client.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.session import Session
 from penstock.client.starts import StartLike, start_of
 from penstock.client.subscription import Subscription
 from penstock.columns.batch import flatten
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
+from penstock.columns.ipc import batch_bytes, schema_from
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument
@@ -137,6 +138,32 @@ class Channel:
             on_error=on_error,
         )
 
+    # --- publishing in two steps ---------------------------------------------------------
+
+    async def stage(self, table: Any) -> list[str]:
+        """Put the rows of a table aside on the realm, seen by nobody; gives the names of the
+        stages, in order. What is not committed within an hour, or by a restart, is dropped."""
+        parts = [
+            part
+            for body in bodies_of_table(table)
+            for part in parts_of(body, self._session.event_bytes_max)
+        ]
+        buffers = [memoryview(batch_bytes(part)) for part in parts]
+        return await stage(self._session, self.number, parts, buffers)
+
+    async def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
+        """Publish what was staged, by any session, in the order given and in one step (SEM X1).
+
+        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
+        (SEM X3), though the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
+        """
+        message = wire.CommitStages(0, self.number, producer, sequence, tuple(stages))
+        return ids_of_answer(await self._session.request(message))
+
+    async def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        await self._session.request(wire.DropStages(0, tuple(stages)))
+
     # --- reading -------------------------------------------------------------------------
 
     def subscribe(
@@ -197,6 +224,10 @@ class Channel:
         return await self._session.ask(
             wire.PurgeChannel(0, self.number, start, end, selector), int, resend=False
         )
+
+    async def columns(self) -> pa.Schema:
+        """The columns that all events of the channel fit, as they are stored (SEM E2)."""
+        return schema_from(await self._session.ask(wire.DescribeColumns(0, self.number), bytes))
 
     async def locate(self, first_id: int, end_id: int) -> Location:
         """Where the stored events of an id range can be read: sealed files, or over the wire."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
+from penstock.columns.rows import Publishers
 
 if TYPE_CHECKING:
     from penstock.client.durables import DurableSubscription
@@ -21,33 +22,36 @@ class DeliveredEvent(Event):
     subscription); a refusal is reported on the session and raised there.
     """
 
-    __slots__ = ("_subscription",)
+    __slots__ = ("_attachment", "_subscription")
 
     _subscription: DurableSubscription
+    _attachment: int
 
     async def ack(self, *, previous: bool = False) -> None:
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
-        self._subscription.settle_soon(_id(self), roll_back=False, previous=previous)
+        self._subscription.settle_soon(
+            _id(self), self._attachment, roll_back=False, previous=previous
+        )
 
     async def rollback(self) -> None:
         """Give it back: redelivered as its durable's type says."""
-        self._subscription.settle_soon(_id(self), roll_back=True)
+        self._subscription.settle_soon(_id(self), self._attachment, roll_back=True)
 
 
 class DeliveredBatch(EventBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_subscription",)
+    __slots__ = ("_subscription", "attachment")
 
     def __init__(
         self,
         batch: pa.RecordBatch,
         redeliveries: Mapping[int, int] | None,
         subscription: DurableSubscription,
-        event_type: type[DeliveredEvent] = DeliveredEvent,
     ) -> None:
-        super().__init__(batch, redeliveries, event_type)
+        super().__init__(batch, redeliveries, DeliveredEvent)
         self._subscription = subscription
+        self.attachment = subscription.attachment
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
         for event in super().__iter__():
@@ -59,6 +63,7 @@ class DeliveredBatch(EventBatch):
     def _owned(self, event: Event) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._subscription = self._subscription
+        event._attachment = self.attachment
         return event
 
     @property
@@ -66,13 +71,20 @@ class DeliveredBatch(EventBatch):
         """Who received it, and may settle it."""
         return self._subscription
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
+        return self.attachment != self._subscription.attachment
+
     async def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk."""
-        await self._subscription.ack(self.event_ids.tolist())
+        """Acknowledge all of them; returns when that is on disk, at once when they are stale."""
+        if not self.is_stale:
+            await self._subscription.ack(self.event_ids.tolist())
 
     async def rollback(self) -> None:
-        """Give all of them back; returns when that is on disk."""
-        await self._subscription.rollback(self.event_ids.tolist())
+        """Give all of them back; returns when that is on disk, at once when they are stale."""
+        if not self.is_stale:
+            await self._subscription.rollback(self.event_ids.tolist())
 
 
 def _id(event: Event) -> int:

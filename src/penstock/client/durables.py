@@ -45,9 +45,17 @@ class Durables:
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
+        **attributes: Any,
     ) -> Durable:
-        """Make a durable (SEM D2, D3). Raises ``NameAlreadyBound``, ``InvalidArgument``,
-        ``InvalidSelector``."""
+        """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
+
+        Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
+        """
+        if attributes:
+            raise InvalidArgument(
+                f"no durable attribute {', '.join(sorted(attributes))}; "
+                "there are type, start, selector, persistent"
+            )
         await self._session.ask(
             wire.CreateDurable(0, self._channel, name, type, start_of(start), selector, persistent),
             DurableInfo,
@@ -81,6 +89,7 @@ class Durable:
         self._session = session
         self._channel = channel
         self._puller: DurableSubscription | None = None
+        self._fetching = asyncio.Lock()
 
     async def info(self) -> DurableInfo:
         """Counts, position, clients (SEM D17)."""
@@ -127,11 +136,12 @@ class Durable:
         """As :meth:`fetch`, in columns."""
         if count < 1:
             raise InvalidArgument(f"fetch {count}: ask for 1 event or more")
-        if self._puller is None:
-            puller = DurableSubscription(self._session, self._channel, self.name, pull=True)
-            await puller.open()
-            self._puller = puller
-        return await self._puller.pull(count, timeout)
+        async with self._fetching:  # one seat: who fetches meanwhile waits for its turn
+            if self._puller is None:
+                puller = DurableSubscription(self._session, self._channel, self.name, pull=True)
+                await puller.open()
+                self._puller = puller
+            return await self._puller.pull(count, timeout)
 
     async def flush(self) -> None:
         """Wait until what was settled of fetched events is on disk."""
@@ -203,9 +213,13 @@ class DurableSubscription:
         self._soon: list[tuple[int, bool, bool]] = []
         self._settling: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
+        self._unconfirmed: ConnectionLost | None = None
         self._handling: asyncio.Task[None] | None = None
         self._met = asyncio.Event()
-        self.event_type: type[DeliveredEvent] = DeliveredEvent
+        self._demand = 0
+        """What a synchronous consumer still waits for."""
+        self.attachment = 0
+        """Counts the seats taken: what was delivered over an earlier one has gone back."""
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
@@ -223,6 +237,7 @@ class DurableSubscription:
         return self
 
     async def _attach(self) -> None:
+        self.attachment += 1
         message = wire.Attach(
             0,
             self._channel,
@@ -239,6 +254,10 @@ class DurableSubscription:
             self._inbox.clear()  # the realm has taken these back
             self._soon.clear()
             await self._attach()
+            if self._demand:
+                self._session.tell(wire.Demand(self._number, self._demand))
+            else:
+                self._met.set()
 
     # --- Incoming ------------------------------------------------------------------------
 
@@ -250,7 +269,7 @@ class DurableSubscription:
             for event_id in range(first, end)
         }
         batch = received_batch(message, schema, body)
-        self._inbox.put(DeliveredBatch(batch, counts or None, self, self.event_type))
+        self._inbox.put(DeliveredBatch(batch, counts or None, self))
 
     def finished(self) -> None:
         self._met.set()
@@ -283,6 +302,8 @@ class DurableSubscription:
         try:
             while (batch := await self.next_batch()) is not None:
                 for event in batch:
+                    if batch.is_stale:
+                        break  # the realm has taken the rest back, and delivers it again
                     yield event
                     if self._auto_ack:
                         await event.ack()
@@ -293,12 +314,16 @@ class DurableSubscription:
     async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
         """Demand ``count`` events and take what comes within ``timeout`` seconds."""
         self._met.clear()
+        self._demand = count
         self._session.tell(wire.Demand(self._number, count))
         try:
             await asyncio.wait_for(self._met.wait(), timeout)
         except TimeoutError:
+            self._demand = 0
             self._session.tell(wire.Demand(self._number, 0))
             await self._met.wait()
+        finally:
+            self._demand = 0
         found = []
         while len(self._inbox):
             batch = await self._inbox.get(0)
@@ -313,6 +338,8 @@ class DurableSubscription:
         try:
             while (batch := await self._inbox.get(None)) is not None:
                 for event in batch:
+                    if batch.is_stale:
+                        break
                     await self._handle_one(handler, event)
         except PenstockError as error:
             if not isinstance(error, SessionClosed):
@@ -342,8 +369,15 @@ class DurableSubscription:
         """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
         await self._settle(IdSet.of(event_ids), roll_back=True)
 
-    def settle_soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
-        """Settle without waiting; what one turn of the loop settles travels together."""
+    def settle_soon(
+        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
+    ) -> None:
+        """Settle without waiting; what one turn of the loop settles travels together.
+
+        An event of an earlier attachment is the realm's again: nothing is sent for it.
+        """
+        if attachment != self.attachment:
+            return
         if not self._soon:
             asyncio.get_running_loop().call_soon(self._send_soon)
         self._soon.append((event_id, roll_back, previous))
@@ -365,13 +399,25 @@ class DurableSubscription:
     def _settled(self, answer: asyncio.Future[Any]) -> None:
         self._settling.discard(answer)
         error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, PenstockError):
+        if isinstance(error, ConnectionLost):
+            self._unconfirmed = error
+        elif isinstance(error, PenstockError):
             self._refusal = error
-            if not isinstance(error, ConnectionLost | SessionClosed):
-                self._session.report(error)
+        if isinstance(error, PenstockError) and not isinstance(error, SessionClosed):
+            self._session.report(error)
 
     async def flush(self) -> None:
-        """Wait until everything settled so far is on disk. Raises the first refusal."""
+        """Wait until everything settled so far is on disk.
+
+        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
+        connection was lost: those events may be delivered again.
+        """
+        await self._confirm()
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        if unconfirmed is not None:
+            raise unconfirmed
+
+    async def _confirm(self) -> None:
         if self._soon:
             self._send_soon()
         if self._settling:
@@ -396,7 +442,7 @@ class DurableSubscription:
             self._handling.cancel()
             await asyncio.wait([self._handling])
         try:
-            await self.flush()
+            await self._confirm()
         finally:
             self._session.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))

@@ -29,6 +29,7 @@ class Link(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
         self._drained.set()
+        self._gone = asyncio.Event()
         self.schemas: dict[int, pa.Schema] = {}
         """Schemas the server has announced on this connection."""
         self.announced: set[int] = set()
@@ -66,6 +67,13 @@ class Link(asyncio.BufferedProtocol):
         self.flush()
         if self._transport is not None:
             self._transport.close()
+
+    async def gone(self, timeout: float) -> None:
+        """Wait until a closed connection has sent all it had to, or drop it."""
+        try:
+            await asyncio.wait_for(self._gone.wait(), timeout)
+        except TimeoutError:
+            self.abort()
 
     def abort(self) -> None:
         """Drop the connection at once: the peer is taken for dead."""
@@ -109,4 +117,5 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._drained.set()
+        self._gone.set()
         self._receiver.lost(self, exc)

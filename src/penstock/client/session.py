@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
+import logging
 import socket
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,7 +21,9 @@ from penstock.columns.memo import SchemaMemo
 from penstock.core.errors import (
     CannotConnect,
     ConnectionLost,
+    InvalidArgument,
     PenstockError,
+    RemoteProtocolViolation,
     SessionClosed,
     error_classes,
 )
@@ -34,10 +38,13 @@ Connector = Callable[[Callable[[], Link]], Any]
 
 CONNECT_TIMEOUT_S = 5.0
 RECONNECT_TIMEOUT_S = 60.0
-"""How long a session tries to come back before it gives up."""
+"""How long a session tries to come back before it gives up, unless told otherwise."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long an orderly end waits until its last bytes have left."""
 PING_AFTER_S = 10.0
 DEAD_AFTER_S = 30.0
-"""A connection on which nothing was heard this long, pings notwithstanding, is given up."""
+"""A connection on which nothing was heard this long, pings notwithstanding, is given up; so is
+one on which a subscription cannot be opened again for so long."""
 
 _log = logging.getLogger("penstock.client")
 _errors = error_classes()
@@ -71,13 +78,25 @@ class Incoming(Protocol):
 class Session:
     """Opened by :func:`connect`; closed by :meth:`close` or at the end of ``async with``."""
 
-    def __init__(self, url: RealmUrl, *, connector: Connector | None = None) -> None:
+    def __init__(
+        self,
+        url: RealmUrl,
+        *,
+        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
+        connector: Connector | None = None,
+    ) -> None:
+        """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
         from penstock.client.channels import Channels
 
+        if not reconnect_timeout >= 0:
+            raise InvalidArgument(
+                f"reconnect_timeout is {reconnect_timeout!r}; give seconds, 0 or more"
+            )
         self.session_id = uuid.uuid4().hex
         self.channels = Channels(self)
         self._url = url
         self._connector = connector
+        self._reconnect_timeout_s = reconnect_timeout
         self._link: Link | None = None
         self._welcome: wire.Welcome | None = None
         self._next_request = 1
@@ -91,6 +110,8 @@ class Session:
         self._online = asyncio.Event()
         self._root: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
+        self._farewell: PenstockError | None = None
+        """Why the realm ended the connection, when it said so."""
         self._listeners: list[ErrorListener] = []
         self.reconnects = 0
 
@@ -110,10 +131,13 @@ class Session:
             self._root.cancel()
             await asyncio.wait([self._root])
             self._root = None
-        if self._link is not None and self._link.is_open:
-            self._link.send(wire.Bye())
-            self._link.close()
+        link, self._link = self._link, None
+        self._online.clear()
         self._fail_everything(self._closed)
+        if link is not None and link.is_open:
+            link.send(wire.Bye())
+            link.close()
+            await link.gone(CLOSE_TIMEOUT_S)
 
     async def __aenter__(self) -> Session:
         return self
@@ -161,18 +185,26 @@ class Session:
     async def _connect_to(self, address: Address) -> None:
         loop = asyncio.get_running_loop()
         self._greeting = loop.create_future()
+        self._farewell = None
         self._lost.clear()
         if self._connector is not None:
             link: Link = await self._connector(lambda: Link(self))
         else:
             _, link = await loop.create_connection(lambda: Link(self), address.host, address.port)
         self._link = link
-        link.send(wire.Hello(_client_name(), self.session_id, self._url.user))
-        welcome = await self._greeting
-        if self._welcome is not None and self._welcome.realm != welcome.realm:
-            link.close()
-            raise CannotConnect("another realm answers at this address now")
+        try:
+            link.send(wire.Hello(_client_name(), self.session_id, self._url.user or _user_name()))
+            welcome = await self._greeting
+            if self._welcome is not None and self._welcome.realm != welcome.realm:
+                raise CannotConnect("another realm answers at this address now")
+        except BaseException:
+            self._link = None
+            link.abort()
+            raise
         self._welcome = welcome
+        # Without a pause between the two: nothing newer may overtake what waits for an answer.
+        for pending in self._pending.values():
+            self._send(pending)
         self._online.set()
 
     async def _stay_connected(self) -> None:
@@ -201,27 +233,30 @@ class Session:
 
     async def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + RECONNECT_TIMEOUT_S
+        deadline = loop.time() + self._reconnect_timeout_s
         pause_s = 0.05
         while True:
             try:
                 await self._connect_once()
             except CannotConnect as error:
-                if loop.time() > deadline:
+                if loop.time() >= deadline:
                     raise CannotConnect(f"the connection was lost, and {error}") from error
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
             else:
                 break
         self.reconnects += 1
-        for pending in list(self._pending.values()):
-            self._send(pending)
-        for incoming in list(self._incoming.values()):
+        for number, incoming in list(self._incoming.items()):
             try:
-                await incoming.reopen()
+                await asyncio.wait_for(incoming.reopen(), DEAD_AFTER_S)
             except ConnectionLost:
                 return  # lost again: the next connection reopens everything
+            except TimeoutError:
+                if self._link is not None:
+                    self._link.abort()
+                return
             except PenstockError as error:
+                self._incoming.pop(number, None)
                 incoming.failed(error)
 
     # --- Receiver ------------------------------------------------------------------------
@@ -251,8 +286,10 @@ class Session:
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_result(message)
             case wire.Goodbye(code, text):
+                self._farewell = _error(code, text)
                 if self._greeting is not None and not self._greeting.done():
-                    self._greeting.set_exception(_error(code, text))
+                    self._greeting.set_exception(self._farewell)
+                    self._greeting.exception()  # nobody may be waiting any more
             case wire.Schema():
                 pass  # the link keeps them
 
@@ -261,17 +298,21 @@ class Session:
             return
         self._link = None
         self._online.clear()
-        failure = ConnectionLost(f"the connection to the realm was lost ({_reason(reason)})")
+        why = _reason(reason or self._farewell)
         if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_exception(failure)
+            self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
+            self._greeting.exception()
         for request, pending in list(self._pending.items()):
-            if not pending.resend:
-                del self._pending[request]
+            if isinstance(self._farewell, RemoteProtocolViolation):
+                # It would end the next connection as well, and the one after.
+                _reject(self._pending.pop(request).answer, self._farewell)
+            elif not pending.resend:
+                what = type(pending.message).__name__
                 _reject(
-                    pending.answer,
+                    self._pending.pop(request).answer,
                     ConnectionLost(
-                        f"the connection was lost before {type(pending.message).__name__} was "
-                        "answered; whether it was done is unknown"
+                        f"the connection was lost ({why}) before {what} was answered; "
+                        "whether it was done is unknown"
                     ),
                 )
         self._lost.set()
@@ -358,6 +399,14 @@ class Session:
 
 def _client_name() -> str:
     return f"penstock-python@{socket.gethostname()}"
+
+
+def _user_name() -> str:
+    """Who runs this process; events say so (SEM E3). A claim until the realm authenticates."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return ""
 
 
 def _error(code: str, text: str) -> PenstockError:

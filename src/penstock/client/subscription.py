@@ -105,7 +105,7 @@ class Subscription:
     # --- Incoming ------------------------------------------------------------------------
 
     def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
-        batch = EventBatch(received_batch(message, schema, body))
+        batch = EventBatch(received_batch(message, schema, body), publishers=message.publishers)
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)
@@ -148,6 +148,11 @@ class Subscription:
     @property
     def is_open(self) -> bool:
         return self._is_open
+
+    @property
+    def position(self) -> int:
+        """No event below this id is still to come; once open, where ``start`` has led."""
+        return self._next_id
 
     async def close(self) -> None:
         """Stop reading."""

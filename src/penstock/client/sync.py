@@ -5,6 +5,7 @@ A test compares the two surfaces, so neither can forget a method.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -14,9 +15,10 @@ import pyarrow as pa
 from penstock.client import channels as aio_channels
 from penstock.client import durables as aio_durables
 from penstock.client import subscription as aio_subscription
-from penstock.client.durables import Handler
+from penstock.client.delivered import DeliveredEvent as AioDeliveredEvent
+from penstock.client.durables import Handler as AioHandler
 from penstock.client.producer import ProducerErrorListener
-from penstock.client.session import ErrorListener
+from penstock.client.session import RECONNECT_TIMEOUT_S, ErrorListener
 from penstock.client.session import Session as AioSession
 from penstock.client.starts import StartLike
 from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
@@ -26,6 +28,8 @@ from penstock.client.urls import parse_url
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
 from penstock.wire.native.answers import ChannelInfo, DurableInfo, Location, RealmInfo
+
+Handler = Callable[[DeliveredEvent], object]
 
 
 class Session:
@@ -57,7 +61,12 @@ class Session:
         self._inner.on_error(listener)
 
     def close(self) -> None:
-        """End the session: what was settled is settled, what was not goes back."""
+        """End the session: what was settled is settled, what was not goes back.
+
+        Closing again, or in a forked child, does nothing.
+        """
+        if not self._loop.is_usable:
+            return
         try:
             self._loop.call(self._inner.close())
         finally:
@@ -142,6 +151,20 @@ class Channel:
         """Publish the rows of an Arrow, pandas or polars table in one step."""
         return self._loop.call(self._inner.publish_table(table))
 
+    def stage(self, table: Any) -> list[str]:
+        """Put rows aside on the realm; see :meth:`penstock.aio.Channel.stage`."""
+        return self._loop.call(self._inner.stage(table))
+
+    def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
+        """Publish what was staged, in one step and once (SEM X1, X3)."""
+        return self._loop.call(
+            self._inner.commit_stages(stages, producer=producer, sequence=sequence)
+        )
+
+    def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        self._loop.call(self._inner.drop_stages(stages))
+
     def producer(
         self,
         *,
@@ -193,6 +216,10 @@ class Channel:
         """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
 
+    def columns(self) -> pa.Schema:
+        """The columns that all events of the channel fit, as they are stored (SEM E2)."""
+        return self._loop.call(self._inner.columns())
+
     def locate(self, first_id: int, end_id: int) -> Location:
         """Where the stored events of an id range can be read."""
         return self._loop.call(self._inner.locate(first_id, end_id))
@@ -220,6 +247,11 @@ class Subscription:
     def next_batch(self, timeout: float | None = None) -> EventBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         return self._loop.call(self._inner.next_batch(timeout))
+
+    @property
+    def position(self) -> int:
+        """No event below this id is still to come; once open, where ``start`` has led."""
+        return self._inner.position
 
     def batches(self) -> Iterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
@@ -259,12 +291,18 @@ class Durables:
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
+        **attributes: Any,
     ) -> Durable:
         """Make a durable (SEM D2, D3)."""
         return Durable(
             self._loop.call(
                 self._inner.create(
-                    name, type=type, start=start, selector=selector, persistent=persistent
+                    name,
+                    type=type,
+                    start=start,
+                    selector=selector,
+                    persistent=persistent,
+                    **attributes,
                 )
             ),
             self._loop,
@@ -306,10 +344,11 @@ class Durable:
     ) -> DurableSubscription:
         """Receive events to be acknowledged; see :meth:`penstock.aio.Durable.subscribe`.
 
-        A ``handler`` runs on the client's own thread: keep it short.
+        A ``handler`` gets one event after the other, in a thread of its own: it may use the
+        session like any other thread.
         """
         inner = self._inner.subscribe(
-            handler,
+            None if handler is None else _in_thread(handler, self._loop),
             window=window,
             auto_ack=auto_ack,
             selector=selector,
@@ -376,6 +415,8 @@ class DurableSubscription:
         try:
             while (batch := self.next_batch()) is not None:
                 for event in batch:
+                    if batch.is_stale:
+                        break  # the realm has taken the rest back, and delivers it again
                     yield event
                     if self._auto_ack:
                         event.ack()
@@ -406,13 +447,22 @@ class DurableSubscription:
         self.close()
 
 
-def connect(url: str) -> Session:
+def _in_thread(handler: Handler, loop: LoopThread) -> AioHandler:
+    async def handle(event: AioDeliveredEvent) -> None:
+        await asyncio.to_thread(handler, DeliveredEvent.of(event, loop))
+
+    return handle
+
+
+def connect(url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Session:
     """Open a session with the realm at ``url``, e.g. ``penstock://localhost:9000``.
 
-    Several addresses mean fail-over. Raises ``CannotConnect``, ``InvalidArgument``.
+    Several addresses mean fail-over. A connection that is lost is made again; when that does not
+    succeed for ``reconnect_timeout`` seconds, whoever waits gets ``CannotConnect``.
+    Raises ``CannotConnect``, ``InvalidArgument``.
     """
+    inner = AioSession(parse_url(url), reconnect_timeout=reconnect_timeout)
     loop = LoopThread()
-    inner = AioSession(parse_url(url))
     try:
         loop.call(inner.open())
     except BaseException:

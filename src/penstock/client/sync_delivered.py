@@ -17,10 +17,20 @@ class DeliveredEvent(Event):
     Both are sent at once and confirmed by the subscription's ``flush`` (or by closing it).
     """
 
-    __slots__ = ("_loop", "_subscription")
+    __slots__ = ("_attachment", "_loop", "_subscription")
 
     _subscription: DurableSubscription
+    _attachment: int
     _loop: LoopThread
+
+    @classmethod
+    def of(cls, event: delivered.DeliveredEvent, loop: LoopThread) -> DeliveredEvent:
+        """The same event, for the other client."""
+        assert event._rows is not None, "it was delivered"
+        twin = cls.received(event._rows, event._row, event.redelivery_count)
+        twin._subscription, twin._attachment = event._subscription, event._attachment
+        twin._loop = loop
+        return twin
 
     def ack(self, *, previous: bool = False) -> None:
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
@@ -31,21 +41,23 @@ class DeliveredEvent(Event):
         self._settle(roll_back=True)
 
     def _settle(self, *, roll_back: bool, previous: bool = False) -> None:
-        event_id, subscription = self.event_id, self._subscription
+        event_id, subscription, attachment = self.event_id, self._subscription, self._attachment
         assert event_id is not None, "a delivered event has an id"
         self._loop.soon(
-            lambda: subscription.settle_soon(event_id, roll_back=roll_back, previous=previous)
+            lambda: subscription.settle_soon(
+                event_id, attachment, roll_back=roll_back, previous=previous
+            )
         )
 
 
 class DeliveredBatch(EventBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_loop", "_subscription")
+    __slots__ = ("_inner", "_loop")
 
     def __init__(self, inner: delivered.DeliveredBatch, loop: LoopThread) -> None:
-        super().__init__(inner.to_arrow(), inner.redeliveries, DeliveredEvent)
-        self._subscription = inner.subscription
+        super().__init__(inner.to_arrow(), inner.redeliveries, DeliveredEvent, inner.publishers)
+        self._inner = inner
         self._loop = loop
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
@@ -57,14 +69,19 @@ class DeliveredBatch(EventBatch):
 
     def _owned(self, event: Event) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
-        event._subscription = self._subscription
+        event._subscription, event._attachment = self._inner.subscription, self._inner.attachment
         event._loop = self._loop
         return event
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
+        return self._inner.is_stale
+
     def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk."""
-        self._loop.call(self._subscription.ack(self.event_ids.tolist()))
+        """Acknowledge all of them; returns when that is on disk, at once when they are stale."""
+        self._loop.call(self._inner.ack())
 
     def rollback(self) -> None:
-        """Give all of them back; returns when that is on disk."""
-        self._loop.call(self._subscription.rollback(self.event_ids.tolist()))
+        """Give all of them back; returns when that is on disk, at once when they are stale."""
+        self._loop.call(self._inner.rollback())

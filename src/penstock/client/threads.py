@@ -6,9 +6,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from penstock.core.errors import SessionClosed
+from penstock.core.errors import IllegalState, PenstockError, SessionClosed
 
 T = TypeVar("T")
 
@@ -43,30 +44,34 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
+            self._loop.run_until_complete(_end_tasks(self._loop))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop and wait for its result.
 
-        Refuses to run where it would block an event loop, after a fork, and when closed.
+        Raises ``IllegalState`` where it would block an event loop, and ``SessionClosed`` after a
+        fork, and when closed before or meanwhile.
         """
-        reason = self._refusal()
-        if reason is not None:
+        refusal = self._refusal()
+        if refusal is not None:
             work.close()
-            raise SessionClosed(reason)
+            raise refusal
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise SessionClosed("the session was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Run ``action`` on the loop, without waiting."""
-        reason = self._refusal()
-        if reason is not None:
-            raise SessionClosed(reason)
+        """Run ``action`` on the loop, without waiting; from wherever."""
+        refusal = self._end()
+        if refusal is not None:
+            raise refusal
         self._loop.call_soon_threadsafe(action)
 
     def later(self, delay_s: float, action: Callable[[], object]) -> None:
@@ -76,18 +81,36 @@ class LoopThread:
         else:
             self.soon(lambda: self._loop.call_later(delay_s, action))
 
-    def _refusal(self) -> str | None:
+    def _end(self) -> PenstockError | None:
         if os.getpid() != self._pid:
-            return "this session was opened before a fork; open another one in the child"
+            return SessionClosed(
+                "this session was opened before a fork; open another one in the child"
+            )
         if not self._thread.is_alive() or self._loop.is_closed():
-            return "the session is closed"
-        if threading.current_thread() is self._thread:
-            return "a blocking call from a handler would wait for itself; use the event's methods"
+            return SessionClosed("the session is closed")
+        return None
+
+    def _refusal(self) -> PenstockError | None:
+        ended = self._end()
+        if ended is not None:
+            return ended
+        if self.is_own_thread:
+            return IllegalState(
+                "a blocking call from the client's own thread (an error listener) would wait "
+                "for itself; hand the work to another thread"
+            )
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return None
-        return "a blocking call inside an event loop would stop it; use penstock.aio there"
+        return IllegalState(
+            "a blocking call inside an event loop would stop it; use penstock.aio there"
+        )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls can still be made: not closed, and not on the wrong side of a fork."""
+        return self._end() is None
 
     @property
     def is_own_thread(self) -> bool:
@@ -100,3 +123,12 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.is_own_thread:
             self._thread.join()
+
+
+async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever still waits for something is told that it will not come."""
+    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)

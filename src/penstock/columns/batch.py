@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.columns.event import Event
 from penstock.columns.layout import BODY, FIELDS, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
 from penstock.columns.memo import SchemaMemo
-from penstock.columns.rows import Rows
+from penstock.columns.rows import Publishers, Rows
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
 
@@ -112,9 +112,10 @@ class EventBatch:
         batch: pa.RecordBatch,
         redeliveries: Mapping[int, int] | None = None,
         event_type: type[Event] = Event,
+        publishers: Publishers = (),
     ) -> None:
         self._batch = batch
-        self._rows = Rows(batch)
+        self._rows = Rows(batch, publishers)
         self._redeliveries = redeliveries
         self._event_type = event_type
 
@@ -152,6 +153,11 @@ class EventBatch:
     def redeliveries(self) -> Mapping[int, int]:
         """How often events were delivered before, by id; those never delivered are not in."""
         return self._redeliveries or {}
+
+    @property
+    def publishers(self) -> Publishers:
+        """Who published which of these, as ``user@host`` (SEM E3)."""
+        return self._rows.publishers
 
     def to_arrow(self) -> pa.RecordBatch:
         """The stored batch itself; :mod:`penstock.columns.layout` tells its columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,13 +16,18 @@ from penstock.columns.shapes import struct_shape
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+Publishers = Sequence[tuple[str, Sequence[tuple[int, int]]]]
+"""By publisher (``user@host``): the ids it published; no ids: all of them."""
+
+
 class Rows:
     """Exact access to the events of a batch by row. Columns are looked up once."""
 
-    __slots__ = ("_columns", "_level", "batch")
+    __slots__ = ("_columns", "_level", "batch", "publishers")
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> None:
         self.batch = batch
+        self.publishers = publishers
         self._columns: dict[str, pa.Array | None] = {}
         self._level: Level | None = None
 
@@ -65,7 +71,18 @@ class Rows:
     def headers(self, row: int) -> dict[str, Any]:
         """The headers that are set."""
         found: dict[str, Any] = self.value("headers", row) or {}
-        return {name: value for name, value in found.items() if value is not None}
+        headers = {name: value for name, value in found.items() if value is not None}
+        if self.publishers:
+            headers |= self._stamped(self.value("event_id", row))
+        return headers
+
+    def _stamped(self, event_id: int) -> dict[str, str]:
+        """Who published the event and from where, as the realm has seen it (SEM E3)."""
+        for publisher, spans in self.publishers:
+            if not spans or any(first <= event_id < end for first, end in spans):
+                user, _, host = publisher.rpartition("@")
+                return {"publisher": user, "host": host} if user else {"host": host}
+        return {}
 
     def properties(self, row: int) -> dict[str, Any]:
         """The properties as published: values, nulls and absent keys exact (SEM E2)."""

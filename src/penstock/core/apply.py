@@ -121,7 +121,7 @@ def _removed(state: ChannelState, spans: Spans, cause: Cause) -> None:
 
 
 def _created(state: ChannelState, fact: DurableCreated) -> None:
-    head = state.next_id if fact.selector else fact.start_id
+    head = max(state.next_id, fact.start_id) if fact.selector else fact.start_id
     durable = Durable(
         fact.name,
         state.rules.kinds[fact.kind],

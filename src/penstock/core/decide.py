@@ -35,7 +35,7 @@ from penstock.core.messages import (
     Sweep,
 )
 from penstock.core.publish import Shelf, decide_publish
-from penstock.core.retention import check_limits
+from penstock.core.retention import check_limits, make_room
 from penstock.core.state import ChannelState
 
 WINDOW_MAX = 1_000_000
@@ -48,9 +48,9 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return decide_publish(command, _shelf(state), now_us, state.rules.event_bytes_max)
         case Ack(subscription, spans):
             durable, seat = state.seat(subscription)
-            mine = durable.settled_by(seat, spans)
-            if durable.kind.cumulative and mine:
-                mine = durable.below(seat, mine[-1].end - 1)
+            mine = durable.settled_by(seat, spans, state.stored)
+            if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
+                mine = durable.below(seat, max((span[1] for span in spans), default=0) - 1)
             return Decided((Acked(durable.name, mine),) if mine else ())
         case AckPrevious(subscription, event_id):
             durable, seat = state.seat(subscription)
@@ -58,7 +58,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return Decided((Acked(durable.name, mine),) if mine else ())
         case RollBack(subscription, spans):
             durable, seat = state.seat(subscription)
-            return _given_back(state, durable, durable.settled_by(seat, spans))
+            return _given_back(state, durable, durable.settled_by(seat, spans, state.stored))
         case Detach(subscription):
             if subscription not in state.seats:
                 return Decided()
@@ -89,7 +89,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
             return _removed(state.stored_part(spans), Cause.QUARANTINED)
         case Edit(definition):
             _check_edit(state, definition)
-            return Decided((Edited(definition),))
+            return Decided((Edited(definition), *_evicted(state, definition)))
         case Skip():
             pass
         case _:
@@ -193,6 +193,14 @@ def _check_edit(state: ChannelState, wanted: Definition) -> None:
                 "create another channel to change it"
             )
     check_limits(wanted)
+
+
+def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
+    """SEM C3: a new capacity applies at once. One that is honoured evicts nothing (SEM T4)."""
+    if wanted.storage.honour_capacity:
+        return ()
+    gone = make_room(wanted.capacity, state.stored, Span(state.next_id, state.next_id))
+    return (Removed(gone, Cause.EVICTED),) if gone else ()
 
 
 def _removed(gone: IdSet, cause: Cause, answer: int | None = None) -> Decided:

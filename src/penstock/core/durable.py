@@ -20,7 +20,7 @@ from penstock.core.messages import DurableState, Spans
 class Seat:
     """One attached subscription, its window, and what it holds unsettled."""
 
-    __slots__ = ("demand", "in_flight", "session", "stalled", "subscription", "window")
+    __slots__ = ("demand", "in_flight", "reach", "session", "stalled", "subscription", "window")
 
     def __init__(self, subscription: int, session: str, window: int, *, pull: bool) -> None:
         self.subscription = subscription
@@ -29,6 +29,8 @@ class Seat:
         self.demand: int | None = 0 if pull else None
         """A synchronous consumer's open wish; None: events are pushed."""
         self.in_flight = IdSet()
+        self.reach = 0
+        """The end of the newest span handed to this seat."""
         self.stalled = False
         """The session's connection cannot take more right now."""
 
@@ -127,9 +129,10 @@ class Durable:
         if not self.selector:
             return  # beyond head, outstanding by definition
         for part in matched or ():
-            self.outstanding.add(part)
-            self.pending.add(part)
-        self.head = span.end
+            wanted = Span(max(part.first, self.head), part.end)  # it may begin later (SEM D3)
+            self.outstanding.add(wanted)
+            self.pending.add(wanted)
+        self.head = max(self.head, span.end)
 
     def settle(self, span: Span) -> None:
         """Acknowledged, or gone from the channel."""
@@ -154,6 +157,15 @@ class Durable:
         back = self.outstanding.within(span)
         self._take_back(span)
         self.parked.add_all(back)
+
+    def unsent(self, span: Span) -> None:
+        """``span`` was granted and never sent: it is as if it had not been granted."""
+        if not self.kind.redelivers_at_once:
+            self.park(span)
+            return
+        back = self.outstanding.within(span)
+        self._take_back(span)
+        self.pending.add_all(back)
 
     def _take_back(self, span: Span) -> None:
         for seat in self.seats:
@@ -241,6 +253,7 @@ class Durable:
     def _hand(self, seat: Seat, spans: Spans) -> None:
         for span in spans:
             seat.in_flight.add(span)
+            seat.reach = max(seat.reach, span.end)
             if seat.demand is not None:
                 seat.demand -= span.size
         self.seats.remove(seat)
@@ -248,15 +261,15 @@ class Durable:
 
     # --- questions -----------------------------------------------------------------------
 
-    def settled_by(self, seat: Seat, spans: Spans) -> Spans:
+    def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
         """What ``seat`` really settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
 
         Ids that are settled or gone already are left out: a second ack has no effect, and an
         event may be purged while it is in a client's hands (SEM T9).
         """
-        mine: list[Span] = []
+        mine = IdSet()  # an id named twice is settled once
         for span in spans:
-            due = self.outstanding.within(span)
+            due = self._outstanding_within(span, stored)
             held = seat.in_flight.within(span)
             if len(held) != len(due):
                 due.remove_all(held)
@@ -264,14 +277,21 @@ class Durable:
                     f"event {due.lowest} of durable {self.name} was not delivered to this "
                     "subscription, or has been given back since; only its receiver may settle it"
                 )
-            mine += held.spans
-        return tuple(mine)
+            mine.add_all(held)
+        return mine.spans
 
     def below(self, seat: Seat, event_id: int) -> Spans:
-        """What ``ack(previous)`` covers: everything outstanding for a cumulative kind, else what
-        the seat holds, up to and including ``event_id``."""
-        held = self.outstanding if self.kind.cumulative else seat.in_flight
-        return held.within(Span(0, event_id + 1)).spans
+        """What ``ack(previous)`` covers, up to and including ``event_id``: what the seat holds;
+        for a cumulative kind everything outstanding up to the newest event the seat has got."""
+        if not self.kind.cumulative:
+            return seat.in_flight.within(Span(0, event_id + 1)).spans
+        return self.outstanding.within(Span(0, min(event_id + 1, seat.reach))).spans
+
+    def _outstanding_within(self, span: Span, stored: IdSet) -> IdSet:
+        found = self.outstanding.within(span)
+        if not self.selector and span.end > self.head:
+            found.add_all(stored.within(Span(max(span.first, self.head), span.end)))
+        return found
 
     def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
         if not self.levels:

@@ -66,6 +66,8 @@ def attend(  # noqa: C901  one case a command
 
 
 def _demand(state: ChannelState, seat: Seat, count: int) -> None:
+    if seat.demand is None:  # a seat events are pushed to demands nothing
+        return
     if count == 0 and seat.demand:  # cancelled: say so, unless it has just been met
         state.met.append(seat.subscription)
     seat.demand = count
@@ -103,7 +105,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         subscriber.credit += size
     elif held := state.seats.get(subscription):
         for span in spans:
-            held[1].in_flight.remove(span)
+            held[0].unsent(span)
         if held[1].demand is not None:
             held[1].demand += size
     state.dirty = True
@@ -156,7 +158,10 @@ def offer(state: ChannelState) -> Iterator[Effect]:
 
 
 def _offer_durable(state: ChannelState, durable: Durable) -> Iterator[Effect]:
+    served: dict[int, Seat] = {}
     for seat, spans in durable.grants(state.stored, state.chunk):
+        served[seat.subscription] = seat
         yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
+    for seat in served.values():  # a demand may be met by several deliveries
         if seat.demand == 0:
             yield Finished(seat.subscription)

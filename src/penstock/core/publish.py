@@ -21,7 +21,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.core.channel_type import ChannelType
-from penstock.core.errors import EventTooLarge, MemoryLimit
+from penstock.core.errors import EventTooLarge, InvalidEvent, MemoryLimit
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Appended,
@@ -62,6 +62,11 @@ def decide_publish(command: Publish, shelf: Shelf, now_us: int, event_bytes_max:
             return Decided(answer=known)
     digest = command.digest
     volatile = shelf.type.volatile(digest)
+    if digest.transient:
+        raise InvalidEvent(
+            f"event {digest.transient[0].first} of the publish is flagged transient, which this "
+            "version does not deliver; publish it without the flag"
+        )
     _refuse_oversize(digest.largest, event_bytes_max)
     if volatile and digest.size > command.memory_left:
         raise MemoryLimit(

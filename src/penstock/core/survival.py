@@ -49,7 +49,7 @@ def recovered(state: ChannelState) -> None:
     state.next_id = max(state.next_id, state.reserved)
     for durable in state.durables.values():
         if durable.selector:
-            durable.head = state.next_id
+            durable.head = max(durable.head, state.next_id)
 
 
 def closing(state: ChannelState) -> tuple[StoredFact, ...]:
@@ -72,7 +72,12 @@ def snapshot(state: ChannelState) -> Restored:
             kept_state = durable.state()
             kept = IdSet(kept_state.outstanding)
             kept.remove_all(state.volatile)
-            durables.append(replace(kept_state, outstanding=kept.spans))
+            counts = tuple(
+                (count, part.spans)
+                for count, spans in kept_state.redelivered
+                if (part := kept.overlap(IdSet(spans)))
+            )
+            durables.append(replace(kept_state, outstanding=kept.spans, redelivered=counts))
     return Restored(
         state.definition,
         state.next_id,

@@ -12,10 +12,12 @@ from penstock.columns.check import check_body
 from penstock.columns.ipc import batch_from, schema_from
 from penstock.columns.selectors import Selector
 from penstock.core.errors import (
+    ConnectionLost,
     InvalidArgument,
     InvalidEvent,
     PenstockError,
     RemoteProtocolViolation,
+    Unavailable,
 )
 from penstock.core.ids import Span
 from penstock.core.messages import Spans
@@ -40,7 +42,14 @@ GREETING_BYTES_MAX = 64 << 10
 """Largest frame of a peer that has not said hello."""
 CONGESTION_CHECK_S = 0.01
 WRITE_HIGH_WATER = 1 << 20
-"""Bytes waiting to be sent above which a connection gets no more deliveries."""
+"""Bytes waiting to be sent above which a connection gets no more deliveries, and is not read:
+a peer that takes no answers gets no further questions in."""
+REQUESTS_MAX = 1_024
+"""Requests of one connection being worked on, above which it is not read."""
+SCHEMAS_MAX = 10_000
+"""Schemas a connection may announce."""
+LINGER_S = 2.0
+"""How long a connection that was ended has to take its last bytes."""
 
 _log = structlog.get_logger("penstock.native")
 
@@ -76,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.realm = listener.realm
         self.session = ""
+        self.publisher = ""
+        """``user@host``: stamped on what this connection publishes (SEM E3)."""
         self.writable = True
         self.subscriptions: dict[int, int] = {}
         """Realm-wide number of each subscription, by the client's number."""
@@ -86,7 +97,10 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         self._schemas_in: dict[int, bytes] = {}
         self._schemas_out: set[int] = set()
+        self._opened_s = 0.0
         self._heard_s = 0.0
+        self._unsent = 0
+        self._in_progress = 0
         self._reads_paused = False
         self._is_open = False
         self._loop = asyncio.get_running_loop()
@@ -96,11 +110,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         self._transport = transport
-        self._heard_s = self._loop.time()
+        self._opened_s = self._heard_s = self._loop.time()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._is_open = self.listener.opened(self)
         if not self._is_open:
-            self.end(RemoteProtocolViolation("the realm takes no more connections now"))
+            self.end(Unavailable("the realm takes no more connections now"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -114,6 +128,8 @@ class Connection(asyncio.BufferedProtocol):
         except PenstockError as error:
             _log.warning("connection.refused", peer=self._peer(), reason=str(error))
             self.end(error)
+        if not self._may_read:
+            self._pause_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -123,6 +139,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_open = False
         self.writable = False
         self.listener.closed(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Give up all seats: what they held goes back at once (SEM D13)."""
         for subscription in self.subscriptions.values():
             self.realm.subscriptions.detach(subscription)
         self.subscriptions.clear()
@@ -130,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self.writable = False
         self.realm.subscriptions.stall(self.session, stalled=True)
+        self._pause_reading()
 
     def resume_writing(self) -> None:
         self.writable = True
@@ -143,18 +164,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_open:
             return
         match message:
+            case wire.Hello():
+                self._greet(message)
+            case _ if not self.session:
+                raise RemoteProtocolViolation("the first frame has to be a Hello")
             case wire.PublishEvents():
                 self._publish(message, body)
             case wire.Schema(number):
-                schema = bytes(body)
-                schema_from(schema)
-                self._schemas_in[number] = schema
-            case wire.Hello():
-                self._greet(message)
+                self._learn(number, bytes(body))
             case wire.Bye():
                 self.end(None)
-            case _ if not self.session:
-                raise RemoteProtocolViolation("the first frame has to be a Hello")
             case wire.Credit(number, count):
                 if (subscription := self.subscriptions.get(number)) is not None:
                     self.realm.subscriptions.credit(subscription, count)
@@ -168,6 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.session or not hello.session:
             raise RemoteProtocolViolation("a connection says Hello once, with a session id")
         self.session = hello.session
+        self.publisher = f"{hello.user}@{self._host()}"
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
         self.listener.greeted(self)
         self.send(
@@ -179,6 +199,15 @@ class Connection(asyncio.BufferedProtocol):
                 FRAME_BYTES_MAX,
             )
         )
+
+    def _learn(self, number: int, schema: bytes) -> None:
+        if len(self._schemas_in) >= SCHEMAS_MAX:
+            raise RemoteProtocolViolation(
+                f"more than {SCHEMAS_MAX} schemas on one connection; publish events of like kind "
+                "together, or open another session"
+            )
+        schema_from(schema)
+        self._schemas_in[number] = schema
 
     def _publish(self, message: wire.PublishEvents, body: memoryview) -> None:
         size = len(body)
@@ -192,14 +221,17 @@ class Connection(asyncio.BufferedProtocol):
 
         self.listener.pending_bytes += size
         try:
-            if not self.session:
-                raise RemoteProtocolViolation("the first frame has to be a Hello")
             bodies = self.bodies(message.schema, message.sizes, body)
-            self.realm.publish(message.channel, bodies, message.producer, message.sequence, reply)
+            self.realm.publish(
+                message.channel,
+                bodies,
+                message.producer,
+                message.sequence,
+                reply,
+                publisher=self.publisher,
+            )
         except PenstockError as error:
             reply(None, error)
-        if self.listener.is_congested:
-            self._pause_reading()
 
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
         """The batches of a frame, checked. Raises ``InvalidEvent``."""
@@ -220,6 +252,12 @@ class Connection(asyncio.BufferedProtocol):
             at += size
         return found
 
+    @property
+    def _may_read(self) -> bool:
+        return (
+            self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
+        )
+
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._reads_paused:
             self._reads_paused = True
@@ -229,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self.listener.is_congested:
+        if not self._may_read:
             self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
             return
         self._heard_s = self._loop.time()
@@ -237,11 +275,20 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def check(self, now_s: float) -> None:
-        """Called regularly: end a connection that is silent for too long."""
+        """Called regularly: end a connection whose peer is silent, or takes nothing, for long."""
         limits = self.listener.limits
-        allowed = limits.idle_timeout_s if self.session else limits.hello_timeout_s
-        if not self._reads_paused and now_s - self._heard_s > allowed:
-            self.end(RemoteProtocolViolation(f"nothing was heard for {allowed:g} s"))
+        if self._transport is None:
+            return
+        if not self.session:
+            if now_s - self._opened_s > limits.hello_timeout_s:
+                self.end(ConnectionLost(f"no Hello within {limits.hello_timeout_s:g} s"))
+            return
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent or (self._reads_paused and self.writable):
+            self._heard_s = now_s  # it takes something; or it is this side that does not listen
+        self._unsent = unsent
+        if now_s - self._heard_s > limits.idle_timeout_s:
+            self.end(ConnectionLost(f"nothing was heard for {limits.idle_timeout_s:g} s"))
 
     # --- out -----------------------------------------------------------------------------
 
@@ -278,7 +325,10 @@ class Connection(asyncio.BufferedProtocol):
         )
         body = rows.body
         self.send(
-            wire.Delivery(number, schema, rows.count, rows.first_id, rows.at_us, counted), body
+            wire.Delivery(
+                number, schema, rows.count, rows.first_id, rows.at_us, counted, rows.publishers
+            ),
+            body,
         )
 
     def _announce(self, schema: int, schemas: Schemas) -> None:
@@ -286,28 +336,42 @@ class Connection(asyncio.BufferedProtocol):
         self.send(wire.Schema(schema), schemas.bytes_of(schema))
 
     def end(self, reason: PenstockError | None) -> None:
-        """Say why, and close."""
-        if reason is not None and self._transport is not None:
+        """Say why, and close; a peer that does not take it in time is dropped."""
+        transport = self._transport
+        if reason is not None and self._is_open:
             self.send(wire.Goodbye(reason.code, str(reason)))
         self._is_open = False
         self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        self._leave()
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            if transport.get_write_buffer_size():
+                self._loop.call_later(LINGER_S, transport.abort)
 
     def forget(self, number: int) -> None:
         self.subscriptions.pop(number, None)
 
     def spawn(self, request: int, work: Callable[[], Any]) -> None:
         """Answer a request that has to wait for the realm."""
+        self._in_progress += 1
         self.listener.spawn(self._answer(request, work))
 
     async def _answer(self, request: int, work: Callable[[], Any]) -> None:
         try:
             answer = await work()
         except PenstockError as error:
-            self.send(wire.Failed(request, error.code, str(error)))
+            self.fail(request, error)
+        except Exception as error:  # noqa: BLE001  a task's root: the others must live on
+            _log.exception("request.failed", peer=self._peer())
+            self.fail(request, PenstockError(f"the realm failed to do this: {error!r}"))
         else:
             self.send(wire.Done(request, answer))
+        finally:
+            self._in_progress -= 1
+
+    def _host(self) -> str:
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        return str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
 
     def _peer(self) -> str:
         peer = self._transport.get_extra_info("peername") if self._transport else None

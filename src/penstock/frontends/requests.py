@@ -45,7 +45,9 @@ class Requests:
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
 
-    def _answer(self, message: wire.Request) -> Awaitable[Any]:
+    def _answer(  # noqa: C901  one case a request
+        self, message: wire.Request
+    ) -> Awaitable[Any]:
         realm = self._realm
         match message:
             case wire.CreateChannel(_, name, definition):
@@ -64,6 +66,8 @@ class Requests:
                 return realm.describe(self._connection.listener.version)
             case wire.PurgeChannel(_, channel, first, last, selector):
                 return realm.subscriptions.purge(channel, first, last, selector)
+            case wire.DescribeColumns(_, channel):
+                return realm.subscriptions.columns(channel)
             case wire.Locate(_, channel, first, end):
                 return realm.subscriptions.locate(channel, Span(first, end))
             case _:
@@ -180,7 +184,14 @@ class Requests:
             else:
                 connection.fail(message.request, error)
 
-        realm.commit(message.channel, message.stages, message.producer, message.sequence, reply)
+        realm.commit(
+            message.channel,
+            message.stages,
+            message.producer,
+            message.sequence,
+            reply,
+            publisher=connection.publisher,
+        )
 
 
 def _checked(spans: Spans) -> Spans:

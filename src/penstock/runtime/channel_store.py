@@ -29,6 +29,9 @@ MERGE_BELOW = 1_024
 """A batch of at least this many events is sent as it is."""
 
 
+Publishers = tuple[tuple[str, Spans], ...]
+"""By publisher (``user@host``): ids it published; no ids: all there are."""
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -49,6 +52,7 @@ class Piece:
         "in_memory",
         "live",
         "number",
+        "publisher",
         "schema",
     )
 
@@ -63,7 +67,10 @@ class Piece:
         ids: IdSet | None = None,
         *,
         in_memory: bool = False,
+        publisher: str = "",
     ) -> None:
+        self.publisher = publisher
+        """``user@host`` of the connection it came by (SEM E3)."""
         self.first, self.end = span
         self.at_us = at_us
         self.number = number
@@ -96,6 +103,10 @@ class Piece:
         wanted = _ids(spans)
         return stamp(self._rows(wanted), wanted, self.at_us)
 
+    def publishers(self, spans: Sequence[Span]) -> Publishers:
+        """Who published ``spans`` of it."""
+        return ((self.publisher, tuple(spans)),) if self.publisher else ()
+
     def body_of(self, ids: IdSet) -> Buffer:
         """The body with only the rows of ``ids``."""
         return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
@@ -111,7 +122,7 @@ class Piece:
 class Rows:
     """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
 
-    __slots__ = ("_batch", "_body", "at_us", "count", "first_id", "piece", "spans")
+    __slots__ = ("_batch", "_body", "at_us", "count", "first_id", "piece", "publishers", "spans")
 
     def __init__(
         self,
@@ -119,7 +130,12 @@ class Rows:
         *,
         piece: Piece | None = None,
         batch: pa.RecordBatch | None = None,
+        publishers: Publishers = (),
     ) -> None:
+        self.publishers: Publishers = publishers
+        """Who published which of them; may name more ids than these."""
+        if piece is not None and piece.publisher:
+            self.publishers = ((piece.publisher, ()),)
         self.spans = spans
         self.count = sum(span.size for span in spans)
         self.piece = piece
@@ -147,7 +163,9 @@ class Rows:
         return [
             part
             for batch in (first, second)
-            for part in Rows(_spans_of(batch), batch=batch).within(bytes_max)
+            for part in Rows(_spans_of(batch), batch=batch, publishers=self.publishers).within(
+                bytes_max
+            )
         ]
 
     @property
@@ -161,9 +179,10 @@ class Rows:
 
 
 class SealedFile:
-    __slots__ = ("index", "live", "name", "reader")
+    __slots__ = ("index", "live", "name", "publishers", "reader")
 
-    def __init__(self, name: str, index: SegmentIndex) -> None:
+    def __init__(self, name: str, index: SegmentIndex, publishers: Publishers = ()) -> None:
+        self.publishers = publishers
         self.name = name
         self.index = index
         self.live = index.rows
@@ -309,7 +328,7 @@ class ChannelStore:
         sealed, live = self._split(spans)
         if not sealed:
             return _merged(self._from_tail(live), self.columns)
-        rows = [Rows(_spans_of(batch), batch=batch) for batch in self._from_files(sealed, damage)]
+        rows = list(self._from_files(sealed, damage))
         tail = self._from_tail(live)
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
@@ -340,7 +359,7 @@ class ChannelStore:
                 return
             yield file
 
-    def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[pa.RecordBatch]:
+    def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[Rows]:
         for file in self.files_for(tuple(spans)):
             for span in spans:
                 part = span.clipped(file.span)
@@ -349,7 +368,8 @@ class ChannelStore:
                 if file.reader is None:  # it could not even be opened
                     damage.found(Damaged(f"{file.name} cannot be opened"), part)
                     continue
-                yield from file.reader.read(part, damage.found)
+                for batch in file.reader.read(part, damage.found):
+                    yield Rows(_spans_of(batch), batch=batch, publishers=file.publishers)
 
     def _from_tail(self, spans: Sequence[Span]) -> list[Rows]:
         found: list[Rows] = []
@@ -370,7 +390,7 @@ class ChannelStore:
                 found.append(
                     Rows(parts, piece=piece, batch=None)
                     if whole
-                    else Rows(parts, batch=piece.stored(parts))
+                    else Rows(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))
                 )
             if at == len(spans):
                 break
@@ -381,7 +401,7 @@ class ChannelStore:
         table = pa.Table.from_batches([self.columns.conform(part.batch) for part in rows])
         table = table.sort_by("event_id").combine_chunks()
         (batch,) = table.to_batches()
-        return Rows(_spans_of(batch), batch=batch)
+        return Rows(_spans_of(batch), batch=batch, publishers=_joined(rows))
 
 
 def _merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
@@ -416,7 +436,19 @@ def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
     if any(batch.schema != batches[0].schema for batch in batches):
         batches = [columns.conform(batch) for batch in batches]
     spans = [span for part in run for span in part.spans]
-    merged.append(Rows(IdSet(spans).spans, batch=pa.concat_batches(batches)))
+    batch = pa.concat_batches(batches)
+    merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=_joined(run)))
+
+
+def _joined(rows: list[Rows]) -> Publishers:
+    """Who published which, over several parts."""
+    found: dict[str, IdSet] = {}
+    for part in rows:
+        for publisher, spans in part.publishers:
+            ids = found.setdefault(publisher, IdSet())
+            for span in spans or part.spans:
+                ids.add(Span(*span))
+    return tuple((publisher, ids.spans) for publisher, ids in found.items())
 
 
 def _spans_of(batch: pa.RecordBatch) -> Sequence[Span]:

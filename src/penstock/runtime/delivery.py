@@ -108,7 +108,9 @@ class Dispatch:
         read: dict[Spans, tuple[list[Rows], Damage]] = {}
         for effect in channel.offer():
             held = self._outlets.get(_subscription(effect))
-            if held is None:
+            if held is None:  # its end waits at the shard: what was not sent was not delivered
+                if isinstance(effect, Deliver):
+                    channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
                 continue
             outlet = held[1]
             match effect:
@@ -183,7 +185,7 @@ class Dispatch:
         skipped = ids.copy()
         for span in wanted:
             skipped.remove(span)
-        return Rows(wanted, batch=batch), skipped.spans
+        return Rows(wanted, batch=batch, publishers=rows.publishers), skipped.spans
 
 
 def _placed(offsets: Spans, rows: Rows) -> Spans:

@@ -72,7 +72,9 @@ class RunningRealm:
         self.shard = Shard(
             self._state, journal, clock, self.dispatch, memory_bytes_max=limits.memory_bytes_max
         )
-        self._sealer = Sealer(self.shard, journal, blobs, offload, sealing)
+        self._sealer = Sealer(
+            self.shard, journal, blobs, offload, sealing, snapshot=recovered.snapshot
+        )
         self._journal_bytes_max = sealing.journal_bytes_max
         self.stages = Stages(clock, limits.stage_bytes_max)
         self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
@@ -138,13 +140,15 @@ class RunningRealm:
     async def close(self) -> None:
         """Store what an orderly end stores. Everything acknowledged is on disk already, except
         on channels that asked for ``sync = "none"``: that is synced here."""
-        await self.shard.act(_store_closing)
         try:
-            if self._journal.info().size > self._journal_bytes_max // 16:
+            await self.shard.act(_store_closing)
+            if self._sealer.grown_bytes > self._journal_bytes_max // 16:
                 await self._sealer.snapshot()
         except StorageFailed as failure:
             _log.warning("snapshot.skipped", reason=str(failure))
-        self.shard.stop()
+        finally:
+            self.shard.stop()
+        await self.shard.ended.wait()
         await self._journal.sync()
 
     async def release(self) -> None:
@@ -230,7 +234,7 @@ class RunningRealm:
         sequence: int,
         reply: Reply,
         *,
-        overshoot: bool = False,
+        publisher: str = "",
     ) -> None:
         """Store events; ``reply`` gets their span. Raises ``Refused`` for an oversized event."""
         work = PublishBatches(
@@ -239,8 +243,8 @@ class RunningRealm:
             bodies,
             producer,
             sequence,
-            overshoot,
-            reply,
+            reply=reply,
+            publisher=publisher,
         )
         self.shard.submit(work)
 
@@ -249,7 +253,14 @@ class RunningRealm:
         return views.digest_of(bodies, self.limits.event_bytes_max)
 
     def commit(
-        self, number: int, stages: Sequence[str], producer: str, sequence: int, reply: Reply
+        self,
+        number: int,
+        stages: Sequence[str],
+        producer: str,
+        sequence: int,
+        reply: Reply,
+        *,
+        publisher: str = "",
     ) -> None:
         """Publish staged batches in one step; ``reply`` gets their span."""
         self.shard.submit(
@@ -261,6 +272,7 @@ class RunningRealm:
                 sequence,
                 self.limits.event_bytes_max,
                 reply,
+                publisher,
             )
         )
 

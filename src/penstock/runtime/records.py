@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from penstock.core.directory import AnyRealmFact, RealmFact
 from penstock.core.errors import Damaged
-from penstock.core.messages import StoredFact
+from penstock.core.messages import Spans, StoredFact
 from penstock.core.ports import Buffer
 
 _LENGTH = struct.Struct("<I")
@@ -40,6 +40,8 @@ class Sealed(RealmFact, frozen=True):
     through: int
     name: str = ""
     index: bytes = b""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of the file's events."""
 
 
 class SegmentDropped(RealmFact, frozen=True):
@@ -71,6 +73,8 @@ class BodyRef(Struct, frozen=True, array_like=True):
     schema: int
     size: int
     rows: int
+    publisher: str = ""
+    """``user@host`` of the connection it came by (SEM E3)."""
 
 
 class Record(Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from penstock.columns.schema import ChannelSchema
 from penstock.core.errors import Fenced, StorageFailed
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Blobs, Buffer, Journal
-from penstock.runtime.channel_store import Piece, SealedFile
+from penstock.runtime.channel_store import Piece, Publishers, SealedFile
 from penstock.runtime.records import Sealed, SegmentDropped, encode_block
 from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
 from penstock.runtime.shard import Shard
@@ -53,27 +53,46 @@ class Sealer:
         blobs: Blobs,
         offload: Offload,
         limits: SealingLimits,
+        *,
+        snapshot: int,
     ) -> None:
         self._shard = shard
         self._journal = journal
         self._blobs = blobs
         self._offload = offload
         self._limits = limits
+        self._snapshot = snapshot
+        """The block the newest snapshot stands for; 0: there is none."""
+        self._covered_bytes = 0
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
 
     async def run(self) -> None:
-        """Look for work until cancelled. A full disk is reported and tried again later."""
-        while True:
-            await asyncio.sleep(self._limits.interval_s)
-            try:
-                await self.seal_all()
-                await self._drop_empty()
-                if self._journal.info().size > self._limits.journal_bytes_max:
-                    await self.snapshot()
-            except StorageFailed as failure:
-                _log.warning("sealing.postponed", reason=str(failure))
-                await asyncio.sleep(self._limits.retry_s)
+        """Look for work until cancelled. A full disk is reported and tried again later.
+
+        Should sealing itself be broken, it ends and says so; the realm goes on from the journal.
+        """
+        try:
+            while True:
+                await asyncio.sleep(self._limits.interval_s)
+                try:
+                    await self._look()
+                except StorageFailed as failure:
+                    _log.warning("sealing.postponed", reason=str(failure))
+                    await asyncio.sleep(self._limits.retry_s)
+        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
+            _log.exception("sealing.ended")
+
+    async def _look(self) -> None:
+        await self.seal_all()
+        await self._drop_empty()
+        if self.grown_bytes > self._limits.journal_bytes_max:
+            await self.snapshot()
+
+    @property
+    def grown_bytes(self) -> int:
+        """Bytes in the journal that the newest snapshot does not cover."""
+        return self._journal.info().size - self._covered_bytes
 
     async def seal_all(self) -> None:
         """Seal every channel that has a full segment's worth of events."""
@@ -113,10 +132,11 @@ class Sealer:
             columns = store.columns
             image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
             name = segment_name(
-                f"{channel.state.name}@{number}", image.index.first_id, image.index.end_id
+                f"{channel.state.name}.{number}", image.index.first_id, image.index.end_id
             )
             name = await self._put(name, image)
-            fact = Sealed(end, name, msgspec.msgpack.encode(image.index))
+            index = msgspec.msgpack.encode(image.index)
+            fact = Sealed(end, name, index, _publishers(pieces, wanted))
         recorded = await self._shard.act(lambda group: _record(group, number, fact))
         if fact.name and not recorded:  # the channel was deleted meanwhile
             await self._blobs.delete(fact.name)
@@ -149,8 +169,14 @@ class Sealer:
             while self._is_large(number) and await self._seal(number, everything=True):
                 pass
         sequence, chunks = await self._shard.act(self._image, first=True)
+        if sequence == self._snapshot:
+            return  # nothing has happened since
+        # What it stands for has to be on disk first: block numbers after it must never come again.
+        await self._shard.exclusively(self._journal.sync)
         await self._blobs.put(snapshot_name(sequence), await self._offload(lambda: _summed(chunks)))
-        await self._journal.trim(sequence)
+        await self._shard.exclusively(lambda: self._journal.trim(sequence))
+        self._snapshot = sequence
+        self._covered_bytes = self._journal.info().size
         await self._forget_before(sequence)
         _log.info("realm.snapshot_taken", block=sequence)
 
@@ -180,6 +206,16 @@ def _record(group: Group, number: int, fact: Sealed | SegmentDropped) -> bool:
         return False
     group.realm_fact(number, fact)
     return True
+
+
+def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
+    """Who published which of the events that are sealed (SEM E3)."""
+    found: dict[str, IdSet] = {}
+    for piece in pieces:
+        if piece.publisher:
+            own = wanted.within(Span(piece.first, piece.end))
+            found.setdefault(piece.publisher, IdSet()).add_all(own)
+    return tuple((publisher, ids.spans) for publisher, ids in found.items() if ids)
 
 
 def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:

@@ -7,7 +7,7 @@ answers and delivers: nothing is seen that a power cut could unsay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -43,7 +43,10 @@ class Shard:
         self._memory_bytes_max = memory_bytes_max
         self._waiting: list[Work] = []
         self._serving: list[Work] = []
+        self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Set when :meth:`run` is over: nothing is written any more."""
         self._woken: dict[int, None] = {}
         self._failed: PenstockError | None = None
         self._stopping = False
@@ -67,7 +70,7 @@ class Shard:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def reply(result: Any, error: BaseException | None) -> None:
-            if answer.cancelled():
+            if answer.done():  # nobody waits any more
                 return
             if error is None:
                 answer.set_result(result)
@@ -81,6 +84,15 @@ class Shard:
     async def act(self, action: Callable[[Group], Any], *, first: bool = False) -> Any:
         """Run ``action(group)`` at its place in the order; its result."""
         return await self.ask(Act(action), first=first)
+
+    async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run ``call`` between two groups: a journal serves one caller at a time."""
+        if self._failed is not None:
+            raise self._failed
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._between.append((call, done))
+        self._wake.set()
+        await done
 
     def quarantine(self, number: int, command: Quarantine) -> None:
         """Some stored events turned out to be unreadable (SEM S1)."""
@@ -105,9 +117,10 @@ class Shard:
         """
         try:
             while not (self._stopping and not self._waiting):
-                if not self._waiting and not self._woken:
+                if not self._waiting and not self._woken and not self._between:
                     await self._wake.wait()
                 self._wake.clear()
+                await self._serve_between()
                 await self._serve_group()
                 if self._woken:
                     await asyncio.sleep(0)  # let connections drain before offering them more
@@ -120,6 +133,7 @@ class Shard:
             if self._failed is None:
                 self._failed = RealmStopping("the realm is closed")
             self._refuse_waiting(self._failed)
+            self.ended.set()
 
     def stop(self) -> None:
         """Serve what waits, then end :meth:`run`."""
@@ -131,9 +145,27 @@ class Shard:
         self._serving = []
         for work in waiting:
             _reply(work.reply, None, failure)
+        between, self._between = self._between, []
+        for _, done in between:
+            if not done.done():
+                done.set_exception(failure)
+
+    async def _serve_between(self) -> None:
+        while self._between:
+            call, done = self._between[0]
+            try:
+                await call()
+            except PenstockError as failure:
+                if not done.done():
+                    done.set_exception(failure)
+            else:
+                if not done.done():
+                    done.set_result(None)
+            del self._between[0]
 
     async def _serve_group(self) -> None:
         waiting, self._waiting = self._waiting, []
+        self._serving = waiting  # so that all are answered, should this be the end
         group = Group(self.state, self._clock.now_us(), self._memory_bytes_max)
         group.touched |= self._woken
         self._woken = {}
@@ -157,6 +189,7 @@ class Shard:
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, rest = _cut(waiting, GROUP_BYTES_MAX)
             self._waiting = rest + self._waiting
+            self._serving = waiting
             self._wake.set()
             size = sum(_size(work) for work in waiting)
         try:

@@ -83,6 +83,7 @@ class CommitStaged(Struct):
     sequence: int
     event_bytes_max: int
     reply: Reply | None = None
+    publisher: str = ""
 
     @property
     def bodies(self) -> Sequence[Body]:
@@ -97,5 +98,11 @@ class CommitStaged(Struct):
         bodies = self.stages.of(self.names, self.number)
         digest = digest_of(bodies, self.event_bytes_max)
         return PublishBatches(
-            self.number, digest, bodies, self.producer, self.sequence, overshoot=True
+            self.number,
+            digest,
+            bodies,
+            self.producer,
+            self.sequence,
+            overshoot=True,
+            publisher=self.publisher,
         ).run(group)

@@ -89,6 +89,7 @@ class RealmState:
             self.schemas.schema(ref.schema),
             body,
             ids=None if dense else IdSet(taken),
+            publisher=ref.publisher,
         )
 
     def apply(  # noqa: C901  one case a fact
@@ -127,7 +128,11 @@ class RealmState:
                     self.stores[number].removed(fact.spans, channel.state.stored)
 
     def _sealed(self, number: int, fact: Sealed) -> None:
-        file = SealedFile(fact.name, _index_decoder.decode(fact.index)) if fact.name else None
+        file = (
+            SealedFile(fact.name, _index_decoder.decode(fact.index), fact.publishers)
+            if fact.name
+            else None
+        )
         channel, store = self.channels[number], self.stores[number]
         if file is not None:
             store.columns = store.columns.grown(schema_from(file.index.schema))
@@ -149,7 +154,9 @@ class RealmState:
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
-                of_channels.append(Record(number, Sealed(through, file.name, index)))
+                of_channels.append(
+                    Record(number, Sealed(through, file.name, index, file.publishers))
+                )
             of_channels.append(Record(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
@@ -157,7 +164,7 @@ class RealmState:
                 kept = _kept(piece, channel)
                 if kept is not None:
                     fact, rows, body = kept
-                    ref = BodyRef(piece.number, len(body), rows)
+                    ref = BodyRef(piece.number, len(body), rows, piece.publisher)
                     of_channels.append(Record(number, fact, (ref,)))
                     kept_bodies.append(body)
                     schemas_used.add(piece.number)

@@ -115,8 +115,7 @@ class Subscriptions:
         try:
             opened: Opened = await self._shard.act(action)
         except BaseException:
-            self._dispatch.close(subscription)
-            del self._numbers[subscription]
+            self.detach(subscription)  # also when only the wait for the answer was cancelled
             raise
         return opened
 
@@ -268,6 +267,16 @@ class Subscriptions:
 
         count: int = await self._shard.act(purge)
         return count
+
+    async def columns(self, number: int) -> bytes:
+        """The schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
+
+        def look(group: Group) -> bytes:
+            group.channel(number)
+            return group.state.stores[number].columns.to_bytes()
+
+        schema: bytes = await self._shard.act(look)
+        return schema
 
     async def locate(self, number: int, span: Span) -> Location:
         """Which files hold the stored events of ``span``, and which are not in a file yet."""

@@ -20,7 +20,7 @@ def channel_info(state: ChannelState, store: ChannelStore) -> ChannelInfo:
         name=state.name,
         definition=state.definition,
         first_event_id=state.stored.lowest,
-        last_event_id=state.next_id - 1,
+        last_event_id=-1 if state.next_id == state.definition.start_event_id else state.next_id - 1,
         events=len(state.stored),
         durables=len(state.durables),
         subscribers=len(state.subscribers),

@@ -137,6 +137,8 @@ class PublishBatches(Struct):
     sequence: int = 0
     overshoot: bool = False
     reply: Reply | None = None
+    publisher: str = ""
+    """``user@host`` it comes from (SEM E3)."""
 
     def run(self, group: Group) -> Any:
         channel = group.channel(self.number)
@@ -192,7 +194,7 @@ class PublishBatches(Struct):
             for piece in pieces:
                 body, rows = _on_disk(piece, recorded.absent)
                 if rows:
-                    refs.append(BodyRef(piece.number, len(body), rows))
+                    refs.append(BodyRef(piece.number, len(body), rows, self.publisher))
                     group.bodies.append(body)
             group.record(self.number, recorded, tuple(refs))
         group.state.apply(self.number, fact, pieces)
@@ -213,6 +215,7 @@ class PublishBatches(Struct):
                     body.buffer,
                     body.batch,
                     in_memory=bool(volatile.within(span)),
+                    publisher=self.publisher,
                 )
             )
             first = span.end

@@ -93,7 +93,7 @@ class FrameReader:
     def _move(self, size: int) -> None:
         """Go on in a fresh buffer; bodies handed out keep the old one."""
         rest = self._view[self._start : self._end]
-        fresh = bytearray(size)
+        fresh = bytearray(max(size, len(rest) + _CHUNK_BYTES_MIN))
         fresh[: len(rest)] = rest
         self._end -= self._start
         self._start = 0

@@ -82,6 +82,12 @@ class DescribeRealm(Request, frozen=True, tag=17):
     pass
 
 
+class DescribeColumns(Request, frozen=True, tag=18):
+    """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
+
+    channel: int
+
+
 class PublishEvents(Request, frozen=True, tag=20):
     """Body: ``sizes`` Arrow record batches of one schema, one after the other."""
 
@@ -248,6 +254,8 @@ class Delivery(Message, frozen=True, tag=103):
     first_id: int
     at_us: int
     redeliveries: tuple[tuple[int, Spans], ...] = ()
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """By publisher (``user@host``): which of them; no spans: all (SEM E3)."""
 
 
 class Finished(Message, frozen=True, tag=104):
@@ -282,6 +290,7 @@ FromClient = (
     | DescribeChannel
     | PurgeChannel
     | DescribeRealm
+    | DescribeColumns
     | PublishEvents
     | StageEvents
     | CommitStages
