@@ -1,0 +1,193 @@
+"""``penstock durable``: what the realm remembers on behalf of consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import given
+from penstock.cli.events import EventFormat, print_events
+from penstock.cli.output import (
+    ListFormat,
+    count,
+    duration,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+from penstock.cli.realm import DEFAULT_URL, Url, session
+
+if TYPE_CHECKING:
+    from penstock.wire.native.answers import DurableInfo
+
+Channel = Annotated[str, typer.Argument(help="Name of the channel.", metavar="CHANNEL")]
+Name = Annotated[str, typer.Argument(help="Name of the durable.", metavar="NAME")]
+
+commands = typer.Typer(
+    help="Make, look at, browse and remove durables.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="durable")
+
+
+@commands.command()
+def create(
+    channel: Channel,
+    name: Name,
+    type: Annotated[str, typer.Option(help="shared or exclusive.")] = "shared",
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, latest, an event id, or a time (UTC).")
+    ] = "earliest",
+    selector: Annotated[str, typer.Option(help="Only events that match.")] = "",
+    persistent: Annotated[
+        bool | None,
+        typer.Option("--persistent/--volatile", help="Whether it survives a restart."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Make a durable.
+
+    For it the realm keeps what its clients have not acknowledged.
+
+    \b
+    Example:
+      penstock durable create orders billing --selector "price > 5"
+    """
+    begin = given.start(start)
+    with session(url) as realm:
+        made = realm.channels.get(channel).durables.create(
+            name, type=type, start=begin, selector=selector, persistent=persistent
+        )
+        outstanding = made.info().outstanding
+    write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
+
+
+@commands.command("list")
+def list_(
+    channel: Channel,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List the durables of a channel.
+
+    \b
+    Example:
+      penstock durable list orders
+    """
+    with session(url) as realm:
+        infos = realm.channels.get(channel).durables.list()
+    if format == "json":
+        write_json(infos)
+        return
+    rows = [
+        (
+            info.name,
+            info.type,
+            len(info.clients),
+            info.position,
+            info.outstanding,
+            info.pending,
+            info.redelivered,
+            _age(info.oldest_outstanding_ms),
+            info.selector,
+        )
+        for info in infos
+    ]
+    columns = (
+        *("durable", "type", "clients", "position", "outstanding"),
+        *("pending", "redelivered", "oldest", "selector"),
+    )
+    hint = f"no durables; make one with: penstock durable create {channel} NAME"
+    write_table(columns, rows, hint)
+
+
+@commands.command()
+def show(
+    channel: Channel,
+    name: Name,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a durable: position, what is outstanding, clients.
+
+    \b
+    Example:
+      penstock durable show orders billing
+    """
+    with session(url) as realm:
+        info = realm.channels.get(channel).durables.get(name).info()
+    if format == "json":
+        write_json(info)
+        return
+    write_facts(_facts(info))
+
+
+def _facts(info: DurableInfo) -> list[tuple[str, str]]:
+    lasting = "survives a restart" if info.persistent else "ends with the realm"
+    return [
+        ("durable", info.name),
+        ("channel", info.channel),
+        ("type", f"{info.type}, {lasting}"),
+        ("selector", info.selector or "none"),
+        ("position", f"{info.position}; events below it were offered or settled"),
+        ("outstanding", f"{count(info.outstanding, 'event')}, {info.pending:,} with clients"),
+        ("redelivered", f"{info.redelivered:,} of them"),
+        ("oldest", _age(info.oldest_outstanding_ms) or "nothing is outstanding"),
+        ("last read", _ago(info.last_read_ms)),
+        ("clients", ", ".join(info.clients) or "none"),
+    ]
+
+
+def _age(ms: int | None) -> str:
+    return "" if ms is None else duration(ms)
+
+
+def _ago(ms: int | None) -> str:
+    return "not since the realm started" if ms is None else f"{duration(ms)} ago"
+
+
+@commands.command()
+def browse(
+    channel: Channel,
+    name: Name,
+    limit: Annotated[
+        int | None, typer.Option("--count", min=1, help="Stop after so many.", metavar="N")
+    ] = None,
+    format: EventFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print what is outstanding, in order; nothing changes.
+
+    \b
+    Example:
+      penstock durable browse orders billing --format json
+    """
+    with session(url) as realm:
+        durable = realm.channels.get(channel).durables.get(name)
+        with durable.browse() as reading:
+            printed = print_events(reading.batches(), format, limit)
+        _say_if_none(printed, name, format)
+
+
+def _say_if_none(printed: int, name: str, style: Any) -> None:
+    if not printed and style == "table":
+        write(f"nothing is outstanding for {name}")
+
+
+@commands.command()
+def delete(channel: Channel, name: Name, url: Url = DEFAULT_URL) -> None:
+    """End a durable for good; what only it kept leaves the channel.
+
+    \b
+    Example:
+      penstock durable delete orders billing
+    """
+    with session(url) as realm:
+        realm.channels.get(channel).durables.delete(name)
+    write(f"durable {name} deleted")

@@ -1,0 +1,143 @@
+"""Printing events: a table, JSON lines, or an Arrow stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import msgspec
+import typer
+
+from penstock.cli.documents import document_of
+from penstock.cli.output import Table, write
+from penstock.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.columns.batch import EventBatch
+    from penstock.columns.event import Event
+
+Format = Literal["table", "json", "arrow"]
+
+EventFormat = Annotated[
+    Format,
+    typer.Option("--format", help="For people; JSON lines; an Arrow IPC stream (at the end)."),
+]
+
+
+class Printer(Protocol):
+    def add(self, batch: EventBatch, taken: int) -> None:
+        """Print the first ``taken`` events of a batch; on return they are out."""
+        ...
+
+    def close(self) -> None:
+        """Nothing follows."""
+        ...
+
+
+def printer(style: Format) -> Printer:
+    """Raises ``InvalidArgument`` for Arrow on a terminal."""
+    if style == "json":
+        return _Lines()
+    if style == "table":
+        return _Rows()
+    if sys.stdout.isatty():
+        raise InvalidArgument("an Arrow stream is no text; send it to a file: > events.arrow")
+    return _Stream()
+
+
+def print_events(batches: Iterable[EventBatch], style: Format, limit: int | None) -> int:
+    """Print what comes, at most ``limit`` events; gives how many."""
+    printed = 0
+    with closing(printer(style)) as out:
+        for batch in batches:
+            taken = len(batch) if limit is None else min(len(batch), limit - printed)
+            out.add(batch, taken)
+            printed += taken
+            if printed == limit:
+                break
+    return printed
+
+
+class _Rows:
+    """One line an event; a new header when events have other properties than before."""
+
+    def __init__(self) -> None:
+        self._table: Table | None = None
+        self._names: tuple[str, ...] = ()
+
+    def add(self, batch: EventBatch, taken: int) -> None:
+        events = list(islice(batch, taken))
+        lines = [_fields(event) for event in events]
+        names = tuple(dict.fromkeys(name for fields in lines for name in fields))
+        if self._table is None or not set(names) <= set(self._names):
+            if self._table is not None:
+                write("")
+            self._names = (*self._names, *(name for name in names if name not in self._names))
+            self._table = Table(self._names)
+        self._table.write([fields.get(name) for name in self._names] for fields in lines)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        pass
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
+    if event.redelivery_count:
+        fields["redelivered"] = event.redelivery_count
+    if event.tag is not None:
+        fields["tag"] = event.tag
+    fields["data"] = event.data
+    for name, value in event.properties.items():
+        fields[f"properties.{name}" if name in fields else name] = value
+    return fields
+
+
+class _Lines:
+    """One JSON object an event; ``penstock publish --file`` takes them back."""
+
+    def add(self, batch: EventBatch, taken: int) -> None:
+        encode = msgspec.json.Encoder().encode
+        for event in islice(batch, taken):
+            write(encode(document_of(event)).decode())
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class _Stream:
+    """All events as one Arrow stream, written at the end: a stream has one schema."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, batch: EventBatch, taken: int) -> None:
+        self._batches.append(batch.to_arrow().slice(0, taken))
+
+    def close(self) -> None:
+        from pyarrow import ipc
+
+        table = one_table(self._batches)
+        with ipc.new_stream(sys.stdout.buffer, table.schema) as out:
+            out.write_table(table)
+
+
+def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Stored batches under the schema that holds them all."""
+    import pyarrow as pa
+
+    from penstock.columns.batch import flatten
+    from penstock.columns.schema import ChannelSchema
+
+    schema = ChannelSchema.empty()
+    for batch in batches:
+        schema = schema.grown(batch.schema)
+    none = pa.RecordBatch.from_pylist([], schema=schema.arrow)
+    flat = [flatten(schema.conform(batch)) for batch in (none, *batches)]
+    return pa.Table.from_batches(flat)

@@ -1,0 +1,178 @@
+"""Files of events, read a piece at a time: ndjson, csv, parquet, arrow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+from penstock.cli.documents import event_of
+from penstock.core.errors import InvalidArgument, InvalidEvent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.columns.event import Event
+
+PIECE_EVENTS: Final = 16_384
+"""Events of an ndjson file published in one step."""
+PIECE_ROWS: Final = 65_536
+CSV_BLOCK_BYTES: Final = 8 << 20
+"""The types of a CSV file's columns are told from this much of it."""
+
+GIVEN_BY_REALM: Final = ("event_id", "published")
+
+
+class Piece(NamedTuple):
+    """Some events of a file, as columns or one by one."""
+
+    events: pa.RecordBatch | list[Event]
+    read: int
+    """How far the file has been read, in the unit of ``Opened.total``."""
+
+
+Pieces = Generator[Piece, None, None]
+
+
+class Opened(NamedTuple):
+    pieces: Pieces
+    total: int
+    """Bytes or rows; 0 when nobody knows."""
+
+
+def open_events(path: str) -> Opened:
+    """The events of a file, by the end of its name; ``-`` is ndjson from standard input.
+
+    Raises ``InvalidArgument`` for a file that cannot be read or is not what its name says;
+    so does iterating.
+    """
+    if path == "-":
+        return Opened(_ndjson(sys.stdin.buffer, "standard input"), 0)
+    kind = Path(path).suffix.lower()
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise InvalidArgument(
+            f"{path}: {kind or 'no ending'} says not what is in it; there are {', '.join(_READERS)}"
+        )
+    with _explained(path):
+        Path(path).open("rb").close()  # the readers' own words for a missing file are longer
+        return reader(path)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidArgument(f"{path} cannot be read: {reason}") from error
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidArgument(f"{path} is not what its name says: {error}") from error
+
+
+# --- lines of JSON --------------------------------------------------------------------------
+
+
+def _open_ndjson(path: str) -> Opened:
+    def pieces() -> Pieces:
+        with Path(path).open("rb") as file:
+            yield from _ndjson(file, path)
+
+    return Opened(pieces(), Path(path).stat().st_size)
+
+
+def _ndjson(file: BinaryIO, name: str) -> Pieces:
+    events: list[Event] = []
+    read = 0
+    for number, line in enumerate(file, 1):
+        read += len(line)
+        if line.isspace():
+            continue
+        try:
+            events.append(event_of(line))
+        except (InvalidArgument, InvalidEvent) as error:
+            raise type(error)(f"{name}, line {number}: {error}") from None
+        if len(events) == PIECE_EVENTS:
+            yield Piece(events, read)
+            events = []
+    if events:
+        yield Piece(events, read)
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def _open_csv(path: str) -> Opened:
+    from pyarrow import csv
+
+    size = Path(path).stat().st_size
+
+    def pieces() -> Pieces:
+        options = csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
+        with _explained(path), Path(path).open("rb") as file:
+            for batch in csv.open_csv(file, read_options=options) if size else ():
+                yield Piece(_dates_as_text(batch), file.tell())
+
+    return Opened(pieces(), size)
+
+
+def _dates_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Dates and times of day, which CSV only suggests and properties cannot be, as written."""
+    import pyarrow as pa
+
+    is_told = (pa.types.is_date, pa.types.is_time)
+    columns = [
+        column.cast(pa.string()) if any(is_kind(column.type) for is_kind in is_told) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _open_parquet(path: str) -> Opened:
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path)
+    batches = file.iter_batches(batch_size=PIECE_ROWS)
+    return Opened(_counted(path, batches), file.metadata.num_rows)
+
+
+def _open_arrow(path: str) -> Opened:
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    file = pa.memory_map(path)
+    try:
+        opened = ipc.open_file(file)
+    except pa.ArrowInvalid:  # then it is a stream
+        file.seek(0)
+        return Opened(_counted(path, iter(ipc.open_stream(file))), 0)
+    batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
+    return Opened(_counted(path, batches), 0)
+
+
+def _counted(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
+    rows = 0
+    with _explained(path):
+        for batch in batches:
+            rows += batch.num_rows
+            yield Piece(_without_stamps(batch), rows)
+
+
+def _without_stamps(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Events read from a realm may go to another one, which gives them ids of its own."""
+    names = [name for name in batch.schema.names if name not in GIVEN_BY_REALM]
+    return batch.select(names)
+
+
+_READERS: Final[dict[str, Callable[[str], Opened]]] = {
+    ".ndjson": _open_ndjson,
+    ".jsonl": _open_ndjson,
+    ".csv": _open_csv,
+    ".parquet": _open_parquet,
+    ".arrow": _open_arrow,
+    ".feather": _open_arrow,
+}

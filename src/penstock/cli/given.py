@@ -1,0 +1,113 @@
+"""What people type: properties, durations, where to begin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import typer
+
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
+_UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def start(text: str) -> str | int | datetime:
+    """``earliest``, ``latest``, an event id or a time; where a read begins (SEM E6)."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        return time(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is none of earliest, latest, an event id such as 42, or a time such as "
+            "2026-05-04T12:00:00"
+        ) from None
+
+
+def time(text: str) -> datetime:
+    """An ISO time; UTC unless it says otherwise. Raises ``ValueError``."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def milliseconds(text: str) -> int:
+    """``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no duration; 500ms, 10s, 5m, 2h, 1d are")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def properties(given: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` or ``name:type=value``, each once."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, value = _property(text)
+        if name in found:
+            raise typer.BadParameter(f"property {name!r} is given twice")
+        found[name] = value
+    return found
+
+
+def _property(text: str) -> tuple[str, Any]:
+    left, equals, right = text.partition("=")
+    name, colon, kind = left.partition(":")
+    if not equals or not name:
+        raise typer.BadParameter(f"{text!r} is no property; name=value is, or name:string=value")
+    if not colon:
+        return name, _guessed(right)
+    parse = _TYPES.get(kind)
+    if parse is None:
+        raise typer.BadParameter(
+            f"property {name!r} has no type {kind!r}; there are {', '.join(_TYPES)}"
+        )
+    try:
+        return name, parse(right)
+    except ValueError:
+        raise typer.BadParameter(f"property {name!r}: {right!r} is no {kind}") from None
+
+
+def _guessed(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _bool(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def _null(text: str) -> None:
+    if text:
+        raise ValueError(text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(text) from error
+
+
+_TYPES: Final[dict[str, Callable[[str], Any]]] = {
+    "string": str,
+    "int": int,
+    "float": float,
+    "bool": _bool,
+    "time": time,
+    "json": _json,
+    "null": _null,
+}

@@ -1,0 +1,100 @@
+"""The program: its commands, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from penstock.cli import channels, durables, publishing, reading, reference, server
+from penstock.core.errors import PenstockError
+
+REFUSED: Final = 1
+"""Exit status when the realm, or this program, said no; 2 is wrong usage, 0 is done."""
+INTERRUPTED: Final = 130
+
+
+class Program(TyperGroup):
+    """Ends every command the same way: a refusal in one line, Ctrl-C and a closed pipe quietly."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except PenstockError as error:
+            first, newline, rest = str(error).partition("\n")
+            sys.stderr.write(f"error: {first} [{error.code}]{newline}{rest}\n")
+            raise typer.Exit(REFUSED) from None
+        except (KeyboardInterrupt, typer.Abort):
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _forget_output()
+            raise typer.Exit from None
+        return result
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order a newcomer needs them."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
+_ORDER: Final = (
+    *("serve", "channel", "publish", "subscribe", "browse", "durable"),
+    *("info", "settings", "error", "bench"),
+)
+
+
+def _forget_output() -> None:
+    """Whoever read our output has gone; keep Python from trying again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+app = typer.Typer(
+    name="penstock",
+    cls=Program,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (server, channels, publishing, reading, durables, reference):
+    group.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from penstock import __version__
+
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Penstock: a messaging server whose channels are Arrow tables.
+
+    \b
+    A first tour, in two terminals:
+      penstock serve --data ./data
+      penstock channel create orders
+      penstock publish orders "hello" --property price=9.5
+      penstock subscribe orders --from earliest
+
+    A realm is named by --url or by PENSTOCK_URL.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 done, 1 refused, 2 wrong usage, 130 after Ctrl-C."""
+    app(args=arguments, prog_name="penstock")

@@ -1,0 +1,147 @@
+"""``penstock subscribe`` and ``penstock browse``: see what is on a channel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import given
+from penstock.cli.events import EventFormat, Format, print_events, printer
+from penstock.cli.output import note, write
+from penstock.cli.realm import DEFAULT_URL, Url, session
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Durable, Subscription
+    from penstock.columns.batch import EventBatch
+
+FETCH_EVENTS = 1_000
+"""Most events of a durable in our hands at once: what a crash would have redelivered."""
+WAIT_S = 0.1
+"""Waits are cut into pieces: Ctrl-C, arriving as a wait begins, is noticed after it."""
+
+Name = Annotated[str, typer.Argument(help="Name of the channel.", metavar="NAME")]
+Selector = Annotated[
+    str, typer.Option(help="Only events that match, e.g. \"price > 5 AND sku LIKE 'a%'\".")
+]
+Count = Annotated[
+    int | None, typer.Option("--count", min=1, help="Stop after so many events.", metavar="N")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("subscribe")(subscribe)
+    app.command("browse")(browse)
+
+
+def subscribe(
+    name: Name,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="earliest, latest, an event id, or a time (UTC). [default: latest]",
+            metavar="START",
+        ),
+    ] = None,
+    selector: Selector = "",
+    limit: Count = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+    ] = None,
+    durable: Annotated[
+        str | None,
+        typer.Option(help="Consume a durable: what is printed is acknowledged.", metavar="NAME"),
+    ] = None,
+    format: EventFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print events as they come, until Ctrl-C.
+
+    \b
+    Examples:
+      penstock subscribe orders --from earliest --selector "price > 5"
+      penstock subscribe orders --from 2026-05-04T12:00 --count 10 --format json
+      penstock subscribe orders --durable billing --timeout 1
+    """
+    if durable is not None and (start is not None or selector):
+        raise typer.BadParameter(
+            "--from and --selector belong to the durable: penstock durable create"
+        )
+    if durable is not None and format == "arrow":
+        raise typer.BadParameter(
+            "an Arrow stream is written at the end, and a durable is acknowledged as it goes; "
+            "use --format json"
+        )
+    begin = given.start(start or "latest")
+    with session(url) as realm:
+        channel = realm.channels.get(name)
+        if durable is not None:
+            printed = _consume(channel.durables.get(durable), format, limit, timeout)
+        else:
+            with channel.subscribe(start=begin, selector=selector) as reading:
+                _say_waiting(channel.name, timeout)
+                printed = print_events(_live(reading, timeout), format, limit)
+    if not printed and format == "table":
+        note("no events came")
+
+
+def _say_waiting(name: str, timeout: float | None) -> None:
+    if timeout is None and sys.stderr.isatty():
+        note(f"waiting for events on {name}; Ctrl-C ends")
+
+
+def _live(reading: Subscription, timeout: float | None) -> Iterator[EventBatch]:
+    """Batches until nothing comes for ``timeout`` seconds."""
+    idle_s = 0.0
+    while timeout is None or idle_s <= timeout:
+        batch = reading.next_batch(WAIT_S)
+        if batch is None:
+            idle_s += WAIT_S
+        else:
+            idle_s = 0.0
+            yield batch
+
+
+def _consume(durable: Durable, style: Format, limit: int | None, timeout: float | None) -> int:
+    """Print and then acknowledge: a crash between the two delivers again, never loses."""
+    out = printer(style)
+    printed, idle_s = 0, 0.0
+    with closing(durable), closing(out):
+        while printed != limit and (timeout is None or idle_s <= timeout):
+            wanted = FETCH_EVENTS if limit is None else min(FETCH_EVENTS, limit - printed)
+            batches = durable.fetch_batches(wanted, WAIT_S)
+            idle_s = 0.0 if batches else idle_s + WAIT_S
+            for batch in batches:
+                out.add(batch, len(batch))
+                batch.ack()
+                printed += len(batch)
+    return printed
+
+
+def browse(
+    name: Name,
+    first: Annotated[int, typer.Option("--from", min=0, help="First event.", metavar="ID")] = 0,
+    last: Annotated[int | None, typer.Option("--to", help="Last event.", metavar="ID")] = None,
+    selector: Selector = "",
+    limit: Count = None,
+    format: EventFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print the events that are stored now, and end.
+
+    \b
+    Examples:
+      penstock browse orders --from 100 --to 199
+      penstock browse orders --selector "price > 5" --format arrow > orders.arrow
+    """
+    with session(url) as realm:
+        channel = realm.channels.get(name)
+        with channel.browse(start=first, end=last, selector=selector) as reading:
+            printed = print_events(reading.batches(), format, limit)
+    if not printed and format == "table":
+        write(f"no such events on {channel.name}")

@@ -1,0 +1,80 @@
+"""How the log is written: JSON lines for machines, aligned text for people.
+
+Only programs configure logging. The client library logs through Python's own ``logging``, so
+an application decides; an embedded realm says warnings and worse on standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "text", "json"]
+
+
+def configure(level: Level, style: Format = "auto", stream: TextIO | None = None) -> None:
+    """Write lines of ``level`` and above to ``stream`` (standard error when None).
+
+    ``auto`` is text on a terminal and JSON lines elsewhere. Lines of other libraries, which use
+    Python's ``logging``, come out in the same form.
+    """
+    out = sys.stderr if stream is None else stream
+    as_text = style == "text" or (style == "auto" and out.isatty())
+    shared: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if as_text else "iso", utc=not as_text),
+    ]
+    rendering = _text(coloured=out.isatty()) if as_text else _json()
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    lines = logging.StreamHandler(out)
+    lines.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    logging.basicConfig(handlers=[lines], level=max(number, logging.WARNING), force=True)
+
+
+def configure_unless_done() -> None:
+    """Warnings and worse on standard error, unless the application has set up structlog."""
+    if not structlog.is_configured():
+        configure("warning", "text")
+
+
+def _text(*, coloured: bool) -> list[Processor]:
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=coloured,
+            pad_event_to=20,
+            pad_level=True,
+            sort_keys=False,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    ]
+
+
+def _json() -> list[Processor]:
+    return [
+        structlog.processors.format_exc_info,
+        _what_first,
+        structlog.processors.JSONRenderer(sort_keys=False),
+    ]
+
+
+def _what_first(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """When, how bad and what, then the values."""
+    lead = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
+    return {**lead, **entry}

@@ -1,0 +1,171 @@
+"""A server in a process of its own, for tests that end it by force.
+
+::
+
+    with ServerProcess(tmp_path / "data") as server:
+        session = penstock.connect(server.url)
+        server.kill()
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+import penstock
+
+START_TIMEOUT_S = 60.0
+"""How long a server may take until it listens; generous, because machines are busy."""
+END_TIMEOUT_S = 60.0
+
+
+class ServerDidNotStart(AssertionError):
+    """The server ended before it listened; the text has its exit status and its log."""
+
+
+class ServerProcess:
+    """``python -m penstock serve`` on a free port. The process is gone when the block ends."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``arguments`` come after our own and win over them: ``"--port", "9001"``."""
+        self.directory = Path(directory)
+        self.url = ""
+        """Where it listens; "" before it does."""
+        self._command = [
+            *(sys.executable, "-m", "penstock", "serve", "--data", str(directory)),
+            *("--port", "0", "--log-format", "json"),
+            *arguments,
+        ]
+        self._environment = {**os.environ, "PYTHONPATH": _source_path(), **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: list[str] = []
+        self._settled = threading.Event()
+        """It listens, or it has ended."""
+        self._reader: threading.Thread | None = None
+
+    def start(self) -> ServerProcess:
+        """Start it and wait until it listens. Raises :class:`ServerDidNotStart`."""
+        assert self._process is None, "a server process is started once"
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env=self._environment,
+        )
+        self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
+        self._reader.start()
+        if not self._settled.wait(START_TIMEOUT_S) or not self.url:
+            self._reap()
+            status = self._process.returncode
+            raise ServerDidNotStart(f"exit status {status}, log:\n{self.log}")
+        return self
+
+    def _read(self) -> None:
+        assert self._process is not None, "started"
+        assert self._process.stderr is not None, "it is a pipe"
+        for line in self._process.stderr:
+            self._lines.append(line)
+            if not self.url and '"realm.listening"' in line:
+                self.url = str(_entry(line).get("url", ""))
+                self._settled.set()
+        self._settled.set()
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; to start a successor on the same one."""
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def log(self) -> str:
+        """Everything it has logged so far, one JSON object a line."""
+        return "".join(self._lines)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The log's lines of one event name, e.g. ``realm.recovered``."""
+        entries = [_entry(line) for line in self._lines]
+        return [entry for entry in entries if entry.get("event") == event]
+
+    @property
+    def is_running(self) -> bool:
+        return self._running.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self._running.send_signal(number)
+
+    def terminate(self) -> int:
+        """Ask it to stop (SIGTERM) and wait; gives the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> int:
+        """End it at once (SIGKILL) and wait, as a crash does."""
+        self.signal(signal.SIGKILL)
+        return self.wait()
+
+    def wait(self, timeout_s: float = END_TIMEOUT_S) -> int:
+        """Wait until it has ended and its log is complete; gives the exit status."""
+        status = self._running.wait(timeout_s)
+        if self._reader is not None:
+            self._reader.join(timeout_s)
+        return status
+
+    @property
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "start() it, or use it as a context manager"
+        return self._process
+
+    def _reap(self) -> None:
+        process = self._running
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self.wait()
+        assert process.stderr is not None, "it is a pipe"
+        process.stderr.close()
+
+    def __enter__(self) -> ServerProcess:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._reap()
+
+
+def _entry(line: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _source_path() -> str:
+    """The child runs the package this process runs."""
+    return str(Path(penstock.__file__).parents[1])

@@ -1,0 +1,48 @@
+"""The command line, run in this process against a realm in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import penstock
+from penstock.cli.program import app
+from penstock.client.sync import Channel
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm() as running:
+        yield running
+
+
+@pytest.fixture
+def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
+    with realm.connect() as opened:
+        yield opened
+
+
+@pytest.fixture
+def orders(session: penstock.Session) -> Channel:
+    """A channel with five events, priced 0 to 4."""
+    channel = session.channels.create("orders", type="persistent")
+    channel.publish_many(
+        [penstock.Event(b"event %d" % n, properties={"price": n}) for n in range(5)]
+    )
+    return channel
+
+
+@pytest.fixture
+def penstock_command(realm: penstock.Realm) -> Run:
+    """Runs a command as a person would, the realm named by the environment."""
+    runner = CliRunner()
+    environment = {"PENSTOCK_URL": realm.listen()}
+
+    def run(*arguments: str, given: str | bytes | None = None) -> Result:
+        return runner.invoke(app, list(arguments), input=given, env=environment)
+
+    return run

@@ -1,0 +1,124 @@
+"""``penstock durable``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.client.sync import Channel
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+
+def test_a_durable_is_made_and_says_what_waits_for_it(
+    penstock_command: Run, orders: Channel
+) -> None:
+    made = penstock_command(
+        *("durable", "create", "orders", "billing", "--from", "1", "--selector", "price < 3")
+    )
+
+    assert made.stdout == "durable billing created: shared, 2 events outstanding\n"
+    assert orders.durables.get("billing").info().selector == "price < 3"
+
+
+def test_a_volatile_exclusive_durable_may_be_asked_for(
+    penstock_command: Run, orders: Channel
+) -> None:
+    penstock_command("durable", "create", "orders", "d", "--type", "exclusive", "--volatile")
+    info = orders.durables.get("d").info()
+
+    assert (info.type, info.persistent) == ("exclusive", False)
+
+
+def test_the_list_has_a_line_for_each_durable(penstock_command: Run, orders: Channel) -> None:
+    orders.durables.create("audit", type="exclusive")
+    orders.durables.create("billing", type="shared", selector="price > 1")
+
+    header, audit, billing = penstock_command("durable", "list", "orders").stdout.splitlines()
+
+    assert header.split()[:3] == ["durable", "type", "clients"]
+    assert audit.split()[:2] == ["audit", "exclusive"]
+    assert billing.split()[:2] == ["billing", "shared"]
+    assert billing.endswith("price > 1")
+
+
+def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Channel) -> None:
+    listed = penstock_command("durable", "list", "orders")
+
+    assert listed.stdout == "no durables; make one with: penstock durable create orders NAME\n"
+
+
+def test_show_counts_what_is_outstanding(penstock_command: Run, orders: Channel) -> None:
+    durable = orders.durables.create("billing", type="shared")
+    with durable.subscribe(window=2) as held:
+        held.next_batch(timeout=5.0)
+        shown = penstock_command("durable", "show", "orders", "billing").stdout
+
+    assert "type         shared, survives a restart\n" in shown
+    assert "outstanding  5 events, 2 with clients\n" in shown
+    assert "clients      none\n" not in shown
+
+
+def test_show_as_json_has_the_same_numbers(penstock_command: Run, orders: Channel) -> None:
+    orders.durables.create("billing", type="shared")
+
+    shown = json.loads(
+        penstock_command("durable", "show", "orders", "billing", "--format", "json").stdout
+    )
+
+    assert (shown["name"], shown["outstanding"], shown["clients"]) == ("billing", 5, [])
+
+
+@pytest.mark.spec("D16")
+def test_browse_prints_what_is_outstanding_and_changes_nothing(
+    penstock_command: Run, orders: Channel
+) -> None:
+    durable = orders.durables.create("billing", type="shared", selector="price > 1")
+
+    printed = penstock_command("durable", "browse", "orders", "billing", "--count", "2")
+
+    assert [row.split()[0] for row in printed.stdout.splitlines()[1:]] == ["2", "3"]
+    assert (durable.info().outstanding, durable.info().redelivered) == (3, 0)
+
+
+def test_browse_of_nothing_says_so(penstock_command: Run, orders: Channel) -> None:
+    orders.durables.create("billing", type="shared", start="latest")
+
+    printed = penstock_command("durable", "browse", "orders", "billing")
+
+    assert printed.stdout == "nothing is outstanding for billing\n"
+
+
+def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> None:
+    orders.durables.create("billing", type="shared")
+
+    deleted = penstock_command("durable", "delete", "orders", "billing")
+
+    assert deleted.stdout == "durable billing deleted\n"
+    assert orders.durables.list() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["create", "nowhere", "billing"], "name-does-not-exist"),
+        (["create", "orders", "held"], "name-already-bound"),
+        (["create", "orders", "billing", "--type", "fast"], "invalid-argument"),
+        (["create", "orders", "billing", "--selector", "price >"], "invalid-selector"),
+        (["show", "orders", "nobody"], "name-does-not-exist"),
+        (["browse", "orders", "nobody"], "name-does-not-exist"),
+        (["delete", "orders", "nobody"], "name-does-not-exist"),
+    ],
+)
+def test_a_refusal_has_its_code(
+    penstock_command: Run, orders: Channel, arguments: list[str], code: str
+) -> None:
+    orders.durables.create("held", type="shared")
+
+    refused = penstock_command("durable", *arguments)
+
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[0].endswith(f"[{code}]")

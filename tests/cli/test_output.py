@@ -1,0 +1,94 @@
+"""What commands print: cells, tables, sizes, durations."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.cli import given
+from penstock.cli.output import Table, cell, count, duration, size
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "true"),
+        (7, "7"),
+        (0.1 + 0.2, "0.3"),
+        ("two\nlines", "two\\nlines"),
+        ("caf\u00e9", "caf\u00e9"),
+        (b"text", "text"),
+        (b"\xff\x00\x01\x02\x03", "ff 00010203"),
+        (datetime(2026, 5, 4, 12, 0, 0, 1_500, tzinfo=UTC), "2026-05-04 12:00:00.001"),
+        ([{"a": 1}], '[{"a":1}]'),
+        ("x" * 41, "x" * 39 + "\u2026"),
+        (b"x" * 200, "x" * 39 + "\u2026"),
+    ],
+)
+def test_a_cell_is_one_short_line(value: Any, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_numbers_stand_right_and_words_left(capsys: pytest.CaptureFixture[str]) -> None:
+    Table(("name", "n")).write([("a", 1), ("long", 100)])
+
+    assert capsys.readouterr().out == "name    n\na       1\nlong  100\n"
+
+
+def test_a_table_goes_on_without_another_header(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(("name",))
+    table.write([])
+    table.write([("a",)])
+    table.write([("b",)])
+
+    assert capsys.readouterr().out == "name\na\nb\n"
+
+
+def test_counts_sizes_and_durations_read_as_people_say_them() -> None:
+    assert [count(1, "event"), count(2_000, "event")] == ["1 event", "2,000 events"]
+    assert [size(5), size(2_048), size(3 << 30)] == ["5 B", "2.0 KiB", "3.0 GiB"]
+    assert [duration(5), duration(1_500), duration(90_000), duration(36 * 3_600_000)] == [
+        *("5 ms", "1.5 s", "1.5 min", "1.5 d")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1", 1),
+        ("a=-1", -1),
+        ("a=1e3", 1000.0),
+        ("a=.5", 0.5),
+        ("a=true", True),
+        ("a=True", "True"),
+        ("a=1.2.3", "1.2.3"),
+        ("a=", ""),
+        ("a=b=c", "b=c"),
+        ("a:string=1", "1"),
+        ("a:float=1", 1.0),
+        ("a:bool=false", False),
+        ("a:json=[1]", [1]),
+        ("a:null=", None),
+    ],
+)
+def test_a_property_has_the_type_it_looks_like(text: str, value: Any) -> None:
+    found = given.properties([text])["a"]
+
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500", 500), ("500ms", 500), ("10s", 10_000), ("2h", 7_200_000), ("1d", 86_400_000)],
+)
+def test_durations_have_units(text: str, ms: int) -> None:
+    assert given.milliseconds(text) == ms
+
+
+def test_times_are_utc_unless_they_say_otherwise() -> None:
+    assert given.start("2026-05-04T12:00") == datetime(2026, 5, 4, 12, tzinfo=UTC)
+    assert given.start("2026-05-04T12:00+02:00") == datetime(2026, 5, 4, 10, tzinfo=UTC)
+    assert [given.start("earliest"), given.start("17")] == ["earliest", 17]

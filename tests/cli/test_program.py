@@ -1,0 +1,127 @@
+"""The program as the shell sees it: start-up time, Ctrl-C, closed pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock.testing.process import ServerProcess
+
+if TYPE_CHECKING:
+    from tests.conftest import Serve
+
+pytestmark = pytest.mark.process
+
+EVENTS = 20_000
+"""More than a pipe takes."""
+
+
+@pytest.fixture
+def server(serve: Serve) -> ServerProcess:
+    """A server with many events on ``orders``."""
+    server = serve()
+    with penstock.connect(server.url) as session:
+        channel = session.channels.create("orders")
+        channel.publish_many([penstock.Event(b"event %d" % n) for n in range(EVENTS)])
+    return server
+
+
+@contextmanager
+def started(server: ServerProcess, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own; gone when the block ends."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", *arguments],
+        env={**os.environ, "PENSTOCK_URL": server.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        try:
+            yield command
+        finally:
+            command.kill()
+
+
+def test_a_command_reads_all_there_is(server: ServerProcess) -> None:
+    with started(server, "browse", "orders", "--format", "json") as command:
+        printed, complaints = command.communicate(timeout=60)
+
+    assert (command.returncode, complaints) == (0, "")
+    assert printed.count("\n") == EVENTS
+
+
+def test_ctrl_c_ends_a_subscription_quietly(server: ServerProcess) -> None:
+    last = f"event {EVENTS - 1}"
+    with started(server, "subscribe", "orders", "--from", "earliest") as command:
+        assert command.stdout is not None
+        next(line for line in command.stdout if last in line)  # it waits for more now
+
+        command.send_signal(signal.SIGINT)
+        _, complaints = command.communicate(timeout=60)
+
+    assert (command.returncode, complaints) == (130, "")
+
+
+def test_a_closed_pipe_ends_a_command_quietly(server: ServerProcess) -> None:
+    with started(server, "browse", "orders") as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.readline()
+        command.stdout.close()
+        complaints = command.stderr.read()
+        command.wait(timeout=60)
+
+    assert (command.returncode, complaints) == (0, "")
+
+
+def test_a_subscription_outlives_its_server(server: ServerProcess, serve: Serve) -> None:
+    arguments = ("--from", str(EVENTS - 1), "--count", "2", "--format", "json")
+    with started(server, "subscribe", "orders", *arguments) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        server.kill()
+        successor = serve("--port", str(server.port))
+        with penstock.connect(successor.url) as session:
+            session.channels.get("orders").publish(b"later")
+
+        printed, complaints = command.communicate(timeout=60)
+
+    assert (command.returncode, complaints) == (0, "")
+    assert '"data":"later"' in printed
+
+
+def test_help_does_not_wait_for_arrow_or_the_server() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "penstock", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+
+    assert "penstock.cli.program" in loaded
+    assert loaded.isdisjoint({"pyarrow", "numpy", "asyncio", "penstock.bootstrap"})
+
+
+def test_bench_hands_its_arguments_to_the_benchmarks() -> None:
+    ours, theirs = (
+        subprocess.run(
+            [sys.executable, "-m", *module, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for module in (["penstock", "bench"], ["bench"])
+    )
+
+    assert ours.stdout == theirs.stdout != ""

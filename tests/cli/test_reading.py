@@ -1,0 +1,178 @@
+"""``penstock subscribe`` and ``penstock browse``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+
+from penstock.client.sync import Channel, Session
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+
+def ids(lines: str) -> list[int]:
+    return [json.loads(line)["event_id"] for line in lines.splitlines()]
+
+
+def test_a_table_has_a_column_for_each_property(penstock_command: Run, orders: Channel) -> None:
+    header, *rows = penstock_command("browse", "orders").stdout.splitlines()
+
+    assert header.split() == ["event_id", "published", "data", "price"]
+    assert [row.split()[0] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert rows[2].endswith("event 2      2")
+
+
+def test_browse_reads_a_range_of_what_a_selector_matches(
+    penstock_command: Run, orders: Channel
+) -> None:
+    printed = penstock_command(
+        *("browse", "orders", "--from", "1", "--to", "3"),
+        *("--selector", "price <> 2", "--format", "json"),
+    )
+
+    assert ids(printed.stdout) == [1, 3]
+
+
+def test_browse_stops_after_so_many(penstock_command: Run, orders: Channel) -> None:
+    printed = penstock_command("browse", "orders", "--count", "2", "--format", "json")
+
+    assert ids(printed.stdout) == [0, 1]
+
+
+def test_browse_of_nothing_says_so(penstock_command: Run, orders: Channel) -> None:
+    printed = penstock_command("browse", "orders", "--from", "100")
+
+    assert (printed.exit_code, printed.stdout) == (0, "no such events on orders\n")
+
+
+def test_an_arrow_stream_has_all_events_under_one_schema(
+    penstock_command: Run, orders: Channel
+) -> None:
+    orders.publish(b"odd", properties={"note": "later"})
+
+    printed = penstock_command("browse", "orders", "--format", "arrow")
+    table = ipc.open_stream(printed.stdout_bytes).read_all()
+
+    assert table["price"].to_pylist() == [0, 1, 2, 3, 4, None]
+    assert table["note"].to_pylist() == [None] * 5 + ["later"]
+
+
+def test_an_arrow_stream_of_nothing_is_a_stream(penstock_command: Run, orders: Channel) -> None:
+    printed = penstock_command("browse", "orders", "--from", "9", "--format", "arrow")
+    table = ipc.open_stream(printed.stdout_bytes).read_all()
+
+    assert (table.num_rows, table.schema.field("event_id").type) == (0, pa.int64())
+
+
+@pytest.mark.spec("E6")
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("earliest", [0, 1, 2, 3, 4]), ("3", [3, 4]), ("2000-01-01", [0, 1, 2, 3, 4]), ("latest", [])],
+)
+def test_subscribe_begins_where_it_is_told(
+    penstock_command: Run, orders: Channel, start: str, expected: list[int]
+) -> None:
+    printed = penstock_command(
+        *("subscribe", "orders", "--from", start, "--timeout", "0.1", "--format", "json")
+    )
+
+    assert ids(printed.stdout) == expected
+
+
+def test_subscribe_stops_after_so_many(penstock_command: Run, orders: Channel) -> None:
+    printed = penstock_command(
+        *("subscribe", "orders", "--from", "1", "--count", "2", "--format", "json")
+    )
+
+    assert ids(printed.stdout) == [1, 2]
+
+
+def test_data_that_is_no_text_is_base64_in_json(penstock_command: Run, orders: Channel) -> None:
+    orders.publish(b"\xff\x00")
+
+    printed = penstock_command("browse", "orders", "--from", "5", "--format", "json")
+
+    assert json.loads(printed.stdout)["data_base64"] == "/wA="
+
+
+def test_a_durable_gets_what_is_printed_acknowledged(
+    penstock_command: Run, orders: Channel
+) -> None:
+    durable = orders.durables.create("billing", type="shared", selector="price > 0")
+
+    printed = penstock_command(
+        *("subscribe", "orders", "--durable", "billing", "--count", "3", "--format", "json")
+    )
+    info = durable.info()
+
+    assert ids(printed.stdout) == [1, 2, 3]
+    assert (info.outstanding, info.redelivered, info.clients) == (1, 0, ())
+
+
+def test_a_durable_with_nothing_left_ends_at_the_timeout(
+    penstock_command: Run, orders: Channel
+) -> None:
+    orders.durables.create("billing", type="exclusive", start="latest")
+
+    printed = penstock_command("subscribe", "orders", "--durable", "billing", "--timeout", "0")
+
+    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "no events came\n")
+
+
+def test_a_redelivered_event_says_how_often(penstock_command: Run, orders: Channel) -> None:
+    durable = orders.durables.create("billing", type="shared")
+    for event in durable.fetch(1, timeout=5.0):
+        event.rollback()
+    durable.close()
+
+    printed = penstock_command("subscribe", "orders", "--durable", "billing", "--count", "1")
+    header, row = printed.stdout.splitlines()
+
+    assert header.split()[2] == "redelivered"
+    assert row.split()[0] == "0"
+
+
+def test_a_bad_selector_is_shown_with_the_place(penstock_command: Run, orders: Channel) -> None:
+    refused = penstock_command("subscribe", "orders", "--selector", "price >> 5")
+    sentence, text, caret = refused.stderr.splitlines()
+
+    assert refused.exit_code == 1
+    assert sentence.endswith("expected a value after '>', found '>' [invalid-selector]")
+    assert text[caret.index("^")] == ">"
+    assert text.strip() == "price >> 5"
+
+
+def test_a_held_durable_is_refused(
+    penstock_command: Run, session: Session, orders: Channel
+) -> None:
+    durable = orders.durables.create("billing", type="exclusive")
+    with durable.subscribe():
+        refused = penstock_command("subscribe", "orders", "--durable", "billing", "--count", "1")
+
+    assert refused.exit_code == 1
+    assert refused.stderr.endswith("[durable-in-use]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from", "yesterday"], "'yesterday' is none of earliest, latest, an event id"),
+        (["--durable", "d", "--from", "0"], "--from and --selector belong to the durable"),
+        (["--durable", "d", "--selector", "a = 1"], "--from and --selector belong to"),
+        (["--durable", "d", "--format", "arrow"], "use --format json"),
+        (["--format", "xml"], "xml"),
+        (["--count", "0"], "--count"),
+    ],
+)
+def test_wrong_usage_exits_with_2(
+    penstock_command: Run, orders: Channel, arguments: list[str], message: str
+) -> None:
+    refused = penstock_command("subscribe", "orders", *arguments)
+
+    assert refused.exit_code == 2
+    assert message in " ".join(refused.stderr.split())

@@ -1,0 +1,119 @@
+"""``penstock info``, ``settings``, ``error``, ``bench``, and help on every command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+import penstock
+from penstock.cli.program import app
+from penstock.core.errors import error_classes
+from penstock.settings import described
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+
+def test_info_names_the_realm(penstock_command: Run, session: penstock.Session) -> None:
+    shown = penstock_command("info").stdout
+
+    assert f"identity     {session.realm_id}\n" in shown
+    assert f"version      {penstock.__version__}\n" in shown
+    assert "connections  2, this one among them\n" in shown
+
+
+def test_info_as_json_says_the_same(penstock_command: Run, session: penstock.Session) -> None:
+    shown = json.loads(penstock_command("info", "--format", "json").stdout)
+
+    assert (shown["identity"], shown["connections"]) == (session.realm_id, 2)
+
+
+def test_every_setting_is_listed_with_its_variable(penstock_command: Run) -> None:
+    listed = json.loads(penstock_command("settings", "--format", "json").stdout)
+
+    assert [each["option"] for each in listed] == [path for path, *_ in described()]
+    assert all(each["help"] for each in listed)
+    assert {"option": "listen.port", "variable": "PENSTOCK_LISTEN_PORT"}.items() <= next(
+        each for each in listed if each["option"] == "listen.port"
+    ).items()
+
+
+def test_the_table_of_settings_has_the_same(penstock_command: Run) -> None:
+    shown = penstock_command("settings").stdout
+
+    assert all(path in shown and sentence in shown for path, _, sentence in described())
+    assert "PENSTOCK_LIMITS_MAX_EVENT_BYTES\n" in shown
+
+
+@pytest.mark.parametrize("code", sorted(error_classes()))
+def test_every_error_is_explained(penstock_command: Run, code: str) -> None:
+    shown = penstock_command("error", code)
+
+    assert shown.exit_code == 0
+    assert f"penstock.{error_classes()[code].__name__}\n" in shown.stdout
+
+
+def test_all_errors_are_listed(penstock_command: Run) -> None:
+    lines = penstock_command("error").stdout.splitlines()
+
+    assert [line.split()[0] for line in lines] == sorted(error_classes())
+
+
+def test_an_unknown_error_suggests_one(penstock_command: Run) -> None:
+    refused = penstock_command("error", "durable-inuse")
+
+    assert refused.exit_code == 1
+    assert "did you mean durable-in-use?" in refused.stderr
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        children = getattr(command, "commands", {})
+        if not children:
+            yield path
+        for name, child in children.items():
+            yield from below(child, (*path, name))
+
+    yield from below(typer.main.get_command(app), ())
+
+
+@pytest.mark.parametrize("command", [path for path in commands() if path != ("bench",)])
+def test_every_command_has_help_with_an_example(
+    penstock_command: Run, command: tuple[str, ...]
+) -> None:
+    shown = penstock_command(*command, "--help")
+
+    assert shown.exit_code == 0
+    assert f"  penstock {' '.join(command)}" in shown.stdout
+    assert "Example" in shown.stdout
+
+
+def test_the_commands_are_listed_in_the_order_of_use(penstock_command: Run) -> None:
+    listed = penstock_command("--help").stdout.partition("Commands:\n")[2].splitlines()
+
+    assert [line.split()[0] for line in listed][:4] == ["serve", "channel", "publish", "subscribe"]
+
+
+def test_the_version_is_printed(penstock_command: Run) -> None:
+    assert penstock_command("--version").stdout == f"penstock {penstock.__version__}\n"
+
+
+@pytest.mark.parametrize("url", ["penstock://localhost:1", "penstock://127.0.0.1:1,[::1]:1"])
+def test_a_realm_that_does_not_answer_is_said_once(penstock_command: Run, url: str) -> None:
+    refused = penstock_command("info", "--url", url)
+
+    assert refused.exit_code == 1
+    assert refused.stderr.count("\n") == 1
+    assert "penstock serve --data DIR" in refused.stderr
+    assert refused.stderr.endswith("[cannot-connect]\n")
+
+
+def test_a_url_that_is_none_is_refused(penstock_command: Run) -> None:
+    refused = penstock_command("info", "--url", "http://localhost")
+
+    assert refused.exit_code == 1
+    assert "one looks like penstock://localhost:9000" in refused.stderr

@@ -1,0 +1,99 @@
+"""A server whose disk fails: it says so to whoever waits, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.bootstrap import native_listener, rules
+from penstock.client.link import Link
+from penstock.client.session import Session
+from penstock.client.urls import parse_url
+from penstock.core.errors import StorageFailed
+from penstock.frontends.native import NativeListener
+from penstock.runtime.realm import RunningRealm
+from penstock.serving import run
+from penstock.settings import load
+from penstock.testing.disk import FaultyDisk
+from penstock.testing.stores import StillClock, inline, open_store
+
+SETTINGS = load(overrides={"listen.port": 0})
+
+
+async def opened(disk: FaultyDisk) -> RunningRealm:
+    store = open_store("/realm", disk)
+    return await RunningRealm.open(
+        store.journal, store.blobs, rules(), StillClock(), inline, identity="test"
+    )
+
+
+async def connected(listener: NativeListener) -> Session:
+    async def connect(make: Callable[[], Link]) -> Link:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        await listener.adopt(ours)
+        _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
+        return link
+
+    session = Session(parse_url("penstock://test"), connector=connect)
+    await session.open()
+    return session
+
+
+async def failure_of(work: Coroutine[Any, Any, None]) -> StorageFailed:
+    with pytest.raises(StorageFailed) as failed:
+        await work
+    return failed.value
+
+
+def test_a_journal_that_cannot_be_synced_ends_the_server() -> None:
+    async def life() -> tuple[StorageFailed, StorageFailed]:
+        disk = FaultyDisk()
+        realm = await opened(disk)
+        listener = native_listener(realm, SETTINGS, "test")
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(failure_of(run(realm, listener, SETTINGS, asyncio.Event())))
+            session = await connected(listener)
+            channel = await session.channels.create("orders", type="persistent")
+            disk.fail_syncs()
+            with pytest.raises(StorageFailed) as refused:
+                await channel.publish(b"x")
+            await session.close()
+        await realm.release()
+        return serving.result(), refused.value
+
+    ended, refused = asyncio.run(life())
+
+    assert "sync" in str(ended)
+    assert str(ended) in str(refused)
+
+
+def test_stopping_ends_it_without_an_error_and_a_successor_finds_everything() -> None:
+    async def life(disk: FaultyDisk, *, publish: bool) -> int:
+        realm = await opened(disk)
+        listener = native_listener(realm, SETTINGS, "test")
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(run(realm, listener, SETTINGS, stopping))
+            session = await connected(listener)
+            if publish:
+                channel = await session.channels.create("orders", type="persistent")
+                await channel.publish(b"x")
+            else:
+                channel = await session.channels.get("orders")
+            events = (await channel.info()).events
+            await session.close()
+            stopping.set()
+        await realm.release()
+        return events
+
+    disk = FaultyDisk()
+
+    assert asyncio.run(life(disk, publish=True)) == 1
+    disk.power_cut()
+    assert asyncio.run(life(disk, publish=False)) == 1
