@@ -1,0 +1,68 @@
+"""The generated tables of the guide. ``python -m tests.docs.reference`` writes them anew."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from penstock.core.errors import PenstockError, error_classes
+from penstock.settings import described, variable_of
+from tests.docs.pages import ROOT
+
+OPERATING = ROOT / "docs" / "guide" / "operating.md"
+
+_RULE = re.compile(r"\s*\(SEM [^)]*\)")
+
+
+def settings_table() -> str:
+    """Every option of the server."""
+    rows = [
+        f"| `{path}` | `{default}` | `{variable_of(path)}` | {_RULE.sub('', sentence)} |"
+        for path, default, sentence in described()
+    ]
+    return "\n".join(["| option | default | variable | meaning |", "|---|---|---|---|", *rows])
+
+
+def errors_table(remedies: dict[str, str]) -> str:
+    """Every error code with its cause, and what to do about it."""
+    known = error_classes()
+    rows = [f"{_error(known[code])} {remedies.get(code, '')} |" for code in sorted(known)]
+    head = "| code | class | cause | later | what to do |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
+
+
+def _error(found: type[PenstockError]) -> str:
+    cause = " ".join(_RULE.sub("", inspect.getdoc(found) or "").replace("``", "`").split())
+    later = "yes" if found.retryable else "no"
+    return f"| `{found.code}` | `{found.__name__}` | {cause} | {later} |"
+
+
+def written(page: Path, name: str) -> str:
+    """The table that stands between the marks ``begin name`` and ``end name``."""
+    found = _marked(name).search(page.read_text(encoding="utf-8"))
+    assert found is not None, f"{page.name} has no place for {name}"
+    return found[2].strip()
+
+
+def remedies_in(table: str) -> dict[str, str]:
+    """The last column of the table of errors, by code."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {row[0].strip("`"): row[4].strip() for row in rows if len(row) == 5}
+
+
+def _marked(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(<!-- begin {name}\b[^\n]*-->\n)(.*?)(<!-- end {name} -->)", re.DOTALL)
+
+
+def _write(page: Path, name: str, table: str) -> None:
+    text = page.read_text(encoding="utf-8")
+    page.write_text(
+        _marked(name).sub(lambda found: f"{found[1]}\n{table}\n\n{found[3]}", text),
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    _write(OPERATING, "settings", settings_table())
+    _write(OPERATING, "errors", errors_table(remedies_in(written(OPERATING, "errors"))))

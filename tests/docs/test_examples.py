@@ -1,0 +1,39 @@
+"""Every example on a page runs as it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import GUIDE, PAGES, README, blocks, commands, name_of
+from tests.docs.reading import Reader
+
+
+def is_spark(page: Path) -> bool:
+    return any(block.is_spark for block in blocks(page))
+
+
+def has_examples(page: Path) -> bool:
+    python = any(block.language == "python" and not block.is_spark for block in blocks(page))
+    return python or bool(commands(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
+def test_a_page_can_be_followed(page: Path, reader: Reader) -> None:
+    assert reader.follow(page) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("page", [page for page in PAGES if is_spark(page)], ids=name_of)
+def test_a_page_with_spark_can_be_followed(page: Path, reader: Reader) -> None:
+    assert reader.follow(page, spark=True) > 0
+
+
+def test_the_guide_has_its_pages() -> None:
+    written = {page.stem for page in GUIDE}
+
+    assert {"events", "channels", "durables", "selectors", "operating"} <= written
+    assert has_examples(README)

@@ -1,0 +1,133 @@
+"""What the pages name exists, and what exists is on the pages."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+import penstock.aio
+from penstock.columns.selectors.parser import parse
+from penstock.core.errors import error_classes
+from penstock.core.messages import Definition, Storage
+from penstock.settings import described, load, variable_of
+from tests.docs.pages import PAGES, ROOT, blocks, name_of, prose
+from tests.docs.reference import (
+    OPERATING,
+    errors_table,
+    remedies_in,
+    settings_table,
+    written,
+)
+
+ADVICE = "run python -m tests.docs.reference"
+
+NOT_OURS = frozenset({"DataFrame"})
+"""Classes the pages name that are other libraries'."""
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_CLASS = re.compile(r"(?:penstock\.)?((?:[A-Z][a-z]+){2,})")
+_OPTION = re.compile(r"(?:listen|limits|storage|log)\.[a-z_]+")
+_VARIABLE = re.compile(r"PENSTOCK_[A-Z_]+")
+_RULES = re.compile(r"SEM ([A-Z][0-9]+[a-z]?(?:, [A-Z][0-9]+[a-z]?)*)")
+
+
+def marked(page: Path) -> Iterator[str]:
+    """Everything in back quotes."""
+    for found in _CODE.finditer(prose(page)):
+        yield found[1]
+
+
+def channel_attributes() -> set[str]:
+    """Names such as ``storage.sync`` are attributes of a channel, not options of the server."""
+    return {f"storage.{name}" for name in Storage.__struct_fields__}
+
+
+def test_the_table_of_settings_is_what_the_server_takes() -> None:
+    assert written(OPERATING, "settings") == settings_table(), ADVICE
+
+
+def test_the_table_of_errors_is_what_the_code_raises() -> None:
+    table = written(OPERATING, "errors")
+    remedies = remedies_in(table)
+
+    assert table == errors_table(remedies), ADVICE
+    assert [code for code in error_classes() if not remedies.get(code)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_error_class_named_exists(page: Path) -> None:
+    named = {found[1] for text in marked(page) if (found := _CLASS.fullmatch(text))}
+    known = {each.__name__ for each in error_classes().values()} | NOT_OURS
+    known |= set(penstock.__all__) | set(penstock.aio.__all__)
+
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_option_named_exists(page: Path) -> None:
+    named = {text for text in marked(page) if _OPTION.fullmatch(text)}
+    known = {path for path, *_ in described()} | channel_attributes()
+
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_variable_named_exists(page: Path) -> None:
+    named = set(_VARIABLE.findall(page.read_text(encoding="utf-8")))
+    known = {variable_of(path) for path, *_ in described()} | {"PENSTOCK_URL"}
+
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_rule_named_exists(page: Path) -> None:
+    rules = tomllib.loads((ROOT / "tests" / "semantics" / "rules.toml").read_text())
+    named = {rule for found in _RULES.findall(prose(page)) for rule in found.split(", ")}
+
+    assert {rule for rule in named if rule not in rules and not sections(rule, rules)} == set()
+
+
+def sections(rule: str, rules: dict[str, object]) -> bool:
+    """Whether a rule is written down in parts: C1 as C1a, C1b, and so on."""
+    return any(known.startswith(rule) and known[len(rule) :].isalpha() for known in rules)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_settings_file_on_a_page_is_taken(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "toml":
+            assert load(block.text) != load(), f"{name_of(page)}:{block.line}"
+
+
+def test_every_channel_attribute_is_explained() -> None:
+    page = (ROOT / "docs" / "guide" / "channels.md").read_text(encoding="utf-8")
+    own = set(Definition.__struct_fields__) - {"storage"}
+
+    assert [
+        name for name in sorted(own | channel_attributes()) if f"| `{name}` |" not in page
+    ] == []
+
+
+def test_the_selectors_shown_as_wrong_are_refused_with_those_words() -> None:
+    page = (ROOT / "docs" / "guide" / "selectors.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("| you wrote | the message says |\n|---|---|\n")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+
+    assert len(rows) >= 6
+    for selector, words in rows:
+        with pytest.raises(penstock.InvalidSelector) as refusal:
+            parse(selector.strip("`"))
+        assert words.partition("…")[0].rstrip(" ,") in str(refusal.value)
+
+
+def test_every_line_of_the_log_is_explained() -> None:
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "penstock").rglob("*.py"))
+    logged = set(re.findall(r"_log\.(?:info|warning|error|exception)\(\s*\"([a-z_.]+)\"", source))
+    page = OPERATING.read_text(encoding="utf-8")
+
+    assert [event for event in sorted(logged) if f"`{event}`" not in page] == []
