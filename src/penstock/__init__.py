@@ -37,7 +37,9 @@ _ERRORS = "penstock.core.errors"
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
+        found = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = found  # the next look finds it without asking here
+        return found
     errors = importlib.import_module(_ERRORS)
     found = getattr(errors, name, None)
     if isinstance(found, type) and issubclass(found, errors.PenstockError):

@@ -13,19 +13,21 @@ from penstock.client.channels import Channel, Channels
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.durables import Durable, Durables, DurableSubscription
 from penstock.client.producer import Producer
-from penstock.client.session import Session
+from penstock.client.session import RECONNECT_TIMEOUT_S, Session
 from penstock.client.subscription import Subscription
 from penstock.client.urls import parse_url
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
 
 
-async def connect(url: str) -> Session:
+async def connect(url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Session:
     """Open a session with the realm at ``url`` (several addresses: fail-over).
 
+    A connection that is lost is made again; when that does not succeed for ``reconnect_timeout``
+    seconds, whoever waits gets ``CannotConnect``.
     Raises ``CannotConnect``, and ``InvalidArgument`` for something that is no URL.
     """
-    session = Session(parse_url(url))
+    session = Session(parse_url(url), reconnect_timeout=reconnect_timeout)
     await session.open()
     return session
 

@@ -8,6 +8,7 @@ import os
 import pkgutil
 import secrets
 import socket
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -18,11 +19,12 @@ from penstock.client.link import Link
 from penstock.client.session import Session as AioSession
 from penstock.client.sync import Session
 from penstock.client.threads import LoopThread
-from penstock.client.urls import Address, RealmUrl
+from penstock.client.urls import SCHEME, Address, RealmUrl
 from penstock.core import channel_types, durables, engines
 from penstock.core.ports import Blobs, Clock, Journal, Registry
 from penstock.core.state import Rules
 from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.logs import configure_unless_done
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.sealing import SealingLimits
@@ -146,11 +148,13 @@ class Realm:
 
         Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
         """
+        configure_unless_done()
         overrides = {path.replace("__", "."): value for path, value in settings.items()}
         self._settings = load(overrides=overrides)
         self._directory = None if directory is None else Path(directory)
         self._loop = LoopThread()
         self._running: RunningRealm | None = None
+        self._sessions: weakref.WeakSet[AioSession] = weakref.WeakSet()
         self._closed = False
         try:
             self._loop.call(self._start())
@@ -172,6 +176,7 @@ class Realm:
         """A session with this realm, in this process."""
         inner = AioSession(RealmUrl((Address("embedded", 0),)), connector=self._connect)
         self._loop.call(inner.open())
+        self._sessions.add(inner)
         return Session(inner, self._loop)
 
     async def _connect(self, make: Callable[[], Link]) -> Link:
@@ -186,7 +191,7 @@ class Realm:
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
         bound = self._loop.call(self._listener.listen(host, port))
-        return f"penstock://{host}:{bound}"
+        return f"{SCHEME}{Address(host, bound)}"
 
     def close(self) -> None:
         """Stop serving; everything acknowledged is on disk."""
@@ -201,6 +206,8 @@ class Realm:
     async def _stop(self) -> None:
         realm = self._running
         assert realm is not None, "it was started"
+        for session in list(self._sessions):
+            await session.close()
         await self._listener.close()
         try:
             await realm.close()

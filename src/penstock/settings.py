@@ -108,8 +108,13 @@ def load(
         raise InvalidArgument(f"settings: {error}") from error
 
 
+def variable_of(path: str) -> str:
+    """The environment variable of an option: ``PENSTOCK_LISTEN_PORT`` for ``listen.port``."""
+    return f"PENSTOCK_{path.upper().replace('.', '_')}"
+
+
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    known = {f"PENSTOCK_{path.upper().replace('.', '_')}": path for path, *_ in described()}
+    known = {variable_of(path): path for path, *_ in described()}
     return [(path, environment[name]) for name, path in known.items() if name in environment]
 
 
@@ -117,6 +122,8 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
     *sections, key = path.split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InvalidArgument(f"settings: {section} is {tree!r}; it has to be a table")
     tree[key] = value
 
 

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.core.errors import Damaged, InvalidArgument
 from penstock.core.ids import Span
-from penstock.storage.segments import (
+from penstock.columns.segments import (
     SegmentImage,
     SegmentIndex,
     SegmentReader,

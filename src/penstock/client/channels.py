@@ -198,12 +198,12 @@ class Channel:
         selector: str = "",
     ) -> pa.Table:
         """Stored events as one table: ``event_id``, ``published``, ``tag``, ``data`` and a column
-        for each property; ``columns`` chooses among them."""
+        for each property ever published here; ``columns`` chooses among them."""
+        schema = ChannelSchema.empty().grown(await self.columns())
         batches = [
             batch.to_arrow()
             async for batch in self.browse(start=start, end=end, selector=selector).batches()
         ]
-        schema = ChannelSchema.empty()
         for batch in batches:
             schema = schema.grown(batch.schema)
         flat = [flatten(schema.conform(batch)) for batch in batches]

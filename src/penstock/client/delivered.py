@@ -48,8 +48,9 @@ class DeliveredBatch(EventBatch):
         batch: pa.RecordBatch,
         redeliveries: Mapping[int, int] | None,
         subscription: DurableSubscription,
+        publishers: Publishers = (),
     ) -> None:
-        super().__init__(batch, redeliveries, DeliveredEvent)
+        super().__init__(batch, redeliveries, DeliveredEvent, publishers)
         self._subscription = subscription
         self.attachment = subscription.attachment
 

@@ -269,7 +269,7 @@ class DurableSubscription:
             for event_id in range(first, end)
         }
         batch = received_batch(message, schema, body)
-        self._inbox.put(DeliveredBatch(batch, counts or None, self))
+        self._inbox.put(DeliveredBatch(batch, counts or None, self, message.publishers))
 
     def finished(self) -> None:
         self._met.set()

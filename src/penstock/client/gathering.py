@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.columns.body import body_of_columns
 from penstock.columns.event import check_priority, check_ttl, event_data
+from penstock.core.errors import InvalidEvent
 
 Properties = Mapping[str, Any]
 
@@ -40,6 +41,38 @@ class Gathered:
             ttls=self.ttls,
             persistents=self.persistents,
             priorities=self.priorities,
+        )
+
+    def weed(self) -> list[InvalidEvent]:
+        """Take out the events that cannot be stored; what is wrong with each."""
+        events = list(
+            zip(
+                self.datas,
+                self.tags,
+                self.properties,
+                self.ttls,
+                self.persistents,
+                self.priorities,
+                strict=True,
+            )
+        )
+        refusals, sound = [], []
+        for event in events:
+            alone = Gathered()
+            alone._fill([event])
+            try:
+                alone.body()
+            except InvalidEvent as refusal:
+                refusals.append(refusal)
+            else:
+                sound.append(event)
+        self._fill(sound)
+        return refusals
+
+    def _fill(self, events: Sequence[tuple[Any, ...]]) -> None:
+        columns = [list(column) for column in zip(*events, strict=True)] or [[] for _ in range(6)]
+        self.datas, self.tags, self.properties, self.ttls, self.persistents, self.priorities = (
+            columns
         )
 
 

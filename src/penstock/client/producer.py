@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.client.gathering import Gathered, Gathering
 from penstock.client.publishing import Publisher
 from penstock.client.session import Session
-from penstock.core.errors import PenstockError, SessionClosed
+from penstock.core.errors import InvalidEvent, PenstockError, SessionClosed
 
 ProducerErrorListener = Callable[[PenstockError, int], None]
 """Called with the refusal and the number of events refused."""
@@ -18,9 +20,9 @@ ProducerErrorListener = Callable[[PenstockError, int], None]
 class Producer:
     """Sends without waiting; :meth:`flush` waits until everything sent so far is safe.
 
-    Events are published in the order sent. Those gathered together are published together:
-    when the realm refuses them, all of them are refused, and ``on_error`` (or else the
-    session's listeners) is told.
+    Events are published in the order sent. One that cannot be stored is left out; those gathered
+    together are published together: when the realm refuses them, all of them are refused. In
+    both cases ``on_error`` (or else the session's listeners) is told.
     """
 
     def __init__(
@@ -97,12 +99,27 @@ class Producer:
         """Publish events that were gathered elsewhere, after those under way."""
         try:
             async with self._order:  # asyncio's lock is fair: first come, first sent
-                ids = await self._publisher.begin([gathered.body()])
+                body = self._body(gathered)
+                if body is None:
+                    return
+                ids = await self._publisher.begin([body])
         except PenstockError as error:
             self._failed(error, gathered.count)
             return
         self._under_way.add(ids)
         ids.add_done_callback(lambda done: self._answered(done, gathered.count))
+
+    def _body(self, gathered: Gathered) -> pa.RecordBatch | None:
+        """The events as columns; those that cannot be stored are reported and left out."""
+        try:
+            return gathered.body()
+        except InvalidEvent:
+            refusals = gathered.weed()
+            for refusal in refusals:
+                self._failed(refusal, 1)
+            if not refusals:
+                raise
+            return gathered.body() if gathered.count else None
 
     def _answered(self, ids: asyncio.Future[range], count: int) -> None:
         self._under_way.discard(ids)

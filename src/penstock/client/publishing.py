@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.client.session import Session
 from penstock.columns.ipc import batch_bytes
-from penstock.core.errors import EventTooLarge
+from penstock.core.errors import EventTooLarge, NoSuchStage
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Published
 from penstock.wire.native.frames import FRAME_BYTES_MAX
@@ -21,6 +21,8 @@ BODY_BYTES_MAX = 8 << 20
 """A larger batch is cut in halves."""
 FRAME_BODIES_MAX = 32 << 20
 """A publish above this is staged in parts, then committed in one step."""
+STAGINGS_MAX = 10
+"""How often the parts of one publish are staged, should the realm restart in between."""
 UNANSWERED_MAX = 128
 """Publishes of one channel under way at a time; fewer than the realm remembers (SEM X3)."""
 
@@ -84,9 +86,16 @@ class Publisher:
     async def _stage(
         self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int
     ) -> asyncio.Future[Any]:
-        stages = await stage(self._session, self._channel, parts, buffers)
-        message = wire.CommitStages(0, self._channel, self._producer, sequence, tuple(stages))
-        return self._session.request(message)
+        attempts = 0
+        while True:
+            stages = await stage(self._session, self._channel, parts, buffers)
+            message = wire.CommitStages(0, self._channel, self._producer, sequence, tuple(stages))
+            answer = self._session.request(message)
+            await asyncio.wait([answer])
+            attempts += 1
+            lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
+            if not lost or attempts == STAGINGS_MAX:
+                return answer  # lost: the realm was restarted in between, and has no parts
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
         return parts_of(body, self._session.event_bytes_max)

@@ -194,9 +194,7 @@ class Session:
         self._link = link
         try:
             link.send(wire.Hello(_client_name(), self.session_id, self._url.user or _user_name()))
-            welcome = await self._greeting
-            if self._welcome is not None and self._welcome.realm != welcome.realm:
-                raise CannotConnect("another realm answers at this address now")
+            welcome = self._recognised(await self._greeting)
         except BaseException:
             self._link = None
             link.abort()
@@ -206,6 +204,11 @@ class Session:
         for pending in self._pending.values():
             self._send(pending)
         self._online.set()
+
+    def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
+        if self._welcome is not None and self._welcome.realm != welcome.realm:
+            raise CannotConnect("another realm answers at this address now")
+        return welcome
 
     async def _stay_connected(self) -> None:
         try:

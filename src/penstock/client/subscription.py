@@ -60,6 +60,7 @@ class Subscription:
         self._inbox: Inbox[EventBatch] = Inbox()
         self._number = 0
         self._is_open = False
+        self._first_id = 0
         self._next_id = 0
         """Where to go on after a reconnect."""
         self._granted = CREDIT_FIRST
@@ -94,6 +95,8 @@ class Subscription:
             Subscribed,
             resend=False,
         )
+        if not self._is_open:
+            self._first_id = answer.first_id
         self._next_id = max(self._next_id, answer.first_id)
         if answer.stop_id is not None:
             self._last_id = answer.stop_id - 1
@@ -150,9 +153,9 @@ class Subscription:
         return self._is_open
 
     @property
-    def position(self) -> int:
-        """No event below this id is still to come; once open, where ``start`` has led."""
-        return self._next_id
+    def first_id(self) -> int:
+        """Where ``start`` has led, once open: no event below this id is delivered."""
+        return self._first_id
 
     async def close(self) -> None:
         """Stop reading."""

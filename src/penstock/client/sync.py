@@ -249,9 +249,9 @@ class Subscription:
         return self._loop.call(self._inner.next_batch(timeout))
 
     @property
-    def position(self) -> int:
-        """No event below this id is still to come; once open, where ``start`` has led."""
-        return self._inner.position
+    def first_id(self) -> int:
+        """Where ``start`` has led, once open: no event below this id is delivered."""
+        return self._inner.first_id
 
     def batches(self) -> Iterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""

@@ -54,6 +54,8 @@ class Producer:
         with self._lock:
             if self._closed:
                 raise SessionClosed("the producer is closed")
+            if not self._loop.is_usable:
+                raise SessionClosed("the session is closed")
             full = self._gathering.add(data, tag, properties, ttl, persistent, priority)
             if full:
                 gathered = self._gathering.take()

@@ -17,7 +17,7 @@ class Address(Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class RealmUrl(Struct, frozen=True):
@@ -41,7 +41,9 @@ def parse_url(url: str) -> RealmUrl:
 
 def _address(text: str, url: str) -> Address:
     if text.startswith("["):  # an IPv6 address
-        host, _, rest = text[1:].partition("]")
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or rest[:1] not in ("", ":"):
+            raise InvalidArgument(f"{text!r} in {url!r}: an IPv6 address looks like [::1]:9000")
         port = rest.removeprefix(":")
     else:
         host, _, port = text.partition(":")

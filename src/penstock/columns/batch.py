@@ -124,7 +124,8 @@ class EventBatch:
         return count
 
     def __iter__(self) -> Iterator[Event]:
-        received, rows = self._event_type.received, self._rows
+        received = self._event_type.received
+        rows = Rows(self._batch, self._rows.publishers, in_order=True)
         if not self._redeliveries:
             for row in range(len(self)):
                 yield received(rows, row)

@@ -33,6 +33,8 @@ from penstock.columns.shapes import (
 )
 from penstock.core.errors import InvalidEvent
 
+_NESTED: Final = ("properties", "headers")
+
 _YEAR_1: Final = -62_135_596_800_000_000
 _YEAR_9999_END: Final = 253_402_300_799_999_999
 
@@ -48,17 +50,19 @@ def check_body(batch: pa.RecordBatch) -> None:
         raise InvalidEvent(
             f"the batch has {batch.num_rows} events; publish at most {BODY_ROWS_MAX} at once"
         )
-    _schemas.of(batch.schema)
+    ruled = _schemas.of(batch.schema)
     try:
         batch.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidEvent(f"the batch is damaged: {error}") from error
     if not batch.num_rows:
         raise InvalidEvent("the batch has no events; publish at least one")
+    if not ruled:
+        return
     # Lists of nulls take no bytes either: a handful of offsets could claim billions of them.
-    elements_max = max(BODY_ROWS_MAX, 8 * batch.nbytes)
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        _check_values(name, column, elements_max)
+    elements_max = max(BODY_ROWS_MAX, 8 * batch.nbytes) if ruled[-1][1] in _NESTED else 0
+    for index, name in ruled:
+        _check_values(name, batch.column(index), elements_max)
 
 
 def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
@@ -71,11 +75,12 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
     elif name == "more":
         for cell in column.drop_null().to_pylist():
             more.decoded(cell)
-    elif name in ("properties", "headers"):
+    elif name in _NESTED:
         _check_nested(name, column, elements_max)
 
 
-def _check_schema(schema: pa.Schema) -> bool:
+def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
+    """The columns whose values have rules of their own: index and name, nested ones last."""
     try:
         for field in schema:
             _check_field(field)
@@ -87,7 +92,21 @@ def _check_schema(schema: pa.Schema) -> bool:
         raise InvalidEvent(
             f"{error.path} has type {error.kind}, which no property has ({PROPERTY_TYPES})"
         ) from None
-    return True
+    ruled = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
+    return tuple(sorted(ruled, key=lambda column: column[1] in _NESTED))
+
+
+def _has_rules(field: pa.Field) -> bool:
+    if field.name in _NESTED:
+        return _holds_ruled(field.type)
+    return field.name in ("data", "ttl", "priority", "more")
+
+
+def _holds_ruled(kind: pa.DataType) -> bool:
+    """Are there lists, whose length is limited, or timestamps, whose years are?"""
+    if pa.types.is_struct(kind):
+        return any(_holds_ruled(field.type) for field in kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_timestamp(kind))
 
 
 _schemas = SchemaMemo(_check_schema)

@@ -20,12 +20,25 @@ Publishers = Sequence[tuple[str, Sequence[tuple[int, int]]]]
 """By publisher (``user@host``): the ids it published; no ids: all of them."""
 
 
+BLOCK_ROWS: Final = 256
+"""Rows converted at once when a batch is read in order."""
+
+_NO_BLOCK: Final[tuple[int, list[Any]]] = (-BLOCK_ROWS, [])
+
+
 class Rows:
-    """Exact access to the events of a batch by row. Columns are looked up once."""
+    """Exact access to the events of a batch by row. Columns are looked up once.
 
-    __slots__ = ("_columns", "_level", "batch", "publishers")
+    Read ``in_order`` from the first to the last row, values are converted a block at a time,
+    which is many times faster; going back is then as fast as without.
+    """
 
-    def __init__(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> None:
+    __slots__ = ("_blocks", "_columns", "_level", "batch", "publishers")
+
+    def __init__(
+        self, batch: pa.RecordBatch, publishers: Publishers = (), *, in_order: bool = False
+    ) -> None:
+        self._blocks: dict[str, tuple[int, list[Any]]] | None = {} if in_order else None
         self.batch = batch
         self.publishers = publishers
         self._columns: dict[str, pa.Array | None] = {}
@@ -33,12 +46,35 @@ class Rows:
 
     def value(self, name: str, row: int) -> Any:
         """The value of a column in a row; None where it is null or the column absent."""
+        if self._blocks is not None:
+            first, values = self._blocks.get(name, _NO_BLOCK)
+            if first <= row < first + len(values):
+                return values[row - first]
+            if row - first < 2 * BLOCK_ROWS and row > first:
+                return self._next_block(name, row)
+        return self._value(name, row)
+
+    def _next_block(self, name: str, row: int) -> Any:
+        assert self._blocks is not None, "read in order"
+        column = self._column(name)
+        if column is None:
+            return None
+        first = row - row % BLOCK_ROWS
+        values: list[Any] = column.slice(first, BLOCK_ROWS).to_pylist()
+        self._blocks[name] = first, values
+        return values[row - first]
+
+    def _value(self, name: str, row: int) -> Any:
+        column = self._column(name)
+        return None if column is None else column[row].as_py()
+
+    def _column(self, name: str) -> pa.Array | None:
         try:
-            column = self._columns[name]
+            return self._columns[name]
         except KeyError:
             index = self.batch.schema.get_field_index(name)
             column = self._columns[name] = self.batch.column(index) if index >= 0 else None
-        return None if column is None else column[row].as_py()
+            return column
 
     def published(self, row: int) -> datetime | None:
         """When the realm took the event, in UTC; None in a body."""

@@ -58,6 +58,10 @@ class Channel:
         """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
         return survival.recorded(self.state, fact)
 
+    def given(self, end: int) -> None:
+        """Ids below ``end`` are in use, whatever the facts so far say."""
+        survival.given(self.state, end)
+
     def recovered(self) -> None:
         """All stored facts are applied."""
         survival.recovered(self.state)

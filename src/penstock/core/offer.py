@@ -68,9 +68,10 @@ def attend(  # noqa: C901  one case a command
 def _demand(state: ChannelState, seat: Seat, count: int) -> None:
     if seat.demand is None:  # a seat events are pushed to demands nothing
         return
-    if count == 0 and seat.demand:  # cancelled: say so, unless it has just been met
-        state.met.append(seat.subscription)
-    seat.demand = count
+    if count:
+        seat.demand = count
+    elif seat.demand:  # cancelled: what is there already goes out first
+        state.cancelled.append(seat.subscription)
     state.dirty = True
 
 
@@ -150,11 +151,14 @@ def offer(state: ChannelState) -> Iterator[Effect]:
         if subscriber.is_finished:
             del state.subscribers[subscriber.subscription]
             yield Finished(subscriber.subscription)
-    met, state.met = state.met, []
-    for subscription in met:
-        yield Finished(subscription)
     for durable in {id(d): d for d, _ in state.seats.values()}.values():
         yield from _offer_durable(state, durable)
+    cancelled, state.cancelled = state.cancelled, []
+    for subscription in cancelled:
+        held = state.seats.get(subscription)
+        if held is not None and held[1].demand:
+            held[1].demand = 0
+            yield Finished(subscription)
 
 
 def _offer_durable(state: ChannelState, durable: Durable) -> Iterator[Effect]:

@@ -51,7 +51,7 @@ class ChannelState:
         self.seats: dict[int, tuple[Durable, Seat]] = {}
         self.event_bytes = 0.0
         """Soft: about how large the larger of the recent events are."""
-        self.met: list[int] = []
+        self.cancelled: list[int] = []
         """Soft: demands cancelled, to be confirmed."""
         self.fresh = IdSet()
         """Soft: acknowledged events to be looked at for removal."""

@@ -52,6 +52,17 @@ def recovered(state: ChannelState) -> None:
             durable.head = max(durable.head, state.next_id)
 
 
+def given(state: ChannelState, end: int) -> None:
+    """Ids below ``end`` were given, and are not again (SEM E4): something is stored under them,
+    though the block that gave them may be damaged (SEM S1)."""
+    lost = end - state.next_id
+    if lost > 0:
+        state.next_id = end
+        if not state.reserved:  # else they were of events in memory
+            state.counters.published += lost
+            state.counters.quarantined += lost
+
+
 def closing(state: ChannelState) -> tuple[StoredFact, ...]:
     """What to store when the realm is closed in order: no id needs to be skipped."""
     return (IdsReserved(state.next_id),) if state.reserved > state.next_id else ()

@@ -254,9 +254,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _may_read(self) -> bool:
-        return (
-            self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
-        )
+        return self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._reads_paused:
@@ -338,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
     def end(self, reason: PenstockError | None) -> None:
         """Say why, and close; a peer that does not take it in time is dropped."""
         transport = self._transport
-        if reason is not None and self._is_open:
+        if reason is not None and transport is not None and not transport.is_closing():
             self.send(wire.Goodbye(reason.code, str(reason)))
         self._is_open = False
         self._flush()
@@ -347,6 +345,17 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
             if transport.get_write_buffer_size():
                 self._loop.call_later(LINGER_S, transport.abort)
+
+    def abort(self) -> None:
+        """Drop the connection: its peer had its time."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits because the peer does not take it."""
+        waiting = sum(map(len, self._out))
+        return waiting + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def forget(self, number: int) -> None:
         self.subscriptions.pop(number, None)

@@ -38,7 +38,7 @@ class NativeListener:
         self.connections: set[Connection] = set()
         self._sessions: dict[str, Connection] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._stopping = False
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""
@@ -55,7 +55,7 @@ class NativeListener:
         check_loopback(host)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port)
+            server = await loop.create_server(lambda: Connection(self), host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -63,7 +63,8 @@ class NativeListener:
                     "another port (--port 0 takes any free one)"
                 ) from error
             raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
-        bound: int = self._server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
         return bound
 
     async def adopt(self, sock: socket.socket) -> None:
@@ -115,14 +116,16 @@ class NativeListener:
     async def close(self) -> None:
         """Take no more connections and tell those there are."""
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.end(RealmStopping("the realm is shutting down"))
         for _ in range(200):
             if not self.connections:
                 break
             await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
         _log.debug("native.closed", left=len(self.connections))
 
 

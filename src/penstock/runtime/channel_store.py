@@ -20,7 +20,7 @@ from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.core.ports import Buffer
-from penstock.storage.segments import SegmentIndex, SegmentReader
+from penstock.columns.segments import SegmentIndex, SegmentReader
 
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""
@@ -119,6 +119,16 @@ class Piece:
         return self.batch.take(pa.array(offsets))
 
 
+def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    """All rows of whole pieces of one schema: far less work than stamping each."""
+    counts = np.array([piece.end - piece.first for piece in pieces])
+    firsts = np.array([piece.first for piece in pieces])
+    total = int(counts.sum())
+    ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
+    return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
+
+
 class Rows:
     """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
 
@@ -179,7 +189,7 @@ class Rows:
 
 
 class SealedFile:
-    __slots__ = ("index", "live", "name", "publishers", "reader")
+    __slots__ = ("index", "is_damaged", "live", "name", "publishers", "reader")
 
     def __init__(self, name: str, index: SegmentIndex, publishers: Publishers = ()) -> None:
         self.publishers = publishers
@@ -187,6 +197,8 @@ class SealedFile:
         self.index = index
         self.live = index.rows
         self.reader: SegmentReader | None = None
+        self.is_damaged = False
+        """Known to fail its checksum: kept, though none of its events is left (SEM S1)."""
 
     @property
     def span(self) -> Span:
@@ -289,8 +301,13 @@ class ChannelStore:
                 self._drop(i, i + 1)
 
     def empty_files(self) -> list[SealedFile]:
-        """Files none of whose events is left, but the newest (SEM S, spindles)."""
-        return [file for file in self.files[:-1] if file.live == 0]
+        """Files none of whose events is left, but the newest (SEM S, spindles) and damaged ones."""
+        return [file for file in self.files[:-1] if file.live == 0 and not file.is_damaged]
+
+    def keep_damaged(self, file: SealedFile, reason: str) -> None:
+        """Somebody should look at this file: it is not deleted (SEM S1)."""
+        file.is_damaged = True
+        self.quarantined.append(reason)
 
     def dropped(self, name: str) -> None:
         self.files = [file for file in self.files if file.name != name]
@@ -304,6 +321,11 @@ class ChannelStore:
     def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[Piece]] | None:
         """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
         start = bisect_right(self._ends, self.sealed_through)
+        if start == len(self.tail):
+            return None
+        rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
+        if rows < rows_max and self.meter.tail_bytes < bytes_max:
+            return None  # asked several times a second: without a look at each piece
         rows = size = 0
         for i in range(start, len(self.tail)):
             piece = self.tail[i]
@@ -432,11 +454,15 @@ def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
     if len(run) < 2:
         merged += run
         return
-    batches = [part.batch for part in run]
-    if any(batch.schema != batches[0].schema for batch in batches):
-        batches = [columns.conform(batch) for batch in batches]
     spans = [span for part in run for span in part.spans]
-    batch = pa.concat_batches(batches)
+    pieces = [part.piece for part in run if part.piece is not None]
+    if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
+        batch = stored_together(pieces)
+    else:
+        batches = [part.batch for part in run]
+        if any(each.schema != batches[0].schema for each in batches):
+            batches = [columns.conform(each) for each in batches]
+        batch = pa.concat_batches(batches)
     merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=_joined(run)))
 
 

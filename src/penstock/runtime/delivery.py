@@ -15,7 +15,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Deliver, Finished, Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
 from penstock.runtime.channel_store import ChannelStore, Damage, Rows
-from penstock.storage.segments import SegmentReader
+from penstock.columns.segments import SegmentReader
 
 _log = structlog.get_logger("penstock.delivery")
 
@@ -119,7 +119,7 @@ class Dispatch:
                 case Deliver(subscription, spans, redeliveries):
                     if spans not in read:
                         read[spans] = await self.read(store, spans)
-                        self._report(number, read[spans][1], quarantiner)
+                        self._report(number, store, read[spans][1], quarantiner)
                     rows, damage = read[spans]
                     if damage.ids:
                         channel.attend(Skip(subscription, damage.ids.spans), self._clock.now_us())
@@ -147,10 +147,13 @@ class Dispatch:
                     continue
                 file.reader = SegmentReader(buffer, file.index, name=file.name)
 
-    def _report(self, number: int, damage: Damage, quarantiner: Quarantiner) -> None:
+    def _report(
+        self, number: int, store: ChannelStore, damage: Damage, quarantiner: Quarantiner
+    ) -> None:
         if damage.ids:
             for reason in damage.reasons:
                 _log.error("events.quarantined", channel=number, reason=reason)
+            store.quarantined += damage.reasons
             quarantiner.quarantine(number, Quarantine(damage.ids.spans))
 
     def _send(

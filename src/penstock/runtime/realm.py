@@ -97,7 +97,9 @@ class RunningRealm:
     ) -> RunningRealm:
         """Recover what is stored and make ready to serve."""
         recovered = await recover(journal, blobs, rules)
-        if not recovered.damage:
+        if recovered.damage:
+            _keep_unknown(recovered)
+        else:
             await _remove_strays(recovered, blobs)
         return cls(
             recovered,
@@ -288,6 +290,15 @@ def _store_closing(group: Group) -> None:
     for number, channel in group.state.channels.items():
         for fact in channel.closing():
             group.realm_fact(number, fact)
+
+
+def _keep_unknown(recovered: Recovered) -> None:
+    """Segments none of whose events are known: what is damaged may be their publish (SEM S1)."""
+    for store in recovered.state.stores.values():
+        for file in store.empty_files():
+            store.keep_damaged(
+                file, f"{file.name} is kept: the journal is damaged and knows none of its events"
+            )
 
 
 async def _remove_strays(recovered: Recovered, blobs: Blobs) -> None:

@@ -33,6 +33,11 @@ class Schemas:
         self._by_bytes[schema] = number
         self._next = max(self._next, number + 1)
 
+    @property
+    def recorded(self) -> list[int]:
+        """The numbers of all schemas in the journal so far."""
+        return sorted(self._by_bytes.values())
+
     def transient(self, schema: pa.Schema) -> int:
         """A number for a schema that is only ever sent."""
         number = self._transient.get(schema)

@@ -7,25 +7,31 @@ readers, Spark among them, can map events without asking the realm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import structlog
 from msgspec import Struct
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import Fenced, StorageFailed
+from penstock.core.errors import Fenced, NameDoesNotExist, StorageFailed
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Blobs, Buffer, Journal
-from penstock.runtime.channel_store import Piece, Publishers, SealedFile
+from penstock.runtime.channel_store import (
+    MERGE_BELOW,
+    Piece,
+    Publishers,
+    SealedFile,
+    stored_together,
+)
 from penstock.runtime.records import Sealed, SegmentDropped, encode_block
 from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Group
-from penstock.storage.segments import SegmentImage, encode_segment, segment_name
+from penstock.columns.segments import SegmentImage, encode_segment, segment_name
 
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -155,7 +161,21 @@ class Sealer:
     async def _drop_empty(self) -> None:
         for number, store in list(self._shard.state.stores.items()):
             for file in store.empty_files():
-                await self._drop(number, file)
+                if reason := await self._damage(file):
+                    store.keep_damaged(file, reason)
+                    _log.error("segment.kept", name=file.name, reason=reason)
+                else:
+                    await self._drop(number, file)
+
+    async def _damage(self, file: SealedFile) -> str:
+        """What is wrong with a file; its events may have left because they were unreadable."""
+        try:
+            data = await self._blobs.get(file.name)
+        except NameDoesNotExist:
+            return ""
+        if await self._offload(lambda: xxh3_64_intdigest(data)) == file.index.checksum:
+            return ""
+        return f"{file.name} fails its checksum; it is kept"
 
     async def _drop(self, number: int, file: SealedFile) -> None:
         fact = SegmentDropped(file.name)
@@ -219,12 +239,25 @@ def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
 
 
 def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
-    batches = []
+    return encode_segment([columns.conform(batch) for batch in _stored(pieces, wanted)])
+
+
+def _stored(pieces: list[Piece], wanted: IdSet) -> Iterator[pa.RecordBatch]:
+    """The rows of ``wanted``; neighbouring small pieces of one schema come as one batch."""
+    run: list[Piece] = []
     for piece in pieces:
-        own = wanted.within(Span(piece.first, piece.end)).spans
-        if own:
-            batches.append(columns.conform(piece.stored(own)))
-    return encode_segment(batches)
+        whole = Span(piece.first, piece.end)
+        own = wanted.within(whole).spans
+        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and piece.number == run[0].number):
+            yield stored_together(run)
+            run = []
+        if joins:
+            run.append(piece)
+        elif own:
+            yield piece.stored(own)
+    if run:
+        yield stored_together(run)
 
 
 def _summed(chunks: list[Buffer]) -> list[Buffer]:

@@ -129,6 +129,9 @@ class Shard:
             _log.error("journal.failed", reason=str(failure))
             self._refuse_waiting(failure)
             raise
+        except Exception:
+            _log.exception("shard.broken")  # whoever waits is told that the realm is closed
+            raise
         finally:
             if self._failed is None:
                 self._failed = RealmStopping("the realm is closed")

@@ -43,7 +43,7 @@ class Stages:
             raise MemoryLimit(
                 f"{size} bytes to be staged, {self._bytes_max - self.size} of "
                 f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
-                "the setting limits.stage_bytes_max"
+                "the setting limits.stage_bytes"
             )
         self._by_id[stage] = _Stage(number, bodies, size, self._clock.now_us())
         self.size += size

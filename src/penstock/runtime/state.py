@@ -28,7 +28,7 @@ from penstock.runtime.records import (
     SegmentDropped,
 )
 from penstock.runtime.schemas import Schemas
-from penstock.storage.segments import SegmentIndex
+from penstock.columns.segments import SegmentIndex
 
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 
@@ -134,6 +134,7 @@ class RealmState:
             else None
         )
         channel, store = self.channels[number], self.stores[number]
+        channel.given(fact.through)
         if file is not None:
             store.columns = store.columns.grown(schema_from(file.index.schema))
             file.live = len(channel.state.stored.within(file.span))
@@ -143,7 +144,6 @@ class RealmState:
         """The shortest records that lead to this state after a restart, and their bodies."""
         records = [Record(0, RealmFacts(self.directory.next_number))]
         bodies: list[Buffer] = []
-        schemas_used: set[int] = set()
         of_channels: list[Record] = []
         kept_bodies: list[Buffer] = []
         for number, channel in self.channels.items():
@@ -167,8 +167,8 @@ class RealmState:
                     ref = BodyRef(piece.number, len(body), rows, piece.publisher)
                     of_channels.append(Record(number, fact, (ref,)))
                     kept_bodies.append(body)
-                    schemas_used.add(piece.number)
-        for schema in sorted(schemas_used):
+        # All of them: blocks after this snapshot name schemas that were recorded before it.
+        for schema in self.schemas.recorded:
             encoded = self.schemas.bytes_of(schema)
             records.append(Record(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)

@@ -19,6 +19,8 @@ from penstock.core.ports import Buffer
 
 _VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 """Buffers one ``pwritev`` takes."""
+_JOIN_BELOW = 32 << 10
+"""Fewer bytes than this are written as one buffer: copying them costs less than the vector."""
 
 
 class LockHeld(Exception):
@@ -105,7 +107,10 @@ class RealDisk:
         os.close(file)
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
-        queue = [view for chunk in chunks if (view := memoryview(chunk).cast("B")).nbytes]
+        views = [memoryview(chunk) for chunk in chunks]
+        if len(views) > 1 and sum(view.nbytes for view in views) < _JOIN_BELOW:
+            views = [memoryview(b"".join(views))]
+        queue = [whole for view in views if (whole := view.cast("B")).nbytes]
         start = 0
         while start < len(queue):
             written = os.pwritev(file, queue[start : start + _VECTORS_MAX], offset)

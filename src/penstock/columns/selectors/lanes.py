@@ -41,7 +41,8 @@ class Lane(NamedTuple):
 
 Value = tuple[Lane, ...]
 
-UNKNOWN: Final[Column] = pa.scalar(None, pa.bool_())
+UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
+"""Not by ``pa.scalar``: its first call imports pandas wherever that is installed."""
 
 
 def value_of(columns: list[Column]) -> Value:

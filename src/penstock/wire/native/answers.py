@@ -96,7 +96,7 @@ class SealedPart(Struct, frozen=True):
     size: int
     spans: Spans
     index: bytes
-    """The file's index (``storage.segments.SegmentIndex``), msgpack."""
+    """The file's index (``columns.segments.SegmentIndex``), msgpack."""
 
 
 class Location(Struct, frozen=True):

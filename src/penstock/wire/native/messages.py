@@ -317,6 +317,10 @@ _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(From
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
 
 
+_NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are none; the last one for nesting without end."""
+
+
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
@@ -325,7 +329,7 @@ def decode_from_client(header: memoryview) -> FromClient:
     """Raises ``RemoteProtocolViolation`` for anything that is no client message."""
     try:
         return _from_client.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
 
 
@@ -333,5 +337,5 @@ def decode_from_server(header: memoryview) -> FromServer:
     """Raises ``RemoteProtocolViolation`` for anything that is no server message."""
     try:
         return _from_server.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"a header that is no server message: {error}") from error

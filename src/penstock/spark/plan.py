@@ -1,0 +1,256 @@
+"""Which task reads what: a range of events, cut into partitions of about the same size.
+
+Events that are sealed are read from their files, where a task can reach these; all others come
+over the wire. A partition is a range of ids, and partitions are in id order, so that the order
+of events is that of partition and row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from pyspark.sql.datasource import InputPartition
+
+from penstock.core.ids import Span
+from penstock.wire.native.answers import Location, SealedPart
+
+PARTITION_EVENTS_MIN: Final = 50_000
+"""Fewer are not worth a task of their own, unless ``minPartitions`` says so."""
+PARTITION_BYTES_MAX: Final = 128 << 20
+WIRE_EVENTS_MAX: Final = 16_384
+"""Events that are cut no further, as record batches of sealed files are."""
+
+Spans = tuple[Span, ...]
+
+
+class SealedBatch(Struct, frozen=True, array_like=True):
+    """One record batch of a sealed file, as the file's index tells."""
+
+    first_id: int
+    end_id: int
+    rows: int
+    offset: int
+    length: int
+    checksum: int
+
+    @property
+    def span(self) -> Span:
+        return Span(self.first_id, self.end_id)
+
+
+class SealedIndex(Struct, frozen=True, array_like=True):
+    """What the realm knows about a sealed file."""
+
+    first_id: int
+    end_id: int
+    rows: int
+    size: int
+    checksum: int
+    schema: bytes
+    batches: tuple[SealedBatch, ...]
+
+
+class FileRows(Struct, frozen=True):
+    """Events to be read from a sealed file."""
+
+    path: str
+    size: int
+    """Bytes the file has, if it is still the one that is meant."""
+    schema: bytes
+    batches: tuple[SealedBatch, ...]
+    spans: Spans
+    """The events wanted; others in these batches are removed, or another task's."""
+
+
+class WireRows(Struct, frozen=True):
+    """Events to be asked for: all that are stored in a range."""
+
+    span: Span
+
+
+@dataclass(frozen=True)
+class EventRange(InputPartition):
+    """What one task reads, in id order."""
+
+    parts: tuple[FileRows | WireRows, ...]
+    stored: bytes
+    """The channel's schema, at least as new as these events."""
+    epoch: str
+    """Of the channel the ids belong to."""
+    now_us: int
+    """The time for selectors."""
+
+    @property
+    def span(self) -> Span:
+        spans = [
+            span
+            for part in self.parts
+            for span in (part.spans if isinstance(part, FileRows) else (part.span,))
+        ]
+        return Span(spans[0].first, spans[-1].end)
+
+
+class _Unit(Struct, frozen=True):
+    """Events that lie together: of one record batch, or of one place in the tail."""
+
+    spans: Spans
+    rows: int
+    size: int
+    """Bytes, as far as they are known."""
+    file: SealedPart | None = None
+    index: SealedIndex | None = None
+    batch: SealedBatch | None = None
+
+
+def partitions(
+    location: Location, *, parts_min: int | None, access: str = "auto"
+) -> list[tuple[FileRows | WireRows, ...]]:
+    """The parts of each partition.
+
+    ``parts_min`` partitions at least, as far as there are events; None: as many as the machine
+    has cores, where there is enough to read. ``access`` is ``remote`` to read no file.
+    """
+    units = _units(location, access)
+    rows = sum(unit.rows for unit in units)
+    size = sum(unit.size for unit in units)
+    if parts_min is None:
+        parts_min = min(os.cpu_count() or 1, rows // PARTITION_EVENTS_MIN)
+    wanted = max(parts_min, size // PARTITION_BYTES_MAX + 1, 1)
+    rows_max = -(-rows // wanted)
+    return [_parts(run) for run in _runs(units, rows_max)]
+
+
+# --- what there is ------------------------------------------------------------------------
+
+
+def _units(location: Location, access: str) -> list[_Unit]:
+    """All events of the location in small portions, in id order."""
+    found: list[_Unit] = []
+    over_the_wire: list[Span] = list(location.tail)
+    for part in location.sealed:
+        around = Span(part.spans[0].first, part.spans[-1].end)
+        # Events kept in memory among those of the file: the realm puts them in order.
+        mixed = any(span.clipped(around).size for span in location.tail)
+        if access == "remote" or not part.path or mixed:
+            over_the_wire += part.spans
+        else:
+            found += _of_file(part)
+    found += _of_wire(sorted(over_the_wire), found)
+    return sorted(found, key=lambda unit: unit.spans[0])
+
+
+def _of_file(part: SealedPart) -> Iterator[_Unit]:
+    index = msgspec.msgpack.decode(part.index, type=SealedIndex)
+    at = 0
+    for batch in index.batches:
+        while at < len(part.spans) and part.spans[at].end <= batch.first_id:
+            at += 1
+        spans = []
+        for span in part.spans[at:]:
+            if span.first >= batch.end_id:
+                break
+            spans.append(span.clipped(batch.span))
+        if spans:
+            rows = sum(span.size for span in spans)
+            yield _Unit(tuple(spans), rows, batch.length * rows // batch.rows, part, index, batch)
+
+
+def _of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_Unit]:
+    """Ranges to ask for: neighbours together, unless a file's events lie between them."""
+    borders = sorted(unit.spans[0].first for unit in files)
+    at = 0
+    run: list[Span] = []
+    rows = 0
+    for span in _cut(spans):
+        while at < len(borders) and run and borders[at] < run[-1].end:
+            at += 1
+        between = bool(run) and at < len(borders) and borders[at] < span.first
+        if run and (between or rows + span.size > WIRE_EVENTS_MAX):
+            yield _Unit(tuple(run), rows, 0)
+            run, rows = [], 0
+        run.append(span)
+        rows += span.size
+    if run:
+        yield _Unit(tuple(run), rows, 0)
+
+
+def _cut(spans: Iterable[Span]) -> Iterator[Span]:
+    for span in spans:
+        for first in range(span.first, span.end, WIRE_EVENTS_MAX):
+            yield Span(first, min(span.end, first + WIRE_EVENTS_MAX))
+
+
+# --- who reads it -------------------------------------------------------------------------
+
+
+def _runs(units: list[_Unit], rows_max: int) -> Iterator[list[_Unit]]:
+    """Portions of up to ``rows_max`` events, cut inside a unit where one does not fit."""
+    run: list[_Unit] = []
+    room = rows_max
+    for whole in units:
+        unit: _Unit | None = whole
+        while unit is not None:
+            head, unit = _split(unit, room)
+            run.append(head)
+            room -= head.rows
+            if not room:
+                yield run
+                run, room = [], rows_max
+    if run:
+        yield run
+
+
+def _split(unit: _Unit, rows: int) -> tuple[_Unit, _Unit | None]:
+    """The first ``rows`` events of a unit, and the rest."""
+    if unit.rows <= rows:
+        return unit, None
+    head: list[Span] = []
+    left = rows
+    for number, span in enumerate(unit.spans):
+        if span.size > left:
+            rest = (Span(span.first + left, span.end), *unit.spans[number + 1 :])
+            if left:
+                head.append(Span(span.first, span.first + left))
+            size = unit.size * rows // unit.rows
+            return (
+                _of_unit(unit, tuple(head), rows, size),
+                _of_unit(unit, rest, unit.rows - rows, unit.size - size),
+            )
+        head.append(span)
+        left -= span.size
+    raise AssertionError("a unit has as many events as its spans")
+
+
+def _of_unit(unit: _Unit, spans: Spans, rows: int, size: int) -> _Unit:
+    return msgspec.structs.replace(unit, spans=spans, rows=rows, size=size)
+
+
+def _parts(run: list[_Unit]) -> tuple[FileRows | WireRows, ...]:
+    """Units as a task reads them: those of one file together, ranges on the wire joined."""
+    parts: list[FileRows | WireRows] = []
+    group: list[_Unit] = []
+    for unit in run:
+        if group and unit.file is not group[-1].file:
+            parts.append(_part(group))
+            group = []
+        group.append(unit)
+    parts.append(_part(group))
+    return tuple(parts)
+
+
+def _part(group: list[_Unit]) -> FileRows | WireRows:
+    first = group[0]
+    if first.file is None or first.index is None:
+        return WireRows(Span(first.spans[0].first, group[-1].spans[-1].end))
+    return FileRows(
+        first.file.path,
+        first.file.size,
+        first.index.schema,
+        tuple(unit.batch for unit in group if unit.batch is not None),
+        tuple(span for unit in group for span in unit.spans),
+    )

@@ -1,0 +1,79 @@
+"""Reading events from the realm's sealed files, without the realm.
+
+A file is mapped, not copied: what Spark is handed are slices of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from penstock.columns.ipc import batch_from, schema_from
+from penstock.core.errors import Damaged
+from penstock.core.ids import Span
+from penstock.spark.plan import FileRows, SealedBatch, Spans
+
+Mask = npt.NDArray[np.bool_]
+
+
+def is_here(part: FileRows) -> bool:
+    """Whether this machine has the file, and it is the one that is meant."""
+    try:
+        return Path(part.path).stat().st_size == part.size
+    except OSError:
+        return False
+
+
+def stored_batches(part: FileRows) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
+    """The record batches of a file as they are stored, which of their rows are wanted (None:
+    all), and the ids those have.
+
+    Raises ``Damaged`` for a batch that fails its checksum, ``OSError`` for a file that is gone.
+    """
+    schema = schema_from(part.schema)
+    with pa.memory_map(part.path) as file:
+        buffer = file.read_buffer()
+    at = 0
+    for place in part.batches:
+        spans = []
+        while at < len(part.spans) and part.spans[at].first < place.end_id:
+            spans.append(part.spans[at].clipped(place.span))
+            at += 1
+        wanted = Span(spans[0].first, spans[-1].end)
+        batch, mask = _wanted(_verified(buffer, place, schema, part.path), place, tuple(spans))
+        yield batch, mask, wanted
+
+
+def _verified(
+    buffer: pa.Buffer, place: SealedBatch, schema: pa.Schema, path: str
+) -> pa.RecordBatch:
+    message = buffer.slice(place.offset, place.length)
+    if xxh3_64_intdigest(message) != place.checksum:
+        raise Damaged(
+            f"{path}: events {place.first_id}-{place.end_id - 1}: bytes {place.offset}-"
+            f"{place.offset + place.length} fail their checksum"
+        )
+    return batch_from(message, schema)
+
+
+def _wanted(
+    batch: pa.RecordBatch, place: SealedBatch, spans: Spans
+) -> tuple[pa.RecordBatch, Mask | None]:
+    if sum(span.size for span in spans) == place.rows:
+        return batch, None
+    edges = np.array(spans, dtype=np.int64).reshape(-1)
+    if place.end_id - place.first_id == place.rows:  # ids are positions
+        edges -= place.first_id
+    else:
+        edges = np.searchsorted(batch.column(0).to_numpy(), edges)
+    if len(spans) == 1:
+        return batch.slice(int(edges[0]), int(edges[1] - edges[0])), None
+    changes = np.zeros(batch.num_rows + 1, dtype=np.int8)
+    np.add.at(changes, edges[0::2], 1)
+    np.add.at(changes, edges[1::2], -1)
+    return batch, np.cumsum(changes[:-1], dtype=np.int8).astype(np.bool_)

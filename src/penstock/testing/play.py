@@ -1,0 +1,138 @@
+"""Drive one channel by hand: no loop, no store, and a clock that moves when told."""
+
+from __future__ import annotations
+
+from penstock.core.channel import Channel
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import (
+    Command,
+    Deliver,
+    Digest,
+    Effect,
+    Finished,
+    Publish,
+    Restored,
+    StoredFact,
+    Sweep,
+)
+from penstock.core.state import Rules
+
+
+class Play:
+    """A channel and the facts it recorded, in the order a shard would have stored them."""
+
+    def __init__(self, channel: Channel, *, now_us: int = 1_700_000_000_000_000) -> None:
+        self.channel = channel
+        self.now_us = now_us
+        self.definition = channel.state.definition
+        """As the channel was created."""
+        self.recorded: list[StoredFact] = []
+        """What a restart would find."""
+        self.answer: Span | int | None = None
+        """What the last command was answered with."""
+
+    @property
+    def rules(self) -> Rules:
+        return self.channel.state.rules
+
+    def wait(self, ms: int) -> None:
+        """Let time pass; nothing else happens."""
+        self.now_us += ms * 1_000
+
+    def do(self, command: Command) -> list[Effect]:
+        """Give ``command`` as a group of its own: sweep, decide, apply, attend, sweep, offer.
+
+        Raises ``Refused``; what was swept before stays swept.
+        """
+        self.sweep()
+        self.answer = self._decide(command)
+        self.sweep()
+        return self.offers()
+
+    def sweep(self) -> None:
+        """Remove what is due, as a shard does before and after each group."""
+        if self.channel.needs_sweep(self.now_us):
+            self._decide(Sweep())
+
+    def offers(self) -> list[Effect]:
+        """All that is to be done now, round after round until nothing is left."""
+        effects: list[Effect] = []
+        while self.channel.has_offers:
+            effects += self.channel.offer()
+        return effects
+
+    def restart(self) -> None:
+        """Lose what was not recorded: a new channel from the recorded facts."""
+        self._rebuild()
+
+    def restart_from_snapshot(self) -> None:
+        """The same, from a snapshot taken now; later facts are replayed after it."""
+        snapshot = self.channel.snapshot()
+        assert isinstance(snapshot, Restored), "a snapshot is one fact"
+        self.recorded = [snapshot]
+        self._rebuild()
+
+    def snapshot(self) -> None:
+        """Let a snapshot stand for all facts so far, and go on."""
+        self.recorded = [self.channel.snapshot()]
+
+    def close(self) -> None:
+        """End in order, then start again."""
+        for fact in self.channel.closing():
+            self.recorded.append(fact)
+            self.channel.apply(fact)
+        self._rebuild()
+
+    def _decide(self, command: Command) -> Span | int | None:
+        decided = self.channel.decide(command, self.now_us)
+        for fact in decided.facts:
+            recorded = self.channel.recorded(fact)
+            if recorded is not None:
+                self.recorded.append(recorded)
+            self.channel.apply(fact)
+        self.channel.attend(command, self.now_us)
+        return decided.answer
+
+    def _rebuild(self) -> None:
+        self.channel = Channel(self.channel.state.name, self.definition, self.rules)
+        for fact in self.recorded:
+            self.channel.apply(fact)
+        self.channel.recovered()
+
+
+def publish(count: int = 1, **more: object) -> Publish:
+    """A publish of ``count`` small events; ``more`` are fields of its digest."""
+    digest = Digest(count=count, size=100 * count, largest=100, **more)  # type: ignore[arg-type]  # named by the caller
+    return Publish(digest)
+
+
+def span(first: int, last: int | None = None) -> Span:
+    """The ids from ``first`` through ``last``, as people count."""
+    return Span(first, (first if last is None else last) + 1)
+
+
+def delivered(effects: list[Effect]) -> dict[int, list[int]]:
+    """By subscription: the ids delivered, in order."""
+    found: dict[int, list[int]] = {}
+    for effect in effects:
+        if isinstance(effect, Deliver):
+            found.setdefault(effect.subscription, []).extend(
+                event_id for part in effect.spans for event_id in range(*part)
+            )
+    return found
+
+
+def redelivered(effects: list[Effect]) -> dict[int, int]:
+    """By id: its redelivery count, for the events delivered with one."""
+    return {
+        event_id: count
+        for effect in effects
+        if isinstance(effect, Deliver)
+        for count, spans in effect.redeliveries
+        for event_id in IdSet(spans)
+    }
+
+
+def finished(effects: list[Effect]) -> list[int]:
+    """The subscriptions told that a browse is at its end or a demand met."""
+    return [effect.subscription for effect in effects if isinstance(effect, Finished)]

@@ -1,0 +1,119 @@
+"""A relay in front of a realm: a network that can be cut, held up and closed, for tests.
+
+::
+
+    with Relay(realm.listen()) as relay, penstock.connect(relay.url) as session:
+        relay.cut()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+
+from penstock.client.urls import parse_url
+
+_PIECE_BYTES = 64 << 10
+
+
+class Relay:
+    """Passes bytes both ways between clients and one realm."""
+
+    def __init__(self, url: str) -> None:
+        self.target = url
+        """Where new connections lead."""
+        self._door_is_open = True
+        self._answers = threading.Event()
+        self._answers.set()
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._start(self._accept)
+
+    @property
+    def url(self) -> str:
+        """For clients to connect to."""
+        return f"penstock://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def hold_answers(self) -> None:
+        """Nothing from the realm reaches a client any more; the other way stays open."""
+        self._answers.clear()
+
+    def release_answers(self) -> None:
+        self._answers.set()
+
+    def close_door(self) -> None:
+        """New connections are closed at once."""
+        self._door_is_open = False
+
+    def open_door(self) -> None:
+        self._door_is_open = True
+
+    def cut(self) -> None:
+        """End every connection now; what is under way is lost."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            _end(each)
+
+    def close(self) -> None:
+        _end(self._listener)
+        self.cut()
+        self._answers.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, work: object, *arguments: object) -> None:
+        assert callable(work), "a function"
+        thread = threading.Thread(target=work, args=arguments, name="relay", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._door_is_open:
+                _end(client)
+                continue
+            address = parse_url(self.target).addresses[0]
+            try:
+                realm = socket.create_connection((address.host, address.port))
+            except OSError:
+                _end(client)
+                continue
+            with self._lock:
+                self._sockets += (client, realm)
+            self._start(self._pump, client, realm, False)
+            self._start(self._pump, realm, client, True)
+
+    def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(_PIECE_BYTES):
+                if answers:
+                    self._answers.wait()
+                sink.sendall(piece)
+        _end(source)
+        _end(sink)
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _end(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)  # wakes who waits on it
+    each.close()

@@ -1,0 +1,28 @@
+"""A realm in this process, reached the two ways there are: embedded and over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.client.sync import Channel, Session
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm() as realm:
+        yield realm
+
+
+@pytest.fixture(params=["embedded", "tcp"])
+def session(realm: penstock.Realm, request: pytest.FixtureRequest) -> Iterator[Session]:
+    opened = realm.connect() if request.param == "embedded" else penstock.connect(realm.listen())
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def orders(session: Session) -> Channel:
+    return session.channels.create("orders")

@@ -1,0 +1,343 @@
+"""Durables over a session: kinds, seats, settlement, handlers, fetches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import penstock
+from penstock.client.sync import Channel, Session
+from penstock.client.sync_delivered import DeliveredEvent
+
+
+def ids(events: Iterable[penstock.Event]) -> list[int | None]:
+    return [event.event_id for event in events]
+
+
+@pytest.fixture
+def ten(orders: Channel) -> Channel:
+    orders.publish_many([penstock.Event(properties={"n": n}) for n in range(10)])
+    return orders
+
+
+@pytest.mark.spec("D1", "D2")
+def test_durables_are_made_listed_found_and_deleted(orders: Channel) -> None:
+    orders.durables.create("b", type="exclusive")
+    orders.durables.create("a", selector="n > 5")
+
+    assert [(d.name, d.type, d.selector) for d in orders.durables.list()] == [
+        ("a", "shared", "n > 5"),
+        ("b", "exclusive", ""),
+    ]
+    assert orders.durables.get("a").info().outstanding == 0
+
+    orders.durables.delete("a")
+
+    assert [d.name for d in orders.durables.list()] == ["b"]
+    with pytest.raises(penstock.NameDoesNotExist, match="a"):
+        orders.durables.get("a")
+    with pytest.raises(penstock.NameDoesNotExist, match="a"):
+        orders.durables.delete("a")
+    with pytest.raises(penstock.NameAlreadyBound, match="b"):
+        orders.durables.create("b")
+
+
+@pytest.mark.spec("D3")
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"strict_order": True}, "no durable attribute strict_order; there are type, start"),
+        ({"order_by": "sku", "max_deliveries": 5}, "max_deliveries, order_by"),
+        ({"type": "blue"}, "blue"),
+        ({"type": "exclusive", "selector": "n > 5"}, "exclusive"),
+        ({"start": "soon"}, "start is 'soon'"),
+    ],
+)
+def test_an_attribute_that_cannot_be_is_refused(
+    orders: Channel, attributes: dict[str, object], says: str
+) -> None:
+    with pytest.raises(penstock.PenstockError, match=says):
+        orders.durables.create("d", **attributes)  # type: ignore[arg-type]  # that is the point
+
+    assert orders.durables.list() == []
+
+
+@pytest.mark.spec("D5", "D9")
+def test_a_window_bounds_what_is_unsettled(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with durable.subscribe(window=3, timeout=0.2) as subscription:
+        first = subscription.next_batch(30)
+        assert first is not None
+        assert ids(first) == [0, 1, 2]
+        assert subscription.next_batch() is None
+        assert durable.info().pending == 3
+
+        first[0].ack()
+        first[1].rollback()
+
+        second = [subscription.next_batch(30), subscription.next_batch(0.2)]
+        assert {e.event_id for batch in second if batch is not None for e in batch} == {1, 3}
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+@pytest.mark.parametrize("window", [0, -1, 1 << 40])
+def test_a_window_that_cannot_be_is_refused(orders: Channel, kind: str, window: int) -> None:
+    durable = orders.durables.create("d", type=kind)
+
+    with pytest.raises(penstock.InvalidArgument, match="window"):
+        durable.subscribe(window=window).open()
+
+
+@pytest.mark.spec("D9")
+def test_a_window_and_auto_ack_exclude_each_other(orders: Channel) -> None:
+    durable = orders.durables.create("d")
+
+    with pytest.raises(penstock.InvalidArgument, match="leave out one of the two"):
+        durable.subscribe(window=3, auto_ack=True)
+
+
+@pytest.mark.spec("D14")
+def test_an_exclusive_durable_takes_one_session(realm: penstock.Realm, ten: Channel) -> None:
+    durable = ten.durables.create("d", type="exclusive")
+    with realm.connect() as other:
+        theirs = other.channels.get("orders").durables.get("d")
+        with durable.subscribe(), pytest.raises(penstock.DurableInUse):
+            theirs.subscribe().open()
+
+        with theirs.subscribe(timeout=5) as subscription:
+            assert ids(subscription.next_batch() or [])[0] == 0
+
+
+@pytest.mark.spec("D7", "D13")
+def test_what_a_worker_leaves_unsettled_goes_to_the_next_counted(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with durable.subscribe(window=4) as subscription:
+        batch = subscription.next_batch(30)
+        assert batch is not None
+        batch[0].ack()
+
+    with durable.subscribe(window=20, timeout=0.2) as subscription:
+        again = list(subscription)
+
+    assert [(e.event_id, e.redelivery_count) for e in again[:3]] == [(1, 1), (2, 1), (3, 1)]
+    assert ids(again) == list(range(1, 10))
+    assert (again[0].redelivered, again[-1].redelivered) == (True, False)
+
+
+@pytest.mark.spec("E9")
+def test_a_rolled_back_event_returns_with_its_count(ten: Channel) -> None:
+    durable = ten.durables.create("d", selector="n = 0")
+    counts = []
+    with durable.subscribe(window=1, timeout=5) as subscription:
+        for event in subscription:
+            counts.append(event.redelivery_count)
+            if event.redelivery_count == 3:
+                event.ack()
+                break
+            event.rollback()
+
+    assert counts == [0, 1, 2, 3]
+    assert durable.info().outstanding == 0
+
+
+def test_ack_previous_covers_what_the_subscription_holds(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with durable.subscribe(window=10) as subscription:
+        batch = subscription.next_batch(30)
+        assert batch is not None
+        batch[6].ack(previous=True)
+        subscription.flush()
+
+        assert durable.info().outstanding == 3
+
+
+def test_an_exclusive_ack_covers_everything_before(ten: Channel) -> None:
+    durable = ten.durables.create("d", type="exclusive")
+    with durable.subscribe() as subscription:
+        batch = subscription.next_batch(30)
+        assert batch is not None
+        batch[6].ack()
+
+    assert durable.info().outstanding == 3
+
+
+@pytest.mark.spec("D15")
+def test_only_the_receiver_may_settle_and_a_second_ack_changes_nothing(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with durable.subscribe(window=3) as mine, durable.subscribe(window=3) as theirs:
+        own, other = mine.next_batch(30), theirs.next_batch(30)
+        assert own is not None
+        assert other is not None
+        with pytest.raises(penstock.IllegalState, match="only its receiver may settle it"):
+            mine.ack(other.event_ids.tolist())
+
+        mine.ack(own.event_ids.tolist())
+        mine.ack(own.event_ids.tolist())
+        other.rollback()
+
+    assert durable.info().outstanding == 10 - len(own)
+
+
+@pytest.mark.spec("D8")
+def test_two_workers_share_and_nothing_is_settled_twice(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+
+    def work() -> list[int | None]:
+        with durable.subscribe(window=1, timeout=0.5) as subscription:
+            seen = []
+            for event in subscription:
+                seen.append(event.event_id)
+                event.ack()
+            return seen
+
+    with ThreadPoolExecutor(2) as pool:
+        seen = [future.result(60) for future in [pool.submit(work), pool.submit(work)]]
+
+    assert len(seen[0]) + len(seen[1]) == 10
+    assert {*seen[0], *seen[1]} == set(range(10))
+    assert durable.info().outstanding == 0
+
+
+@pytest.mark.spec("D5")
+def test_a_handler_acknowledges_by_returning_and_may_use_the_session(
+    session: Session, ten: Channel
+) -> None:
+    results = session.channels.create("results")
+    durable = ten.durables.create("d", selector="n < 5")
+    done = threading.Event()
+
+    def handle(event: DeliveredEvent) -> None:
+        if results.publish(event.data, properties=event.properties) == 4:
+            done.set()
+
+    with durable.subscribe(handle, auto_ack=True) as subscription:
+        assert done.wait(30)
+        while durable.info().outstanding:
+            subscription.flush()
+
+    assert results.read()["n"].to_pylist() == list(range(5))
+
+
+@pytest.mark.spec("D5")
+def test_a_handler_that_fails_gives_the_event_back_and_is_reported(
+    session: Session, ten: Channel
+) -> None:
+    durable = ten.durables.create("d", selector="n = 3")
+    counts: list[int] = []
+    reports: list[penstock.PenstockError] = []
+    session.on_error(reports.append)
+    done = threading.Event()
+
+    def handle(event: DeliveredEvent) -> None:
+        counts.append(event.redelivery_count)
+        if len(counts) < 3:
+            raise ValueError("not today")
+        event.ack()
+        done.set()
+
+    with durable.subscribe(handle):
+        assert done.wait(30)
+
+    assert counts == [0, 1, 2]
+    assert [str(report) for report in reports] == [
+        "the handler failed on event 3: ValueError('not today')"
+    ] * 2
+    assert durable.info().outstanding == 0
+
+
+@pytest.mark.spec("D5")
+def test_a_fetch_gives_what_comes_in_time(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+
+    first, second = durable.fetch(4), durable.fetch(50, timeout=0.1)
+    for event in first + second:
+        event.ack()
+    durable.flush()
+
+    assert (ids(first), ids(second)) == ([0, 1, 2, 3], [4, 5, 6, 7, 8, 9])
+    assert durable.fetch(1, timeout=0.1) == []
+    assert durable.info().outstanding == 0
+    with pytest.raises(penstock.InvalidArgument, match="ask for 1 event or more"):
+        durable.fetch(0)
+
+
+def test_a_fetch_waits_for_what_is_published_meanwhile(orders: Channel) -> None:
+    durable = orders.durables.create("d")
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(durable.fetch, 2, 30)
+        orders.publish(b"a")
+        orders.publish(b"b")
+
+        assert [event.data for event in fetched.result(30)] == [b"a", b"b"]
+
+
+def test_threads_that_fetch_from_one_handle_take_turns(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with ThreadPoolExecutor(5) as pool:
+        fetched = list(pool.map(lambda _: durable.fetch(2, 5), range(5)))
+
+    assert sorted(map(len, fetched)) == [2] * 5
+    assert {event.event_id for part in fetched for event in part} == set(range(10))
+    assert len(durable.info().clients) == 1
+
+
+def test_closing_a_handle_leaves_the_seat_of_its_fetches(ten: Channel) -> None:
+    durable = ten.durables.create("d", type="exclusive")
+    durable.fetch(3)
+    assert len(durable.info().clients) == 1
+
+    durable.close()
+
+    assert durable.info().clients == ()
+    assert ids(durable.fetch(3)) == [0, 1, 2]
+
+
+@pytest.mark.spec("D16", "D17")
+def test_a_browse_of_a_durable_shows_what_is_outstanding_and_changes_nothing(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with durable.subscribe(window=4) as subscription:
+        batch = subscription.next_batch(30)
+        assert batch is not None
+        batch[1].ack()
+        subscription.flush()
+
+        assert ids(durable.browse()) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+        info = durable.info()
+        assert (info.outstanding, info.pending, info.redelivered) == (9, 4, 0)
+        assert len(info.clients) == 1
+        assert info.oldest_outstanding_ms is not None
+
+
+def test_a_durable_that_is_deleted_ends_its_subscriptions(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    with durable.subscribe(window=1) as subscription:
+        assert subscription.next_batch(30) is not None
+
+        ten.durables.delete("d")
+
+        with pytest.raises(penstock.NameDoesNotExist, match="durable d was deleted"):
+            subscription.next_batch(30)
+
+
+def test_a_channel_that_is_deleted_ends_its_subscriptions(session: Session, ten: Channel) -> None:
+    with ten.subscribe() as subscription:
+        session.channels.delete("orders")
+
+        with pytest.raises(penstock.NameDoesNotExist, match="the channel was deleted"):
+            subscription.next_batch(30)
+    with pytest.raises(penstock.NameDoesNotExist, match="open the channel again"):
+        ten.publish(b"")
+
+
+def test_auto_ack_acknowledges_what_was_iterated_over(ten: Channel) -> None:
+    events = ten.durables.create("events")
+    batches = ten.durables.create("batches")
+
+    assert ids(events.subscribe(auto_ack=True, timeout=0.2)) == list(range(10))
+    assert sum(len(b) for b in batches.subscribe(auto_ack=True, timeout=0.2).batches()) == 10
+
+    assert (events.info().outstanding, batches.info().outstanding) == (0, 0)

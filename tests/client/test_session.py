@@ -1,0 +1,162 @@
+"""A session from its opening to its end, used from threads, loops and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.client.sync import Channel, Session
+
+
+def test_a_session_says_what_the_realm_says_of_itself(session: Session) -> None:
+    session.channels.create("orders")
+
+    info = session.info()
+
+    assert (info.name, info.version, info.channels) == ("penstock", penstock.__version__, 1)
+    assert info.connections == 1
+    assert len(session.realm_id) == 32
+
+
+def test_a_closed_session_says_so_and_may_be_closed_again(session: Session) -> None:
+    session.close()
+    session.close()
+
+    with pytest.raises(penstock.SessionClosed, match="the session is closed"):
+        session.info()
+
+
+def test_a_session_outlives_the_closing_of_another(realm: penstock.Realm) -> None:
+    with realm.connect() as first, realm.connect() as second:
+        first.close()
+
+        assert second.info().connections == 1
+
+
+def test_closing_the_realm_wakes_who_still_waits(realm: penstock.Realm) -> None:
+    session = realm.connect()
+    subscription = session.channels.create("orders").subscribe().open()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(subscription.next_batch)
+        realm.close()
+
+        with pytest.raises(penstock.SessionClosed):
+            waiting.result(30)
+
+
+def test_closing_a_session_wakes_who_still_waits_in_another_thread(session: Session) -> None:
+    subscription = session.channels.create("orders").subscribe().open()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(subscription.next_batch)
+        session.close()
+
+        with pytest.raises(penstock.SessionClosed):
+            waiting.result(30)
+
+
+def test_several_threads_share_a_session(orders: Channel) -> None:
+    def publish(worker: int) -> list[int]:
+        return [orders.publish(b"", properties={"worker": worker, "n": n}) for n in range(25)]
+
+    with ThreadPoolExecutor(4) as pool:
+        ids = list(pool.map(publish, range(4)))
+
+    assert sorted(event_id for own in ids for event_id in own) == list(range(100))
+    assert all(own == sorted(own) for own in ids)
+
+
+def test_a_blocking_call_inside_an_event_loop_is_refused(orders: Channel) -> None:
+    async def block() -> None:
+        orders.publish(b"")
+
+    with pytest.raises(penstock.IllegalState, match=r"use penstock\.aio there"):
+        asyncio.run(block())
+
+
+def test_a_blocking_call_from_an_error_listener_is_refused_and_not_a_deadlock(
+    session: Session, orders: Channel
+) -> None:
+    refused: list[penstock.PenstockError] = []
+    heard = threading.Event()
+
+    def listener(_: penstock.PenstockError) -> None:
+        try:
+            session.info()
+        except penstock.PenstockError as error:
+            refused.append(error)
+        heard.set()
+
+    session.on_error(listener)
+    with orders.producer() as producer:
+        producer.send(b"", properties={"n": object()})
+
+    assert heard.wait(30)
+    assert isinstance(refused[0], penstock.IllegalState)
+
+
+def test_a_session_is_of_no_use_after_a_fork(session: Session) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:  # from here on nothing may return: this is a copy of the test run
+        try:
+            session.info()
+        except penstock.PenstockError as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.read()
+
+    assert said == (
+        "SessionClosed: this session was opened before a fork; open another one in the child"
+    )
+    assert session.info().connections == 1
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_a_reconnect_timeout_that_is_none_is_refused(timeout: float) -> None:
+    with pytest.raises(penstock.InvalidArgument, match=r"reconnect_timeout is .*; give seconds"):
+        penstock.connect("penstock://localhost:1", reconnect_timeout=timeout)
+
+
+def test_where_no_realm_is_the_refusal_names_each_address_and_its_reason() -> None:
+    with pytest.raises(penstock.CannotConnect, match=r"127\.0\.0\.1:1: .*; 127\.0\.0\.1:2: .*"):
+        penstock.connect("penstock://127.0.0.1:1,127.0.0.1:2")
+
+
+def test_a_list_of_addresses_means_fail_over(realm: penstock.Realm) -> None:
+    address = realm.listen().removeprefix("penstock://")
+    with penstock.connect(f"penstock://127.0.0.1:1,{address}") as session:
+        assert session.info().connections == 1
+
+
+def test_the_asyncio_client_does_the_same(realm: penstock.Realm) -> None:
+    async def live() -> list[bytes]:
+        async with await aio.connect(url) as session:
+            orders = await session.channels.create("orders")
+            await orders.publish(b"one")
+            async with orders.producer() as producer:
+                await producer.send(b"two")
+            durable = await orders.durables.create("d")
+            async with durable.subscribe(timeout=5) as subscription:
+                found = []
+                async for event in subscription:
+                    found.append(event.data)
+                    await event.ack()
+                    if len(found) == 2:
+                        break
+                await subscription.flush()
+            assert (await durable.info()).outstanding == 0
+            return found
+
+    url = realm.listen()
+
+    assert asyncio.run(live()) == [b"one", b"two"]

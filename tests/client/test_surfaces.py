@@ -1,0 +1,88 @@
+"""The blocking and the asyncio client have the same methods with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.client import sync
+from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.sync_producer import Producer
+
+PAIRS = [
+    (aio.Session, sync.Session),
+    (aio.Channels, sync.Channels),
+    (aio.Channel, sync.Channel),
+    (aio.Subscription, sync.Subscription),
+    (aio.Durables, sync.Durables),
+    (aio.Durable, sync.Durable),
+    (aio.DurableSubscription, sync.DurableSubscription),
+    (aio.Producer, Producer),
+    (aio.DeliveredEvent, DeliveredEvent),
+    (aio.DeliveredBatch, DeliveredBatch),
+]
+INSIDE = {
+    aio.Session: {
+        *("open", "report", "event_bytes_max", "request", "ask", "tell", "drained"),
+        *("schema_number", "add", "remove", "received", "lost"),
+    },
+    aio.Channel: {"session", "publisher"},
+    aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open"},
+    aio.DurableSubscription: {
+        *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
+    },
+    aio.Producer: {"send_gathered", "send_gathered_soon"},
+    aio.DeliveredBatch: {"subscription", "attachment"},
+}
+"""What other modules of the client use and users do not."""
+DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
+HERE_BY_OTHER_MEANS = {
+    sync.Session: {"session_id"},  # there: set when made
+    Producer: {"acknowledged"},
+    DeliveredEvent: {"of"},  # how one client makes the other's events
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def parameters(kind: type, name: str) -> list[tuple[str, object, object]] | None:
+    """Name, kind and default of each; None: an attribute."""
+    if not inspect.isroutine(getattr(kind, name)):
+        return None
+    signature = inspect.signature(getattr(kind, name))
+    return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
+
+
+@pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_clients_have_the_same_methods(there: type, here: type) -> None:
+    assert public(there) - INSIDE.get(there, set()) == public(here) - HERE_BY_OTHER_MEANS.get(
+        here, set()
+    )
+
+
+@pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
+def test_methods_of_one_name_take_the_same_parameters(there: type, here: type) -> None:
+    both = public(there) & public(here)
+
+    assert {name: parameters(here, name) for name in both} == {
+        name: parameters(there, name) for name in both
+    }
+
+
+@pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
+def test_what_is_a_context_or_iterable_here_is_one_there(there: type, here: type) -> None:
+    batches = (aio.DeliveredBatch, DeliveredBatch)  # both iterate without waiting
+    for ours, theirs in DUNDERS.items():
+        if here not in batches:
+            assert hasattr(here, ours) == hasattr(there, theirs), ours
+
+
+def test_both_connect_alike() -> None:
+    assert inspect.signature(penstock.connect).parameters == (
+        inspect.signature(aio.connect).parameters
+    )

@@ -1,0 +1,56 @@
+"""URLs of realms."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.urls import Address, RealmUrl, parse_url
+from penstock.core.errors import InvalidArgument
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("penstock://localhost", RealmUrl((Address("localhost", 9_000),))),
+        ("penstock://localhost:9001/", RealmUrl((Address("localhost", 9_001),))),
+        ("penstock://a:1,b,c:3", RealmUrl((Address("a", 1), Address("b", 9_000), Address("c", 3)))),
+        ("penstock://me:pw@a", RealmUrl((Address("a", 9_000),), "me", "pw")),
+        ("penstock://me@a", RealmUrl((Address("a", 9_000),), "me")),
+        ("penstock://m%40e:p%3Aw%2F@a", RealmUrl((Address("a", 9_000),), "m@e", "p:w/")),
+        ("penstock://[::1]:9002", RealmUrl((Address("::1", 9_002),))),
+        ("penstock://[::1]", RealmUrl((Address("::1", 9_000),))),
+    ],
+)
+def test_a_url_names_addresses_and_who_asks(text: str, expected: RealmUrl) -> None:
+    assert parse_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("localhost:9000", "no realm URL; one looks like penstock://localhost:9000"),
+        ("http://localhost", "no realm URL"),
+        ("", "no realm URL"),
+        ("penstock://", "names no host"),
+        ("penstock://a,,b", "names no host"),
+        ("penstock://:9000", "names no host"),
+        ("penstock://a:port", "'port' in .* is no port; 1 to 65535"),
+        ("penstock://a:0", "is no port"),
+        ("penstock://a:65536", "is no port"),
+        ("penstock://a:9000/orders", "is no port"),
+        ("penstock://[::1", r"looks like \[::1\]:9000"),
+        ("penstock://[::1]9000", r"looks like \[::1\]:9000"),
+    ],
+)
+def test_what_is_no_url_is_refused_and_says_what_one_looks_like(text: str, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        parse_url(text)
+
+
+def test_something_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no realm URL"):
+        parse_url(9000)  # type: ignore[arg-type]  # that is the point
+
+
+def test_an_address_reads_as_it_is_written() -> None:
+    assert [str(Address("a", 1)), str(Address("::1", 2))] == ["a:1", "[::1]:2"]

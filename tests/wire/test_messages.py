@@ -1,0 +1,121 @@
+"""Messages: what is sent is what arrives, and anything else is a protocol violation."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.ids import Span
+from penstock.core.messages import Definition, FromEarliest, FromId, FromLatest, FromTime, Storage
+from penstock.wire.native import messages as wire
+from penstock.wire.native.messages import FromClient, FromServer, Message
+
+TEXT = st.text(max_size=8)
+COUNT = st.integers(0, 2**63 - 1)
+SPANS = st.lists(st.builds(Span, COUNT, COUNT), max_size=3).map(tuple)
+STARTS = st.one_of(
+    st.builds(FromId, COUNT),
+    st.just(FromEarliest()),
+    st.just(FromLatest()),
+    st.builds(FromTime, st.integers(-(2**63), 2**63 - 1)),
+)
+DEFINITIONS = st.builds(
+    Definition, type=TEXT, ttl=COUNT, capacity=COUNT, storage=st.builds(Storage, st.booleans())
+)
+ANSWERS = st.recursive(
+    st.none() | st.booleans() | COUNT | TEXT, lambda inner: st.lists(inner, max_size=3)
+)
+st.register_type_strategy(Span, st.builds(Span, COUNT, COUNT))
+st.register_type_strategy(int, COUNT)
+st.register_type_strategy(str, TEXT)
+BY_FIELD: dict[str, st.SearchStrategy[object]] = {
+    "start": STARTS,
+    "definition": DEFINITIONS,
+    "spans": SPANS,
+    "answer": ANSWERS,
+}
+
+
+def made(kind: type[Message]) -> st.SearchStrategy[Message]:
+    fields = msgspec.structs.fields(kind)
+    special = {field.name: BY_FIELD[field.name] for field in fields if field.name in BY_FIELD}
+    return st.builds(
+        kind,
+        **special,
+        **{field.name: st.from_type(field.type) for field in fields if field.name not in special},
+    )
+
+
+@pytest.mark.parametrize("kind", get_args(FromClient))
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_client_message_arrives_as_it_was_sent(kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(made(kind))
+
+    assert wire.decode_from_client(memoryview(wire.encode(message))) == message
+
+
+@pytest.mark.parametrize("kind", get_args(FromServer))
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_server_message_arrives_as_it_was_sent(kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(made(kind))
+
+    assert wire.decode_from_server(memoryview(wire.encode(message))) == message
+
+
+def test_every_message_is_in_one_of_the_two_directions() -> None:
+    def below(kind: type[Message]) -> set[type[Message]]:
+        children = kind.__subclasses__()
+        return (
+            {kind}.union(*map(below, children))
+            if kind.__struct_config__.tag
+            else set().union(*map(below, children))
+        )
+
+    assert below(Message) == {*get_args(FromClient), *get_args(FromServer)}
+    assert set(get_args(FromClient)) & set(get_args(FromServer)) == {wire.Schema}
+
+
+def test_tags_are_given_once() -> None:
+    kinds = {*get_args(FromClient), *get_args(FromServer)}
+
+    assert len({kind.__struct_config__.tag for kind in kinds}) == len(kinds)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_violation_or_a_message(junk: bytes) -> None:
+    for decode in (wire.decode_from_client, wire.decode_from_server):
+        with contextlib.suppress(RemoteProtocolViolation):
+            assert isinstance(decode(memoryview(junk)), Message)
+
+
+@pytest.mark.parametrize("tag", [b"\x65", b"\x0a", b"\x3c"])
+@pytest.mark.parametrize("opener", [b"\x91", b"\x81\xa1a"])
+def test_nesting_without_end_is_a_violation(tag: bytes, opener: bytes) -> None:
+    deep = b"\x93" + tag + b"\x01" + opener * 60_000
+
+    for decode in (wire.decode_from_client, wire.decode_from_server):
+        with pytest.raises(RemoteProtocolViolation):
+            decode(memoryview(deep))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"\xc0", b"\x90", b"\x91\x02", b"\x92\x0b\x01", b"\x93\x0b\x01\x02", b"\x93\x7f\x01\x02"],
+    ids=["empty", "nil", "no tag", "no fields", "one short", "wrong type", "unknown tag"],
+)
+def test_a_malformed_header_is_a_violation(header: bytes) -> None:
+    with pytest.raises(RemoteProtocolViolation, match="no client message"):
+        wire.decode_from_client(memoryview(header))
+
+
+def test_a_server_message_from_a_client_is_a_violation() -> None:
+    with pytest.raises(RemoteProtocolViolation, match="no client message"):
+        wire.decode_from_client(memoryview(wire.encode(wire.Finished(1))))
