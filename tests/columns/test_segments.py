@@ -12,8 +12,6 @@ import pyarrow.dataset as ds
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from penstock.core.errors import Damaged, InvalidArgument
-from penstock.core.ids import Span
 from penstock.columns.segments import (
     SegmentImage,
     SegmentIndex,
@@ -21,6 +19,8 @@ from penstock.columns.segments import (
     encode_segment,
     segment_name,
 )
+from penstock.core.errors import Damaged, InvalidArgument
+from penstock.core.ids import Span
 
 IDS = [*range(1, 40), *range(50, 90), 95, 97, 200]
 

@@ -8,7 +8,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -158,6 +158,16 @@ class Session:
     @property
     def event_bytes_max(self) -> int:
         return self._welcome.event_bytes_max if self._welcome else 20 << 20
+
+    @property
+    def queues(self) -> NoReturn:
+        """Not in this version."""
+        raise InvalidArgument("queues are not in this version; use a channel with a shared durable")
+
+    @property
+    def joins(self) -> NoReturn:
+        """Not in this version."""
+        raise InvalidArgument("joins are not in this version; subscribe and publish instead")
 
     @property
     def realm_id(self) -> str:

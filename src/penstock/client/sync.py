@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from penstock.client.threads import LoopThread
 from penstock.client.urls import parse_url
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
+from penstock.core.errors import InvalidArgument
 from penstock.wire.native.answers import ChannelInfo, DurableInfo, Location, RealmInfo
 
 Handler = Callable[[DeliveredEvent], object]
@@ -46,6 +47,16 @@ class Session:
     @property
     def session_id(self) -> str:
         return self._inner.session_id
+
+    @property
+    def queues(self) -> NoReturn:
+        """Not in this version."""
+        raise InvalidArgument("queues are not in this version; use a channel with a shared durable")
+
+    @property
+    def joins(self) -> NoReturn:
+        """Not in this version."""
+        raise InvalidArgument("joins are not in this version; subscribe and publish instead")
 
     @property
     def realm_id(self) -> str:

@@ -75,7 +75,7 @@ class Directory:
         except KeyError:
             raise NameDoesNotExist(
                 f"there is no channel {known}{self._near(known)}; "
-                f"create it, or list the {len(self._numbers)} there are"
+                "create it first, or list the channels there are"
             ) from None
 
     def _near(self, name: str) -> str:

@@ -16,11 +16,11 @@ import pyarrow as pa
 from penstock.columns.batch import stamp
 from penstock.columns.ipc import batch_bytes, batch_from
 from penstock.columns.schema import ChannelSchema
+from penstock.columns.segments import SegmentIndex, SegmentReader
 from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.core.ports import Buffer
-from penstock.columns.segments import SegmentIndex, SegmentReader
 
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""

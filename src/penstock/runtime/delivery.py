@@ -8,6 +8,7 @@ import pyarrow as pa
 import structlog
 
 from penstock.columns.digest import spans_of
+from penstock.columns.segments import SegmentReader
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.errors import NameDoesNotExist, PenstockError
@@ -15,7 +16,6 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Deliver, Finished, Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
 from penstock.runtime.channel_store import ChannelStore, Damage, Rows
-from penstock.columns.segments import SegmentReader
 
 _log = structlog.get_logger("penstock.delivery")
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from penstock.columns.schema import ChannelSchema
+from penstock.columns.segments import SegmentImage, encode_segment, segment_name
 from penstock.core.errors import Fenced, NameDoesNotExist, StorageFailed
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Blobs, Buffer, Journal
@@ -31,7 +32,6 @@ from penstock.runtime.records import Sealed, SegmentDropped, encode_block
 from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Group
-from penstock.columns.segments import SegmentImage, encode_segment, segment_name
 
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 

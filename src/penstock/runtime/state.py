@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from penstock.columns.ipc import schema_from
+from penstock.columns.segments import SegmentIndex
 from penstock.core.channel import Channel
 from penstock.core.directory import ChannelCreated, ChannelDeleted, Directory
 from penstock.core.ids import IdSet, Span
@@ -28,7 +29,6 @@ from penstock.runtime.records import (
     SegmentDropped,
 )
 from penstock.runtime.schemas import Schemas
-from penstock.columns.segments import SegmentIndex
 
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 
