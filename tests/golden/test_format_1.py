@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from penstock.columns.segments import SegmentIndex, SegmentReader, encode_segment
 from penstock.core.ids import Span
 from penstock.core.ports import Block, Record
 from penstock.storage.disk import RealDisk
-from penstock.storage.segments import SegmentIndex, SegmentReader, encode_segment
 from penstock.testing.stores import open_store
 
 GOLDEN = Path(__file__).parent / "format-1"

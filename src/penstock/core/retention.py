@@ -136,10 +136,6 @@ class Ages:
             for span in spans:
                 self._own_ids.remove(span)
 
-    def drop_all(self) -> None:
-        """Nothing is stored any more."""
-        self._entries.clear()
-
     def first_at(self, at_us: int, next_id: int) -> int:
         """An id at or before the first event published at ``at_us`` or later."""
         i = bisect_right(self._entries, at_us, key=lambda entry: entry[1])

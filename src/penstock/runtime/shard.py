@@ -53,7 +53,6 @@ class Shard:
         self.tail = journal.info().tail
         """Sequence of the newest block."""
         self.groups = 0
-        self.unsynced = False
 
     # --- asking --------------------------------------------------------------------------
 
@@ -207,7 +206,6 @@ class Shard:
     async def _append(self, group: Group) -> None:
         chunks = encode_block(group.now_us, group.records, group.bodies)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
-        self.unsynced = not group.must_sync
         self.groups += 1
 
     async def _offer(self, touched: Sequence[int]) -> None:

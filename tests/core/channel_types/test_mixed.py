@@ -1,0 +1,20 @@
+"""Mixed, the default: each event says for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.channel_types.mixed import TYPE
+from penstock.core.ids import Span
+from penstock.core.messages import Digest
+
+
+@pytest.mark.spec("C1b")
+def test_what_tells_it_from_the_others() -> None:
+    digest = Digest(3, 30, 10, volatile=(Span(1, 2),))
+
+    assert TYPE.name == "mixed"
+    assert TYPE.survives_restart is True
+    assert TYPE.event_ttl_counts is True
+    assert not TYPE.deprecated
+    assert TYPE.volatile(digest) == (Span(1, 2),)

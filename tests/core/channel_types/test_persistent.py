@@ -1,0 +1,20 @@
+"""Persistent: no event lives in memory only."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.channel_types.persistent import TYPE
+from penstock.core.ids import Span
+from penstock.core.messages import Digest
+
+
+@pytest.mark.spec("C1a")
+def test_what_tells_it_from_the_others() -> None:
+    digest = Digest(3, 30, 10, volatile=(Span(1, 2),))
+
+    assert TYPE.name == "persistent"
+    assert TYPE.survives_restart is True
+    assert TYPE.event_ttl_counts is False
+    assert not TYPE.deprecated
+    assert TYPE.volatile(digest) == ()

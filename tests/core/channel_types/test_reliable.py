@@ -1,0 +1,20 @@
+"""Reliable: every event lives in memory only."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.channel_types.reliable import TYPE
+from penstock.core.ids import Span
+from penstock.core.messages import Digest
+
+
+@pytest.mark.spec("C1c")
+def test_what_tells_it_from_the_others() -> None:
+    digest = Digest(3, 30, 10, volatile=(Span(1, 2),))
+
+    assert TYPE.name == "reliable"
+    assert TYPE.survives_restart is False
+    assert TYPE.event_ttl_counts is False
+    assert not TYPE.deprecated
+    assert TYPE.volatile(digest) == (Span(0, 3),)

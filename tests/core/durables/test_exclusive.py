@@ -1,0 +1,105 @@
+"""Exclusive durables."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import DurableInUse, InvalidArgument
+from penstock.core.messages import (
+    Ack,
+    AckPrevious,
+    Attach,
+    CreateDurable,
+    Detach,
+    Purge,
+    RollBack,
+    Skip,
+)
+from penstock.testing.play import delivered, publish, redelivered, span
+from tests.core.plays import durable_play, outstanding, play_of
+
+
+@pytest.mark.spec("D14")
+def test_a_second_client_is_refused_until_the_first_ends() -> None:
+    play = durable_play("exclusive", None)
+    with pytest.raises(DurableInUse, match="held by session s1"):
+        play.do(Attach("d", 2, "s2"))
+    play.do(Detach(1))
+    play.do(Attach("d", 2, "s2"))
+
+    assert delivered(play.do(publish(1))) == {2: [0]}
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize(
+    "command", [Ack(1, (span(2),)), AckPrevious(1, 2), Ack(1, (span(2), span(0)))]
+)
+def test_an_ack_covers_all_lower_ids(command: Ack | AckPrevious) -> None:
+    play = durable_play("exclusive", None, events=5)
+    play.do(command)
+
+    assert outstanding(play) == [3, 4]
+
+
+@pytest.mark.spec("T9")
+def test_an_ack_of_an_event_that_is_gone_still_covers_all_lower_ids() -> None:
+    play = durable_play("exclusive", None, events=5)
+    play.do(Purge((span(2),)))
+    play.do(Ack(1, (span(2),)))
+
+    assert outstanding(play) == [3, 4]
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize("command", [Ack(1, (span(90),)), AckPrevious(1, 90)])
+def test_an_ack_covers_nothing_that_was_not_delivered(command: Ack | AckPrevious) -> None:
+    play = durable_play("exclusive", None, events=2)
+    play.channel.stall("s1", stalled=True)
+    play.do(publish(2))
+    play.do(command)
+
+    assert outstanding(play) == [2, 3]
+
+
+def test_a_rolled_back_event_waits_for_the_next_attach_uncounted() -> None:
+    play = durable_play("exclusive", None, events=3)
+    assert not delivered(play.do(RollBack(1, (span(0, 1),))))
+    play.do(Detach(1))
+    effects = play.do(Attach("d", 2, "s2"))
+
+    assert delivered(effects) == {2: [0, 1, 2]}
+    assert redelivered(effects) == {}
+
+
+@pytest.mark.spec("D13")
+def test_what_a_lost_client_held_comes_first_and_uncounted() -> None:
+    play = durable_play("exclusive", None, events=2)
+    play.do(Detach(1))
+    play.do(publish(1))
+    effects = play.do(Attach("d", 2, "s2"))
+
+    assert delivered(effects) == {2: [0, 1, 2]}
+    assert redelivered(effects) == {}
+
+
+def test_what_one_subscriptions_selector_left_out_is_there_for_the_next() -> None:
+    play = durable_play("exclusive", None, events=3)
+    play.channel.attend(Skip(1, (span(1),)), play.now_us)
+    assert not delivered(play.do(publish(0 + 1))).get(1, [])[1:]
+    play.do(Detach(1))
+
+    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [0, 1, 2, 3]}
+
+
+@pytest.mark.spec("D9")
+def test_it_takes_no_window() -> None:
+    play = durable_play("exclusive")
+
+    with pytest.raises(InvalidArgument, match="takes no window argument"):
+        play.do(Attach("d", 1, "s", 5))
+
+
+@pytest.mark.spec("D3")
+def test_it_keeps_no_selector() -> None:
+    with pytest.raises(InvalidArgument, match="keeps no selector"):
+        play_of().do(CreateDurable("d", "exclusive", 0, "price > 3"))

@@ -1,0 +1,13 @@
+"""The default engine replays."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.engines.default import ENGINE
+
+
+@pytest.mark.spec("J1")
+@pytest.mark.parametrize("asked", [0, 7, 99])
+def test_a_subscription_starts_where_it_asks_to(asked: int) -> None:
+    assert ENGINE.first_id(asked, next_id=50) == asked

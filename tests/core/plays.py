@@ -1,0 +1,45 @@
+"""Where the stories of the core begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.bootstrap import rules
+from penstock.core.channel import Channel
+from penstock.core.messages import Attach, CreateDurable, Definition
+from penstock.testing.play import Play, publish
+
+
+def play_of(definition: Definition | None = None, *, events: int = 0, **attributes: Any) -> Play:
+    """A persistent channel (or what ``attributes`` say) with ``events`` on it."""
+    attributes.setdefault("type", "persistent")
+    play = Play(Channel("orders", definition or Definition(**attributes), rules()))
+    if events:
+        play.do(publish(events))
+    return play
+
+
+def durable_play(
+    kind: str,
+    *windows: int | None,
+    events: int = 0,
+    pull: bool = False,
+    **attributes: Any,
+) -> Play:
+    """A channel with a durable ``d``, and a seat (1, 2, …) of that window for each of ``windows``.
+
+    ``events`` are published last.
+    """
+    play = play_of(**attributes)
+    play.do(CreateDurable("d", kind))
+    for seat, window in enumerate(windows, start=1):
+        play.do(Attach("d", seat, f"s{seat}", window, pull))
+    if events:
+        play.do(publish(events))
+    return play
+
+
+def outstanding(play: Play, name: str = "d") -> list[int]:
+    durable = play.channel.state.durables[name]
+    spans = durable.outstanding_spans(play.channel.state.stored)
+    return [event_id for span in spans for event_id in range(*span)]

@@ -1,0 +1,155 @@
+"""What outlives a restart, and in what form."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ids import Span
+from penstock.core.messages import (
+    Ack,
+    Acked,
+    Appended,
+    Attach,
+    CreateDurable,
+    IdsReserved,
+    Publish,
+    Purge,
+    Removed,
+    Restored,
+    RollBack,
+)
+from penstock.testing.play import Play, delivered, publish, span
+
+from .plays import durable_play, outstanding, play_of
+
+VOLATILE = (Span(1, 2), Span(3, 4))
+HOW = ("restart", "restart_from_snapshot")
+
+
+def mixed() -> Play:
+    play = play_of(type="mixed")
+    play.do(publish(4, volatile=VOLATILE))
+    return play
+
+
+@pytest.mark.spec("C1a")
+@pytest.mark.parametrize("how", HOW)
+def test_persistent_keeps_everything(how: str) -> None:
+    play = play_of(type="persistent")
+    play.do(publish(4, volatile=VOLATILE))
+    getattr(play, how)()
+
+    assert list(play.channel.state.stored) == [0, 1, 2, 3]
+
+
+@pytest.mark.spec("C1b")
+@pytest.mark.parametrize("how", HOW)
+def test_mixed_keeps_what_says_so_in_one_sequence(how: str) -> None:
+    play = mixed()
+    assert list(play.channel.state.stored) == [0, 1, 2, 3]
+    getattr(play, how)()
+
+    assert list(play.channel.state.stored) == [0, 2]
+
+
+@pytest.mark.spec("C1c")
+@pytest.mark.parametrize("how", HOW)
+def test_reliable_keeps_none_and_stores_one_fact_for_many_publishes(how: str) -> None:
+    play = play_of(type="reliable", events=3)
+    play.do(publish(3))
+    assert [type(fact) for fact in play.recorded] == [IdsReserved]
+    getattr(play, how)()
+
+    assert not play.channel.state.stored
+    assert play.channel.state.next_id >= 6
+
+
+def test_a_removal_of_what_lived_in_memory_is_not_stored() -> None:
+    play = mixed()
+    play.do(Purge((span(1),)))
+    assert not any(isinstance(fact, Removed) for fact in play.recorded)
+    play.do(Purge((span(2, 3),)))
+
+    assert any(isinstance(fact, Removed) for fact in play.recorded)
+
+
+def test_what_a_durable_is_due_of_a_mixed_channel() -> None:
+    play = durable_play("shared", 10, type="mixed")
+    play.do(publish(4, volatile=VOLATILE))
+    play.do(RollBack(1, (span(0, 1),)))
+    play.restart_from_snapshot()
+
+    assert outstanding(play) == [0, 2]
+    assert play.channel.state.durables["d"].redelivered_count == 1
+
+
+def test_acks_of_a_durable_that_does_not_last_are_not_stored() -> None:
+    play = play_of()
+    play.do(CreateDurable("d", "shared", persistent=False))
+    play.do(Attach("d", 1, "s"))
+    play.do(publish(1))
+    play.do(Ack(1, (span(0),)))
+
+    assert not any(isinstance(fact, Acked) for fact in play.recorded)
+
+
+@pytest.mark.spec("T8")
+@pytest.mark.parametrize("how", HOW)
+def test_every_event_is_live_or_accounted_for(how: str) -> None:
+    play = durable_play("shared", 10, type="mixed", capacity=6, ttl=100)
+    play.do(publish(4, volatile=VOLATILE))
+    play.do(Ack(1, (span(0, 1),)))
+    play.do(Purge((span(2),)))
+    play.do(publish(8))
+    play.wait(50)
+    play.do(publish(2))
+    play.wait(50)
+    play.sweep()
+    for _ in range(2):
+        state = play.channel.state
+        assert state.counters.published == len(state.stored) + state.counters.gone
+        getattr(play, how)()
+
+    assert len(play.channel.state.stored) == 2
+
+
+def test_a_snapshot_and_later_facts_are_as_good_as_all_facts() -> None:
+    play = durable_play("shared", 10, events=6)
+    play.do(Ack(1, (span(0), span(3))))
+    play.snapshot()
+    play.do(RollBack(1, (span(1),)))
+    play.do(publish(2))
+    play.restart()
+
+    assert isinstance(play.recorded[0], Restored)
+    assert delivered(play.do(Attach("d", 9, "s", 20))) == {9: [1, 2, 4, 5, 6, 7]}
+
+
+@pytest.mark.spec("S1")
+def test_events_of_an_unreadable_block_are_counted_as_quarantined() -> None:
+    play = play_of(events=2)
+    play.do(publish(3))
+    play.do(publish(1))
+    play.recorded = [fact for fact in play.recorded if not _is(fact, Span(2, 5))]
+    play.restart()
+
+    assert list(play.channel.state.stored) == [0, 1, 5]
+    assert play.channel.state.counters.quarantined == 3
+    assert play.channel.state.counters.published == 6
+
+
+def _is(fact: object, where: Span) -> bool:
+    return isinstance(fact, Appended) and fact.span == where
+
+
+def test_publishing_goes_on_after_each_kind_of_end() -> None:
+    play = mixed()
+    seen = []
+    for how in ("restart", "restart_from_snapshot", "close", "restart"):
+        getattr(play, how)()
+        play.do(Publish(publish(1, volatile=(Span(0, 1),)).digest))
+        assert isinstance(play.answer, Span)
+        seen.append(play.answer.first)
+
+    assert seen == sorted(set(seen))
+    assert seen[0] >= 4

@@ -1,0 +1,110 @@
+"""Wire version 1, byte for byte: a client of this version is understood for as long as it lives.
+
+A change here is a new wire version: another eighth byte of the preface, and both are served.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ids import Span
+from penstock.core.messages import Definition, FromEarliest, FromId, FromTime, Storage
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, frame
+
+MESSAGES: list[tuple[wire.Message, str]] = [
+    (
+        wire.Hello("client", "session", "user", "token"),
+        "9501a6636c69656e74a773657373696f6ea475736572a5746f6b656e",
+    ),
+    (
+        wire.Schema(7),
+        "920207",
+    ),
+    (
+        wire.CreateChannel(
+            1, "a/b", Definition(type="reliable", ttl=5, storage=Storage(sync="none"))
+        ),
+        "940a01a3612f6283a474797065a872656c6961626c65a374746c05a773746f7261676581a473"
+        "796e63a46e6f6e65",
+    ),
+    (
+        wire.PublishEvents(2, 3, "producer", 4, 7, (16, 8)),
+        "97140203a870726f64756365720407921008",
+    ),
+    (
+        wire.CommitStages(3, 3, "producer", 5, ("one", "two")),
+        "96160303a870726f64756365720592a36f6e65a374776f",
+    ),
+    (
+        wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5", None),
+        "981e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0",
+    ),
+    (
+        wire.Subscribe(5, 3, 1, FromId(6), 4_096, "", True, -1),
+        "992805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ff",
+    ),
+    (
+        wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+        "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0",
+    ),
+    (
+        wire.Attach(7, 3, 2, "d", 10, False),
+        "9829070302a1640ac2a0",
+    ),
+    (
+        wire.Settle(8, 2, (Span(0, 3), Span(5, 6)), True, False),
+        "962e080292920003920506c3c2",
+    ),
+    (
+        wire.Credit(1, 100),
+        "932c0164",
+    ),
+    (
+        wire.Ping(0),
+        "923c00",
+    ),
+    (
+        wire.Bye(),
+        "913d",
+    ),
+    (
+        wire.Welcome("realm", "name", "0.1.0", 20 << 20, 64 << 20),
+        "9664a57265616c6da46e616d65a5302e312e30ce01400000ce04000000",
+    ),
+    (
+        wire.Done(2, [0, 10]),
+        "93650292000a",
+    ),
+    (
+        wire.Failed(3, "capacity-reached", "full"),
+        "946603b063617061636974792d72656163686564a466756c6c",
+    ),
+    (
+        wire.Delivery(1, 7, 2, 40, 1_700_000_000_000_000, ((1, (Span(40, 41),)),)),
+        "986701070228cf00060a24181e40009192019192282990",
+    ),
+    (
+        wire.Closed(1, "name-does-not-exist", "gone"),
+        "946901b36e616d652d646f65732d6e6f742d6578697374a4676f6e65",
+    ),
+    (
+        wire.Goodbye("realm-stopping", "bye"),
+        "936aae7265616c6d2d73746f7070696e67a3627965",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "expected"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_a_message_of_version_1_has_these_bytes(message: wire.Message, expected: str) -> None:
+    assert wire.encode(message).hex() == expected
+
+
+def test_a_connection_of_version_1_starts_like_this() -> None:
+    assert PREFACE == b"PENSTCK\x01"
+
+
+def test_a_frame_of_version_1_has_these_bytes() -> None:
+    assert b"".join(map(bytes, frame(b"head", b"bo", b"dy"))).hex() == (
+        "0c0000000400000068656164626f6479"
+    )

@@ -1,0 +1,129 @@
+"""A channel held against its model, effect by effect."""
+
+from __future__ import annotations
+
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from penstock.core.ids import IdSet
+from penstock.core.messages import Command, Deliver, Effect, Finished
+from penstock.testing.play import Play
+from tests.model.channel_model import ChannelModel, Reader, Seat
+
+
+class Compared(RuleBasedStateMachine):
+    """What both must agree on, after every step."""
+
+    play: Play
+    model: ChannelModel
+
+    # --- comparing -----------------------------------------------------------------------
+
+    def do(self, command: Command) -> None:
+        self.watch(self.play.do(command))
+
+    def settle_time(self) -> None:
+        """Both sides up to date: what is due has left, what it made room for is delivered."""
+        self.play.sweep()
+        self.model.expire(self.play.now_us)
+        self.model.consume()
+        self.watch(self.play.offers())
+
+    def watch(self, effects: list[Effect]) -> None:
+        self.model.expire(self.play.now_us)
+        for effect in effects:
+            match effect:
+                case Deliver(subscription, spans):
+                    ids = [i for part in spans for i in range(*part)]
+                    if subscription in self.model.seats:
+                        self.granted(self.model.seats[subscription], ids, effect)
+                    else:
+                        self.read(self.model.readers[subscription], ids)
+                case Finished(subscription):
+                    reader = self.model.readers.pop(subscription, None)
+                    if reader is not None:
+                        assert reader.stop is not None, "only a browse ends"
+                        assert not [
+                            i for i in self.model.stored if reader.cursor <= i < reader.stop
+                        ], "a browse ended early"
+                    else:
+                        assert self.model.seats[subscription].demand == 0, "met too early"
+                case _:
+                    raise AssertionError(f"no such effect: {effect}")
+        self.nothing_is_held_back()
+        self.play.sweep()
+        self.catch_up()
+        self.model.consume()
+
+    def granted(self, seat: Seat, ids: list[int], effect: Deliver) -> None:
+        ledger = self.model.durables[seat.durable]
+        pending = self.model.pending(seat.durable)
+        lasting = [i for i in pending if i in self.model.stored]
+        assert ids == lasting[: len(ids)], "not the lowest that are pending"
+        counts = {i: n for n, spans in effect.redeliveries for s in spans for i in range(*s)}
+        assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
+        assert len(ids) <= seat.credit, "more than the window has room for"
+        seat.held |= set(ids)
+        if seat.demand is not None:
+            seat.demand -= len(ids)
+
+    def read(self, reader: Reader, ids: list[int]) -> None:
+        due = sorted(i for i in self.model.stored if i >= reader.cursor)
+        assert ids == due[: len(ids)], "a gap, a repeat, or an event that is gone"
+        reader.credit -= len(ids)
+        assert reader.credit >= 0
+        reader.cursor = ids[-1] + 1
+
+    def catch_up(self) -> None:
+        """A reader with credit has seen the end of the channel."""
+        for subscription, subscriber in self.play.channel.state.subscribers.items():
+            reader = self.model.readers[subscription]
+            assert subscriber.cursor >= reader.cursor
+            reader.cursor = subscriber.cursor
+
+    def nothing_is_held_back(self) -> None:
+        for seat in self.model.seats.values():
+            if seat.credit > 0:
+                assert not self.model.pending(seat.durable), "a seat with credit waits"
+        for reader in self.model.readers.values():
+            if reader.credit > 0:
+                stop = reader.stop or 1 << 60
+                assert not [i for i in self.model.stored if reader.cursor <= i < stop]
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        state, model = self.play.channel.state, self.model
+        if not self.play.channel.needs_sweep(self.play.now_us):
+            assert set(state.stored) == set(model.stored)
+            for name, ledger in model.durables.items():
+                durable = state.durables[name]
+                spans = durable.outstanding_spans(state.stored)
+                assert {i for s in spans for i in range(*s)} == ledger.due
+                assert durable.outstanding_count(state.stored) == len(ledger.due)
+                assert durable.redelivered_count == len(ledger.counts)
+        assert set(state.durables) == set(model.durables)
+        counters = state.counters
+        assert counters.published == len(state.stored) + counters.gone
+        if model.type == "persistent":
+            assert counters.redelivered == model.redelivered
+            assert counters.published == model.gone.published
+
+    @invariant()
+    def a_restart_would_lose_nothing(self) -> None:
+        """The recorded facts and a snapshot lead to the same place, at any moment."""
+        if not hasattr(self, "model"):
+            return
+        twin = Play(self.play.channel)
+        twin.definition, twin.recorded = self.play.definition, list(self.play.recorded)
+        twin.restart()
+        kept = self.play.channel.state.stored.copy()
+        kept.remove_all(self.play.channel.state.volatile)
+        assert twin.channel.state.stored == kept
+        for name, durable in twin.channel.state.durables.items():
+            mine = IdSet(
+                self.play.channel.state.durables[name].outstanding_spans(
+                    self.play.channel.state.stored
+                )
+            )
+            assert IdSet(durable.outstanding_spans(kept)) == mine.overlap(kept)

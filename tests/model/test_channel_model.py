@@ -1,0 +1,400 @@
+"""Random lives of a channel beside a model of sets: every delivery, count and removal compared.
+
+``HYPOTHESIS_PROFILE=night`` lives longer and more often.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from penstock.bootstrap import rules
+from penstock.core.channel import Channel
+from penstock.core.errors import CapacityReached, DurableInUse, IllegalState
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import (
+    Ack,
+    AckPrevious,
+    Attach,
+    CreateDurable,
+    Credit,
+    Definition,
+    DeleteDurable,
+    Demand,
+    Detach,
+    Digest,
+    Edit,
+    Publish,
+    Purge,
+    RollBack,
+    Storage,
+    Subscribe,
+)
+from penstock.testing.play import Play
+from tests.model.channel_model import ChannelModel, Kept, Ledger, Reader, Seat
+from tests.model.compared import Compared
+
+FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
+
+
+def _spans(ids: set[int]) -> tuple[Span, ...]:
+    return IdSet.of(ids).spans
+
+
+class ChannelLife(Compared):
+    @initialize(
+        type=st.sampled_from(["persistent", "mixed", "mixed", "reliable"]),
+        ttl=st.sampled_from([0, 0, 40]),
+        capacity=st.sampled_from([0, 0, 4, 12]),
+        honour=st.booleans(),
+        retain=st.booleans(),
+        start=st.sampled_from([0, 7]),
+        first=st.lists(st.sampled_from(["shared", "even", "exclusive"]), max_size=3),
+        window=st.integers(1, 5),
+        events=FLAGS,
+    )
+    def open(
+        self,
+        type: str,
+        ttl: int,
+        capacity: int,
+        honour: bool,
+        retain: bool,
+        start: int,
+        first: list[str],
+        window: int,
+        events: list[bool],
+    ) -> None:
+        self.definition = Definition(
+            type=type,
+            ttl=ttl,
+            capacity=capacity,
+            retain_consumed=retain,
+            start_event_id=start,
+            storage=Storage(honour_capacity=honour),
+        )
+        self.play = Play(Channel("life", self.definition, rules()))
+        self.model = ChannelModel(type=type, ttl_ms=ttl, capacity=capacity, retain=retain)
+        self.model.issued = start
+        self.subscription = 0
+        self.sequence = 0
+        self.stored_as: dict[int, Span] = {}
+        self.volatile_seen = False
+        for name, kind in zip("abc", first, strict=False):
+            is_exclusive = kind == "exclusive"
+            self.create(name, "exclusive" if is_exclusive else "shared", 0, kind == "even", None)
+            self.take_seat(name, "s1", window, pull=False)
+            if not is_exclusive:
+                self.take_seat(name, "s2", window + 1, pull=False)
+        self.publish_events(events, 0, producer=True)
+
+    # --- publishing ----------------------------------------------------------------------
+
+    @rule(seed=st.integers(0, 1 << 32))
+    def live(self, seed: int) -> None:
+        """One step of a life; the seed draws which, and of what."""
+        random = Random(seed)
+        steps = [step for step in STEPS for _ in range(STEPS[step])]
+        step: Callable[[ChannelLife, Random], None] = random.choice(steps)
+        step(self, random)
+
+    def publish(self, random: Random) -> None:
+        flags = [random.random() < 0.7 for _ in range(random.randint(1, 9))]
+        self.publish_events(flags, random.choice((0, 0, 15, 120)), producer=random.random() < 0.5)
+
+    def publish_events(self, persistent: list[bool], own_ttl: int, *, producer: bool) -> None:
+        count = len(persistent)
+        volatile = _spans({i for i, flag in enumerate(persistent) if not flag})
+        ttls = ((own_ttl, _spans(set(range(0, count, 3)))),) if own_ttl else ()
+        digest = Digest(
+            count,
+            count,
+            1,
+            volatile=volatile,
+            ttls=ttls,
+            matched={"even": _spans(set(range(0, count, 2)))},
+        )
+        self.sequence += 1
+        command = Publish(digest, "p" if producer else "", self.sequence)
+        self.settle_time()
+        full = (
+            self.definition.storage.honour_capacity
+            and self.model.capacity
+            and len(self.model.stored) + count > self.model.capacity
+        )
+        if full:
+            with pytest.raises(CapacityReached):
+                self.do(command)
+            return
+        kept = [self.kept(i, persistent[i], own_ttl) for i in range(count)]
+        effects = self.play.do(command)
+        span = self.play.answer
+        assert isinstance(span, Span)
+        self.model.appended(span.first, kept)
+        if not self.definition.storage.honour_capacity:
+            self.model.evict()
+        if producer:
+            self.stored_as[self.sequence] = span
+        self.volatile_seen |= any(one.volatile for one in kept)
+        self.watch(effects)
+
+    def kept(self, offset: int, persistent: bool, own_ttl: int) -> Kept:
+        mixed = self.model.type == "mixed"
+        return Kept(
+            self.play.now_us,
+            even=offset % 2 == 0,
+            volatile=self.model.type == "reliable" or (mixed and not persistent),
+            ttl_ms=own_ttl if mixed and offset % 3 == 0 else 0,
+        )
+
+    def retry(self, random: Random) -> None:
+        if not self.stored_as:
+            return
+        sequence = random.choice(sorted(self.stored_as))
+        self.do(Publish(Digest(2, 2, 1), "p", sequence))
+
+        assert self.play.answer == self.stored_as[sequence]
+
+    # --- durables ------------------------------------------------------------------------
+
+    def create_durable(self, random: Random) -> None:
+        free = [name for name in "abc" if name not in self.model.durables]
+        if free:
+            kind = random.choice(("shared", "shared", "exclusive"))
+            start = random.choice((0, 0, self.model.issued, self.model.issued + 4))
+            persistent = random.choice((None, None, False))
+            self.create(random.choice(free), kind, start, random.random() < 0.4, persistent)
+
+    def create(
+        self, name: str, kind: str, start: int, filtered: bool, persistent: bool | None
+    ) -> None:
+        self.settle_time()
+        selector = "even" if filtered and kind == "shared" else ""
+        lasting = self.model.type != "reliable" if persistent is None else persistent
+        ledger = Ledger(kind, start, selector, lasting)
+        ledger.due = {i for i, kept in self.model.stored.items() if ledger.wants(i, kept)}
+        matched = _spans(ledger.due) if selector else ()
+        self.model.durables[name] = ledger
+        self.do(CreateDurable(name, kind, start, selector, matched, persistent))
+
+    def delete_durable(self, random: Random) -> None:
+        if not self.model.durables:
+            return
+        name = random.choice(sorted(self.model.durables))
+        self.settle_time()
+        del self.model.durables[name]
+        self.model.seats = {n: s for n, s in self.model.seats.items() if s.durable != name}
+        self.do(DeleteDurable(name))
+
+    def attach(self, random: Random) -> None:
+        if self.model.durables:
+            name = random.choice(sorted(self.model.durables))
+            session = random.choice(("s1", "s2"))
+            self.take_seat(name, session, random.randint(1, 5), pull=random.random() < 0.3)
+
+    def take_seat(self, name: str, session: str, window: int, *, pull: bool) -> None:
+        ledger = self.model.durables[name]
+        self.subscription += 1
+        shared = ledger.kind == "shared"
+        command = Attach(name, self.subscription, session, window if shared else None, pull)
+        self.settle_time()
+        if not shared and any(seat.durable == name for seat in self.model.seats.values()):
+            with pytest.raises(DurableInUse):
+                self.do(command)
+            return
+        seat = Seat(name, session, window if shared else 1_000, 0 if pull else None)
+        self.model.seats[self.subscription] = seat
+        ledger.parked.clear()
+        self.do(command)
+
+    def demand(self, random: Random) -> None:
+        pulling = [n for n, s in self.model.seats.items() if s.demand is not None]
+        if not pulling:
+            return
+        subscription, count = random.choice(pulling), random.randint(0, 8)
+        self.settle_time()
+        seat = self.model.seats[subscription]
+        if seat.demand is not None:
+            seat.demand = count
+        self.do(Demand(subscription, count))
+
+    def settle(self, random: Random) -> None:
+        holders = [n for n, seat in self.model.seats.items() if seat.held]
+        if not holders:
+            return
+        how = random.choice(("ack", "ack", "ack", "previous", "back", "steal"))
+        subscription = random.choice(holders)
+        seat = self.model.seats[subscription]
+        ids = set(random.sample(sorted(seat.held), random.randint(1, min(4, len(seat.held)))))
+        self.settle_time()
+        left = ids & seat.held
+        spans = tuple(Span(i, i + 1) for i in ids for _ in range(2))
+        match how:
+            case "steal":
+                self.steal(subscription, ids & seat.held)
+            case "back":
+                self.model.roll_back(seat, left)
+                self.do(RollBack(subscription, spans))
+            case "ack":
+                self.model.ack(seat, ids if self.is_exclusive(seat) else left)
+                self.do(Ack(subscription, spans))
+            case _:
+                self.model.ack(seat, {i for i in seat.held if i <= max(ids)} | self.top(seat, ids))
+                self.do(AckPrevious(subscription, max(ids)))
+
+    def is_exclusive(self, seat: Seat) -> bool:
+        return self.model.durables[seat.durable].kind == "exclusive"
+
+    def top(self, seat: Seat, ids: set[int]) -> set[int]:
+        """The named event counts for a cumulative kind, though it is gone by now."""
+        return {max(ids)} if self.is_exclusive(seat) else set()
+
+    def steal(self, owner: int, ids: set[int]) -> None:
+        durable = self.model.seats[owner].durable
+        others = [n for n, s in self.model.seats.items() if s.durable == durable and n != owner]
+        for other in others if ids else ():
+            with pytest.raises(IllegalState):
+                self.do(Ack(other, _spans(ids)))
+
+    def detach(self, random: Random) -> None:
+        if not (there := [*self.model.seats, *self.model.readers]):
+            return
+        subscription = random.choice(there)
+        self.settle_time()
+        seat = self.model.seats.pop(subscription, None)
+        if seat is not None:
+            self.model.roll_back(seat, set(seat.held), detached=True)
+        self.model.readers.pop(subscription, None)
+        self.do(Detach(subscription))
+
+    def stall(self, random: Random) -> None:
+        session, stalled = random.choice(("s1", "s2")), random.random() < 0.4
+        self.settle_time()
+        for seat in self.model.seats.values():
+            if seat.session == session:
+                seat.stalled = stalled
+        self.play.channel.stall(session, stalled=stalled)
+        self.watch(self.play.offers())
+
+    # --- plain subscribers ---------------------------------------------------------------
+
+    def subscribe(self, random: Random) -> None:
+        start, credit = random.randint(0, self.model.issued + 3), random.randint(0, 12)
+        browse = random.random() < 0.4
+        self.settle_time()
+        self.subscription += 1
+        stop = self.play.channel.state.next_id if browse else None
+        self.model.readers[self.subscription] = Reader(start, credit, stop)
+        self.do(Subscribe(self.subscription, "plain", start, stop, credit))
+
+    def credit(self, random: Random) -> None:
+        if not self.model.readers:
+            return
+        subscription, count = random.choice(sorted(self.model.readers)), random.randint(1, 20)
+        self.settle_time()
+        self.model.readers[subscription].credit += count
+        self.do(Credit(subscription, count))
+
+    # --- the channel ---------------------------------------------------------------------
+
+    def purge(self, random: Random) -> None:
+        first, size = random.randint(0, self.model.issued), random.randint(1, 6)
+        self.settle_time()
+        gone = [i for i in self.model.stored if first <= i < first + size]
+        for event_id in gone:
+            self.model.drop(event_id, "purged")
+        self.do(Purge((Span(first, first + size),)))
+
+        assert self.play.answer == len(gone)
+
+    def wait(self, random: Random) -> None:
+        self.play.wait(random.choice((1, 10, 30, 200)))
+
+    def edit(self, random: Random) -> None:
+        capacity = random.choice((0, 3, 8))
+        self.settle_time()
+        state = self.play.channel.state.definition
+        self.model.capacity = capacity
+        if not self.definition.storage.honour_capacity:
+            self.model.evict()
+        self.do(
+            Edit(
+                Definition(
+                    type=state.type,
+                    ttl=state.ttl,
+                    capacity=capacity,
+                    retain_consumed=state.retain_consumed,
+                    start_event_id=state.start_event_id,
+                    storage=state.storage,
+                )
+            )
+        )
+
+    def snapshot(self, _: Random) -> None:
+        self.play.snapshot()
+        self.model.acked_lasting = {
+            i for i in self.model.acked if not self.model.stored[i].volatile
+        }
+
+    def restart(self, random: Random) -> None:
+        how = random.choice(("cut", "cut", "snapshot", "close"))
+        match how:
+            case "cut":
+                self.play.restart()
+            case "snapshot":
+                self.play.restart_from_snapshot()
+            case _:
+                self.play.close()
+        self.model.restart(counted=how == "snapshot")
+        if self.model.type == "reliable":
+            self.stored_as = {}
+        self.stored_as = {} if self.volatile_seen else self.stored_as
+        self.model.issued = max(self.model.issued, self.play.channel.state.next_id)
+        if not self.volatile_seen:
+            assert self.play.channel.state.next_id == self.model.issued, "ids stay dense"
+        self.settle_time()
+
+
+STEPS: dict[Callable[[ChannelLife, Random], None], int] = {
+    ChannelLife.publish: 10,
+    ChannelLife.settle: 14,
+    ChannelLife.attach: 4,
+    ChannelLife.detach: 2,
+    ChannelLife.demand: 3,
+    ChannelLife.create_durable: 2,
+    ChannelLife.delete_durable: 1,
+    ChannelLife.subscribe: 2,
+    ChannelLife.credit: 2,
+    ChannelLife.retry: 1,
+    ChannelLife.purge: 2,
+    ChannelLife.wait: 3,
+    ChannelLife.stall: 3,
+    ChannelLife.edit: 1,
+    ChannelLife.snapshot: 1,
+    ChannelLife.restart: 2,
+}
+"""What may happen, and how often."""
+
+settings.register_profile(
+    "night", max_examples=20_000, stateful_step_count=80, deadline=None, derandomize=False
+)
+NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "night"
+
+TestChannelLife = ChannelLife.TestCase
+TestChannelLife.settings = (
+    settings.get_profile("night")
+    if NIGHT
+    else settings(
+        max_examples=200,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+)

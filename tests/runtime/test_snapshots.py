@@ -1,0 +1,59 @@
+"""A snapshot stands for everything before it."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.bootstrap import rules
+from penstock.columns.body import body_of_columns
+from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.work import Body
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.stores import inline
+
+
+def _body(price: float) -> Body:
+    batch = body_of_columns([b"x"], properties=[{"price": price}])
+    return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
+
+
+async def _publish(realm: RunningRealm, price: float) -> Span:
+    done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
+
+    def reply(span: Span, error: BaseException | None) -> None:
+        assert error is None
+        done.set_result(span)
+
+    realm.publish(1, [_body(price)], "", 0, reply)
+    return await done
+
+
+@pytest.mark.spec("S1")
+def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_before() -> None:
+    async def life() -> tuple[Span, int, list[str]]:
+        journal, blobs, clock = MemoryJournal(), MemoryBlobs(), asyncio.get_running_loop()
+        assert isinstance(clock, SimLoop)
+        eager = SealingLimits(journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.1)
+        realm = await RunningRealm.open(
+            journal, blobs, rules(), clock, inline, identity="i", sealing=eager
+        )
+        running = clock.create_task(realm.run())
+        await realm.create_channel("orders", Definition(type="persistent"))
+        await _publish(realm, 1.0)
+        while not await blobs.list("snapshots/"):
+            await pass_time(0.1)
+        last = await _publish(realm, 2.0)
+        running.cancel()
+        await asyncio.wait([running])
+        again = await RunningRealm.open(journal, blobs, rules(), clock, inline, identity="i")
+        return last, again.recovered.events, again.recovered.damage
+
+    assert simulate(life(), Random(1)) == (Span(1, 2), 2, [])

@@ -1,0 +1,34 @@
+"""Small pieces stamped together hold what each holds stamped by itself."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.columns.ipc import batch_bytes
+from penstock.core.ids import Span
+from penstock.runtime.channel_store import Piece, stored_together
+
+
+def piece(first: int, count: int, at_us: int) -> Piece:
+    batch = body_of([Event(b"%d" % (first + i), properties={"n": i}) for i in range(count)])
+    body = memoryview(batch_bytes(batch))
+    return Piece(Span(first, first + count), at_us, 0, batch.schema, body, batch)
+
+
+def test_ids_and_times_are_those_of_each_piece_with_gaps_between_them() -> None:
+    pieces = [piece(0, 1, 10), piece(1, 3, 20), piece(9, 2, 30), piece(11, 1, 30)]
+
+    together = stored_together(pieces)
+
+    alone = [each.stored([Span(each.first, each.end)]) for each in pieces]
+    assert together.equals(pa.concat_batches(alone), check_metadata=True)
+    assert together.column("event_id").to_pylist() == [0, 1, 2, 3, 9, 10, 11]
+    assert together.column("published").cast("int64").to_pylist() == [10, 20, 20, 20, 30, 30, 30]
+
+
+def test_a_single_piece_is_itself() -> None:
+    alone = piece(5, 4, 1)
+
+    assert stored_together([alone]).equals(alone.stored([Span(5, 9)]), check_metadata=True)

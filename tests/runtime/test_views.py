@@ -1,0 +1,27 @@
+"""What a channel looks like from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.bootstrap import rules
+from penstock.core.channel import Channel
+from penstock.core.messages import Definition, Purge
+from penstock.runtime.channel_store import ChannelStore, Meter
+from penstock.runtime.views import channel_info
+from penstock.testing.play import Play, publish, span
+
+
+@pytest.mark.spec("E5")
+@pytest.mark.parametrize("start", [0, 100])
+def test_the_last_event_id_is_minus_one_before_first_use_and_never_goes_back(start: int) -> None:
+    definition = Definition(type="persistent", start_event_id=start)
+    play = Play(Channel("orders", definition, rules()))
+    store = ChannelStore(Meter())
+    seen = [channel_info(play.channel.state, store).last_event_id]
+    for command in (publish(2), Purge((span(0, 500),)), publish(1)):
+        play.do(command)
+        play.restart()
+        seen.append(channel_info(play.channel.state, store).last_event_id)
+
+    assert seen == [-1, start + 1, start + 1, start + 2]
