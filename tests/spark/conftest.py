@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+import penstock
+from penstock.client.sync import Channel, Session
+from penstock.spark.connections import disconnect
 from penstock.spark.session import session
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -15,11 +19,46 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two cores that retries no task."""
+    """A session on two cores that tries a failing task again."""
+    if (others := SparkSession.getActiveSession()) is not None:
+        others.stop()
     started = session(
         "penstock-tests",
-        "local[2]",
+        "local[2,4]",
         **{"spark.driver.extraJavaOptions": QUICK_START, "spark.driver.memory": "1g"},
     )
     yield started
     started.stop()
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Iterator[penstock.Realm]:
+    with penstock.Realm(tmp_path / "realm") as running:
+        yield running
+        disconnect()
+
+
+@pytest.fixture
+def url(realm: penstock.Realm) -> str:
+    """Where other processes find the realm."""
+    return realm.listen()
+
+
+@pytest.fixture
+def client(realm: penstock.Realm) -> Iterator[Session]:
+    with realm.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
+def sealed() -> Callable[[Channel, int], None]:
+    """Waits until a channel has so many files."""
+
+    def wait(channel: Channel, files: int) -> None:
+        # Each look is a request to the realm, which seals meanwhile.
+        looks = 0
+        while channel.info().storage.sealed_files < files:
+            looks += 1
+            assert looks < 100_000, f"no {files} files of {channel.name} yet"
+
+    return wait

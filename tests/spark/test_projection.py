@@ -1,0 +1,182 @@
+"""What Spark gets is what is stored, in exactly the schema Spark expects."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.columns.batch import stamp
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.columns.schema import ChannelSchema
+from penstock.core.errors import InvalidArgument
+from penstock.core.ids import Span
+from penstock.spark.projection import Projection, arrow_schema, spark_schema
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+
+
+def stored(*properties: dict[str, Any] | None, first: int = 0, **event: Any) -> pa.RecordBatch:
+    events = [Event(b"x", properties=each, **event) for each in properties]
+    return stamp(body_of(events), Span(first, first + len(events)), 1_000_000)
+
+
+def channel_of(*batches: pa.RecordBatch) -> pa.Schema:
+    schema = ChannelSchema.empty()
+    for batch in batches:
+        schema = schema.grown(batch.schema)
+    return schema.arrow
+
+
+def read(
+    batch: pa.RecordBatch, channel: pa.Schema, ddl: str = "", *, include_headers: bool = False
+) -> pa.RecordBatch:
+    schema = spark_schema(channel, include_headers=include_headers)
+    if ddl:
+        given = _ddl(ddl)
+        schema = given
+    wanted = arrow_schema(schema)
+    found = Projection(channel, wanted, include_headers=include_headers).of(batch)
+    assert found.schema.equals(wanted)
+    found.validate(full=True)
+    return found
+
+
+def _ddl(text: str) -> StructType:
+    """Without a JVM: ``name type`` pairs of simple types."""
+    kinds: dict[str, Any] = {"bigint": LongType(), "string": StringType()}
+    schema = StructType()
+    for pair in text.split(","):
+        name, kind = pair.split()
+        schema = schema.add(name, kinds[kind])
+    return schema
+
+
+def test_a_channel_never_published_to_has_four_columns() -> None:
+    schema = spark_schema(ChannelSchema.empty().arrow)
+
+    assert schema.names == ["event_id", "published", "tag", "data"]
+    assert [field.dataType for field in schema] == [
+        LongType(),
+        TimestampType(),
+        StringType(),
+        BinaryType(),
+    ]
+
+
+def test_every_kind_of_property_is_a_column_of_its_type() -> None:
+    properties = {
+        "flag": True,
+        "count": 7,
+        "price": 9.5,
+        "text": "é",
+        "raw": b"\x00",
+        "at": NOON,
+        "wall": datetime(2013, 1, 1, 12),  # noqa: DTZ001  a time without a zone is meant
+        "never": None,
+        "tags": ["a", None],
+        "lines": [{"sku": "a", "pieces": 2, "note": None}],
+        "place": {"city": "Oslo", "at": {"lat": 59.9}},
+    }
+    batch = stored(properties, None)
+
+    found = read(batch, channel_of(batch))
+
+    rows = found.to_pylist()
+    assert {name: rows[0][name] for name in properties} == properties
+    assert {rows[1][name] for name in properties} == {None}
+    schema = spark_schema(channel_of(batch))
+    assert schema["wall"].dataType == TimestampNTZType()
+    assert schema["never"].dataType == StringType()
+    assert isinstance(schema["lines"].dataType, ArrayType)
+
+
+def test_an_older_batch_reads_like_a_newer_one() -> None:
+    old, new = stored({"price": 1}), stored({"price": 2, "late": "x"}, first=1)
+    channel = channel_of(old, new)
+
+    assert read(old, channel).to_pylist()[0]["late"] is None
+    assert read(new, channel).to_pylist()[0]["late"] == "x"
+
+
+def test_a_second_type_of_a_property_is_a_second_column() -> None:
+    number, text = stored({"price": 1}), stored({"price": "dear"}, first=1)
+    channel = channel_of(number, text)
+
+    # In its own batch the text is the first type; in the channel it is the second.
+    row = read(number, channel).to_pylist()[0]
+    assert (row["price"], row["price::string"]) == (1, None)
+    assert read(text, channel).to_pylist()[0]["price::string"] == "dear"
+    assert read(text, channel).to_pylist()[0]["price"] is None
+
+
+def test_chosen_columns_come_in_the_order_chosen() -> None:
+    batch = stored({"a": 1, "b": 2})
+
+    assert spark_schema(channel_of(batch), columns=("b", "event_id")).names == ["b", "event_id"]
+    with pytest.raises(InvalidArgument, match="no column 'event': did you mean event_id"):
+        spark_schema(channel_of(batch), columns=("event",))
+
+
+def test_a_schema_of_the_users_casts_and_fills() -> None:
+    batch = stored({"a": 1, "b": "text"})
+
+    found = read(batch, channel_of(batch), "a string, missing bigint, data string")
+
+    assert found.to_pylist() == [{"a": "1", "missing": None, "data": "x"}]
+
+
+def test_a_value_that_does_not_fit_names_its_column() -> None:
+    batch = stored({"price": "dear"})
+
+    with pytest.raises(InvalidArgument, match=r"column price is stored as string.*\.schema"):
+        read(batch, channel_of(batch), "price bigint")
+
+
+def test_rows_of_a_slice_are_read_at_their_place() -> None:
+    batch = stored(*({"a": i, "s": {"b": i}} if i % 2 else None for i in range(10)))
+
+    found = read(batch.slice(3, 4), channel_of(batch)).to_pylist()
+
+    assert [row["a"] for row in found] == [3, None, 5, None]
+    assert [row["s"] for row in found] == [{"b": 3}, None, {"b": 5}, None]
+
+
+def test_a_property_named_like_a_column_keeps_out_of_its_way() -> None:
+    batch = stored({"tag": "mine", "ttl": 5}, tag="theirs", ttl=9)
+
+    plain = read(batch, channel_of(batch)).to_pylist()[0]
+    assert (plain["tag"], plain["properties.tag"], plain["ttl"]) == ("theirs", "mine", 5)
+    full = read(batch, channel_of(batch), include_headers=True).to_pylist()[0]
+    assert (full["ttl"], full["properties.ttl"]) == (9, 5)
+
+
+def test_headers_come_on_request_and_whole() -> None:
+    batch = stored({"a": 1}, headers={"correlation_id": "c-1"}, priority=7, persistent=False)
+
+    row = read(batch, channel_of(batch), include_headers=True).to_pylist()[0]
+
+    assert row["headers"]["correlation_id"] == "c-1"
+    assert row["headers"]["reply_to"] is None
+    assert (row["priority"], row["persistent"], row["ttl"]) == (7, False, None)
+
+
+def test_events_without_data_have_empty_data() -> None:
+    body = pa.RecordBatch.from_arrays(
+        [pa.StructArray.from_arrays([pa.array([1, 2])], names=["a"])], names=["properties"]
+    )
+    batch = stamp(body, Span(0, 2), 0)
+
+    assert read(batch, channel_of(batch)).column("data").to_pylist() == [b"", b""]

@@ -1,0 +1,289 @@
+"""Writers against a realm, as Spark drives them, without Spark: once, whatever is tried twice."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+import penstock
+from penstock.client.sync import Channel, Session
+from penstock.core.errors import (
+    IllegalState,
+    InvalidArgument,
+    InvalidEvent,
+    NameDoesNotExist,
+    NoSuchStage,
+    SequenceTooOld,
+)
+from penstock.core.producers import LASTING_REMEMBERED_MAX
+from penstock.spark import writing
+from penstock.spark.source import PenstockSource
+from penstock.spark.writing import ChannelStreamWriter, Staged, as_table
+
+ROW = StructType().add("data", BinaryType()).add("n", LongType())
+
+
+@pytest.fixture
+def out(client: Session) -> Channel:
+    return client.channels.create("out", type="persistent")
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"data": [b"%d" % n for n in numbers], "n": pa.array(numbers, pa.int64())}
+    )
+
+
+def source(url: str, **options: str) -> PenstockSource:
+    return PenstockSource({"url": url, "channel": "out", **options})
+
+
+def stream_writer(url: str, **options: str) -> ChannelStreamWriter:
+    return source(url, **options).streamWriter(ROW, overwrite=False)
+
+
+def task(writer: Any, partition: int, *numbers: int, query: str = "q-1") -> Staged:
+    """What a task gives, as the driver gets it: pickled both ways."""
+    message = pickle.loads(pickle.dumps(writer)).write(iter([batch(*numbers)] if numbers else []))
+    found = Staged(partition, query, message.epoch, message.stages)
+    return pickle.loads(pickle.dumps(found))  # type: ignore[no-any-return]  # the same type again
+
+
+def numbers(channel: Channel) -> list[int]:
+    table = channel.read()
+    return table.column("n").to_pylist() if table.num_rows else []
+
+
+def test_a_micro_batch_is_published_in_the_order_of_its_partitions(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    messages = [task(writer, 2, 5, 6), task(writer, 0, 1, 2), task(writer, 1, 3, 4)]
+
+    assert out.info().events == 0
+    writer.commit(messages, 0)
+
+    assert numbers(out) == [1, 2, 3, 4, 5, 6]
+    assert out.read().column("data").to_pylist()[0] == b"1"
+
+
+def test_a_micro_batch_written_again_is_stored_once(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    for _ in range(3):  # batch number 0 counts, too
+        writer.commit([task(writer, 0, 1, 2)], 0)
+    writer.commit([task(writer, 0, 3)], 1)
+    writer.commit([task(writer, 0, 3)], 1)
+    writer.commit([task(writer, 0, 1, 2)], 0)
+
+    assert numbers(out) == [1, 2, 3]
+
+
+def test_an_abort_after_a_commit_undoes_nothing(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    messages = [task(writer, 0, 1), task(writer, 1, 2)]
+    writer.commit(messages, 7)
+
+    writer.abort([messages[0], None], 7)
+
+    assert numbers(out) == [1, 2]
+
+
+def test_what_was_aborted_cannot_be_committed_and_is_written_anew(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    messages = [task(writer, 0, 1), None]
+    writer.abort(messages, 0)
+
+    with pytest.raises(NoSuchStage, match="start the query again"):
+        writer.commit(messages, 0)
+    writer.commit([task(writer, 0, 1)], 0)
+    assert numbers(out) == [1]
+
+
+def test_two_queries_count_their_micro_batches_apart(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    writer.commit([task(writer, 0, 1, query="one")], 0)
+    writer.commit([task(writer, 0, 2, query="two")], 0)
+    writer.commit([task(writer, 0, 1, query="one")], 0)
+
+    assert numbers(out) == [1, 2]
+
+
+def test_a_name_of_its_own_outlives_the_query(url: str, out: Channel) -> None:
+    writer = stream_writer(url, txnAppId="flights")
+    writer.commit([task(writer, 0, 1, query="one")], 0)
+    writer.commit([task(writer, 0, 1, query="after a new checkpoint")], 0)
+
+    assert numbers(out) == [1]
+
+
+def test_an_empty_micro_batch_publishes_nothing(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    writer.commit([task(writer, 0), task(writer, 1)], 0)
+    writer.commit([], 1)
+    writer.commit([task(writer, 0, 1)], 2)
+
+    assert numbers(out) == [1]
+
+
+def test_a_task_that_fails_half_way_leaves_nothing_behind(
+    url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "STAGE_ROWS_MAX", 1)
+    writer = stream_writer(url)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield batch(1)
+        yield batch(2)
+        raise ValueError("the row after the second")
+
+    with pytest.raises(ValueError, match="after the second"):
+        writer.write(rows())
+    writer.commit([task(writer, 0, 1, 2)], 0)
+    assert numbers(out) == [1, 2]
+
+
+def test_many_portions_are_one_publish(
+    url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "STAGE_ROWS_MAX", 3)
+    writer = stream_writer(url)
+
+    message = writer.write(iter([batch(1, 2), batch(3), batch(), batch(4, 5), batch(6)]))
+    assert len(message.stages) == 2
+    writer.commit([message], 0)
+
+    assert numbers(out) == [1, 2, 3, 4, 5, 6]
+    assert len(set(out.read().column("published").to_pylist())) == 1
+
+
+def test_rows_lost_in_a_restart_fail_the_commit_and_the_next_try_succeeds(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "two") as realm, realm.connect() as session:
+        session.channels.create("out", type="persistent")
+        url = realm.listen()
+        port = int(url.rpartition(":")[2])
+        writer = stream_writer(url)
+        writer.commit([task(writer, 0, 1)], 0)
+        again, lost = task(writer, 0, 1), task(writer, 0, 2)
+    with penstock.Realm(tmp_path / "two") as realm, realm.connect() as session:
+        realm.listen(port=port)
+
+        writer.commit([again], 0)  # answered, though its rows are gone, too
+        with pytest.raises(NoSuchStage, match="most likely in a restart"):
+            writer.commit([lost], 1)
+        writer.commit([task(writer, 0, 2)], 1)
+        assert numbers(session.channels.get("out")) == [1, 2]
+
+
+def test_rows_for_a_channel_created_again_meanwhile_are_not_published(
+    url: str, client: Session, out: Channel
+) -> None:
+    writer = stream_writer(url)
+    message = task(writer, 0, 1)
+    client.channels.delete("out")
+    again = client.channels.create("out", type="persistent")
+
+    with pytest.raises(IllegalState, match="created again while rows were written"):
+        writer.commit([message], 0)
+    assert again.info().events == 0
+
+
+def test_a_batch_number_long_forgotten_is_refused_not_stored_again(url: str, out: Channel) -> None:
+    writer = stream_writer(url)
+    for number in range(2 * LASTING_REMEMBERED_MAX):
+        writer.commit([task(writer, 0, number)], number)
+
+    with pytest.raises(SequenceTooOld):
+        writer.commit([task(writer, 0, 0)], 0)
+    assert numbers(out) == list(range(2 * LASTING_REMEMBERED_MAX))
+
+
+def test_a_batch_write_is_once_for_its_name_and_number(url: str, out: Channel) -> None:
+    def write(version: str, *rows: int) -> None:
+        writer = source(url, txnAppId="nightly", txnVersion=version).writer(ROW, overwrite=False)
+        writer.commit([task(writer, 0, *rows, query="")])
+
+    write("0", 1, 2)
+    write("0", 1, 2)
+    write("1", 3)
+
+    assert numbers(out) == [1, 2, 3]
+
+
+def test_a_batch_write_without_a_name_is_a_write_of_its_own(url: str, out: Channel) -> None:
+    for _ in range(2):
+        writer = source(url).writer(ROW, overwrite=False)
+        writer.commit([task(writer, 0, 1, query="")])
+
+    assert numbers(out) == [1, 1]
+
+
+def test_columns_of_meaning_are_told_from_properties() -> None:
+    given = pa.RecordBatch.from_pydict(
+        {
+            "data": ["é", None],
+            "tag": ["a", None],
+            "ttl": pa.array([5, None], pa.int32()),
+            "n": [1, 2],
+        }
+    )
+
+    table = as_table(given)
+
+    assert table.column("data").to_pylist() == ["é".encode(), None]
+    with pytest.raises(InvalidEvent, match="two columns have one name"):
+        as_table(pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("event_id", LongType(), r"\.drop\('event_id'\)"),
+        ("published", TimestampType(), r"\.drop\('published'\)"),
+        ("cost", DecimalType(10, 2), "'cost' has type decimal.*float64"),
+        ("day", DateType(), "'day' has type date32.*timestamp"),
+        ("extra", MapType(StringType(), StringType()), "'extra' has type map.*struct"),
+        ("tag", LongType(), "'tag' has type int64"),
+        ("data", LongType(), "'data' has type int64"),
+    ],
+)
+def test_a_column_no_event_can_have_is_refused_before_any_task(
+    url: str, out: Channel, name: str, kind: Any, says: str
+) -> None:
+    schema = StructType().add("n", LongType()).add(name, kind)
+
+    with pytest.raises(InvalidEvent, match=says):
+        source(url).streamWriter(schema, overwrite=False)
+    with pytest.raises(InvalidEvent, match=says):
+        source(url).writer(schema, overwrite=False)
+
+
+def test_a_channel_is_never_overwritten(url: str, out: Channel) -> None:
+    with pytest.raises(InvalidArgument, match="purge the channel first"):
+        source(url).writer(ROW, overwrite=True)
+
+
+def test_a_missing_channel_is_named_before_any_task(url: str) -> None:
+    with pytest.raises(NameDoesNotExist, match="no channel 'out'; create it first"):
+        source(url).streamWriter(ROW, overwrite=False)
+
+
+def test_half_a_transaction_is_refused(url: str, out: Channel) -> None:
+    with pytest.raises(InvalidArgument, match="txnVersion is not given"):
+        source(url, txnAppId="nightly").writer(ROW, overwrite=False)
+    with pytest.raises(InvalidArgument, match="txnAppId is not given"):
+        source(url, txnVersion="1").writer(ROW, overwrite=False)
+    with pytest.raises(InvalidArgument, match="txnVersion is for batch writes"):
+        stream_writer(url, txnAppId="nightly", txnVersion="1")
