@@ -48,7 +48,8 @@ class Inbox(Generic[B]):
                 return None
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._arrived.wait()
             except TimeoutError:
                 return None
         return self._batches.popleft()

@@ -182,7 +182,8 @@ class Session:
         reasons = []
         for address in self._url.addresses:
             try:
-                await asyncio.wait_for(self._connect_to(address), CONNECT_TIMEOUT_S)
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for may swallow close()
+                    await self._connect_to(address)
             except (OSError, PenstockError, TimeoutError) as error:
                 reasons.append(f"{address}: {_reason(error)}")
             else:
@@ -224,7 +225,8 @@ class Session:
         try:
             while True:
                 try:
-                    await asyncio.wait_for(self._lost.wait(), PING_AFTER_S)
+                    async with asyncio.timeout(PING_AFTER_S):
+                        await self._lost.wait()
                 except TimeoutError:
                     self._ping()
                     continue
@@ -261,7 +263,8 @@ class Session:
         self.reconnects += 1
         for number, incoming in list(self._incoming.items()):
             try:
-                await asyncio.wait_for(incoming.reopen(), DEAD_AFTER_S)
+                async with asyncio.timeout(DEAD_AFTER_S):
+                    await incoming.reopen()
             except ConnectionLost:
                 return  # lost again: the next connection reopens everything
             except TimeoutError:
