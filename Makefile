@@ -21,7 +21,7 @@ setup: ## make .venv from requirements.lock (the others do it when needed)
 	@scripts/setup.sh
 
 run: setup ## the demonstration: a year of real flights, from a publish to a Spark table
-	@$(bin)/python examples/flights/run.py $(ARGS)
+	@$(bin)/python -m examples.flights.run $(ARGS)
 
 test: setup ## every test: fast, real processes, Spark
 	@$(bin)/python -m pytest $(ARGS)

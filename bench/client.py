@@ -1,0 +1,35 @@
+"""The client process: connects to a server and does a shape's work. Started by the harness."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import cast
+
+import msgspec
+
+from bench.processes import Job
+from bench.shape import ClientWork, Figures, peers, shapes
+from penstock.client.threads import fast_loop
+
+
+async def work(job: Job) -> Figures:
+    """Prepare a stream and a durable, then do the work."""
+    broker = await peers()[job.peer].connect(job.server.url)
+    try:
+        shape = cast("ClientWork", shapes()[job.shape])
+        await broker.prepare(job.case.durability, consumes=shape.consumes)
+        return await shape.work(job.case, broker, job.server.pid)
+    finally:
+        await broker.close()
+
+
+def main() -> None:
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    with asyncio.Runner(loop_factory=fast_loop) as runner:
+        figures = runner.run(work(job))
+    print(msgspec.json.encode(figures).decode())
+
+
+if __name__ == "__main__":
+    main()

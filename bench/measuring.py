@@ -1,0 +1,61 @@
+"""Time, processor time, percentiles."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bench.shape import Figures
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Stopwatch:
+    """Wall time and processor time of this process and the server since it was made."""
+
+    def __init__(self, server_pid: int) -> None:
+        self._server_pid = server_pid
+        self._cpu_s = self._used_s()
+        self._started_s = time.perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._started_s
+
+    def figures(self, events: int) -> Figures:
+        """Call it as soon as the work is done."""
+        elapsed_s = self.elapsed_s
+        client_s, server_s = (
+            now - then for now, then in zip(self._used_s(), self._cpu_s, strict=True)
+        )
+        return {
+            "events": events,
+            "events_per_s": events / elapsed_s,
+            "cpu_s_per_million": (client_s + server_s) / events * 1e6,
+            "client_cpu_s_per_million": client_s / events * 1e6,
+            "server_cpu_s_per_million": server_s / events * 1e6,
+        }
+
+    def _used_s(self) -> tuple[float, float]:
+        own = os.times()
+        return own.user + own.system, cpu_s_of(self._server_pid)
+
+
+def cpu_s_of(pid: int) -> float:
+    """Processor seconds a process has used; 0 where the system does not tell (no ``/proc``)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / TICKS_PER_S
+
+
+def percentiles_us(latencies_s: Sequence[float]) -> Figures:
+    """The three that are asked for, in microseconds."""
+    values = np.percentile(np.asarray(latencies_s) * 1e6, (50, 99, 99.9))
+    return dict(zip(("p50_us", "p99_us", "p999_us"), map(float, values), strict=True))

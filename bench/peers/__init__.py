@@ -1,0 +1,1 @@
+"""One file a peer: how to start its server and to use its client."""

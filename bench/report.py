@@ -1,0 +1,157 @@
+"""What was measured: cells, tables, ratios, JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from bench.shape import Figures
+
+OURS = "penstock"
+
+
+class Cell(Struct, frozen=True):
+    """All runs of one contender in one case."""
+
+    case: str
+    durability: str
+    contender: str
+    runs: list[Figures]
+    missing: str = ""
+    """Why there are no runs."""
+
+    def median(self, figure: str) -> float | None:
+        values = [run[figure] for run in self.runs if figure in run]
+        return statistics.median(values) if values else None
+
+    def spread(self, figure: str) -> float:
+        """Half the distance between best and worst run, as a part of the median."""
+        values = [run[figure] for run in self.runs if figure in run]
+        middle = statistics.median(values)
+        return (max(values) - min(values)) / 2 / middle if middle else 0.0
+
+
+class Result(Struct, frozen=True):
+    """One shape in one call."""
+
+    shape: str
+    title: str
+    figure: str
+    higher_is_better: bool
+    machine: str
+    at: str
+    versions: Mapping[str, str]
+    cells: list[Cell]
+
+
+def markdown(result: Result) -> str:
+    """The table of a shape, with what it ran on."""
+    figures = _figures(result)
+    header = ["case", "D", "contender", *(LABELS.get(f, f) for f in figures), "ratio"]
+    absent = _absent(result)
+    lines = [
+        f"### {result.shape}: {result.title}",
+        "",
+        f"{result.machine}; {result.at}; "
+        + ", ".join(f"{name} {version}" for name, version in result.versions.items())
+        + f". Median of {_run_count(result)}, ± half the spread.",
+        "",
+        _row(header),
+        _row(["---"] * 3 + ["---:"] * (len(header) - 3)),
+        *(_line(result, cell, figures) for cell in result.cells if cell.contender not in absent),
+        *(
+            _row(["every case", "", name, reason, *[""] * len(figures)])
+            for name, reason in absent.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+LABELS = {
+    "events_per_s": "events/s",
+    "cpu_s_per_million": "CPU s/M",
+    "client_cpu_s_per_million": "of it client",
+    "disk_bytes_per_event": "disk B/event",
+    "p50_us": "p50 µs",
+    "p99_us": "p99 µs",
+    "p999_us": "p99.9 µs",
+    "rows_per_s": "rows/s",
+    "achieved_per_s": "achieved/s",
+    "first_ack_ms": "first ack ms",
+    "import_ms": "import ms",
+    "process_ms": "whole process ms",
+    "listening_ms": "listening ms",
+}
+"""Figures worth a column, in their order."""
+
+
+def _absent(result: Result) -> dict[str, str]:
+    """Contenders that ran in no case, and why."""
+    ran = {cell.contender for cell in result.cells if not cell.missing}
+    return {cell.contender: cell.missing for cell in result.cells if cell.contender not in ran}
+
+
+def _figures(result: Result) -> list[str]:
+    seen = {figure for cell in result.cells for run in cell.runs for figure in run}
+    return [figure for figure in LABELS if figure in seen]
+
+
+def _run_count(result: Result) -> int:
+    return max((len(cell.runs) for cell in result.cells), default=0)
+
+
+def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
+    start = [cell.case, cell.durability, cell.contender]
+    if cell.missing:
+        return _row([*start, cell.missing, *[""] * len(figures)])
+    values = []
+    for figure in figures:
+        median = cell.median(figure)
+        text = "" if median is None else _number(median)
+        if figure == result.figure:
+            text += f" ± {cell.spread(figure):.0%}"
+        values.append(text)
+    return _row([*start, *values, _ratio(result, cell)])
+
+
+def _ratio(result: Result, cell: Cell) -> str:
+    """How Penstock stands against this contender: above 1 it is better."""
+    own = next(
+        (
+            other
+            for other in result.cells
+            if other.contender == OURS
+            and (other.case, other.durability) == (cell.case, cell.durability)
+        ),
+        None,
+    )
+    if own is None or cell.contender == OURS:
+        return ""
+    ours, theirs = own.median(result.figure), cell.median(result.figure)
+    if not ours or not theirs:
+        return ""
+    return f"{ours / theirs if result.higher_is_better else theirs / ours:.2f}"
+
+
+def _number(value: float) -> str:
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _row(values: Sequence[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+def between_marks(page: str, tables: Mapping[str, str]) -> str:
+    """``page`` with the part between ``<!-- S1 -->`` and ``<!-- /S1 -->`` replaced."""
+    for shape, table in tables.items():
+        opening, closing = f"<!-- {shape} -->", f"<!-- /{shape} -->"
+        if opening not in page or closing not in page:
+            raise ValueError(f"the page has no place for {shape}: {opening} ... {closing}")
+        before, _, rest = page.partition(opening)
+        after = rest.partition(closing)[2]
+        page = f"{before}{opening}\n{table}{closing}{after}"
+    return page

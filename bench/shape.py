@@ -1,0 +1,149 @@
+"""What a shape and a contender are; the folders ``shapes`` and ``peers`` hold them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from bench.workload import Events
+
+Figures = dict[str, float]
+"""What one run measured, by name; the unit ends the name."""
+
+WINDOW = 500
+"""Events a consumer may hold unacknowledged, equal for all."""
+BATCH = 1_000
+"""Events in one call of a batch API, equal for all."""
+
+
+class Case(Struct, frozen=True):
+    """One line of a shape's table."""
+
+    label: str
+    durability: str = ""
+    """``D1`` written, ``D2`` on disk before the ack; empty where it has no meaning."""
+    parameters: Mapping[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.parameters[name]
+
+
+class Server(Struct, frozen=True):
+    """A running server process."""
+
+    url: str
+    pid: int
+
+
+class Broker(Protocol):
+    """A connection to a peer, in the client process: the best its client offers for each need."""
+
+    async def prepare(self, durability: str, *, consumes: bool) -> None:
+        """Make the stream and one durable that wants all of it; attach to it if it ``consumes``."""
+        ...
+
+    async def publish_batch(self, events: Events, api: str) -> None:
+        """Publish a batch; all of it is confirmed on return. ``api``: ``columns`` or ``rows``."""
+        ...
+
+    async def send(self, events: Events, row: int) -> None:
+        """Publish one event without waiting for its confirmation."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything sent is confirmed."""
+        ...
+
+    async def publish_one(self, events: Events, row: int) -> None:
+        """Publish one event and wait for its confirmation."""
+        ...
+
+    async def consume(self, count: int, api: str) -> tuple[int, float]:
+        """Take some events, at most ``count`` and at least one, read each one's data and
+        properties, acknowledge them: how many, and the sum of their prices."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait until every acknowledgement has been taken by the server."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Peer(Protocol):
+    """A server to compare with, Penstock among them."""
+
+    name: str
+
+    def missing(self) -> str:
+        """Why it cannot run here; empty when it can."""
+        ...
+
+    def version(self) -> str: ...
+
+    def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
+        """Start the server on a free loopback port; it is stopped at the end."""
+        ...
+
+    async def connect(self, url: str) -> Broker: ...
+
+
+class Shape(Protocol):
+    """One kind of work."""
+
+    name: str
+    title: str
+    figure: str
+    """The figure its ratios are made of."""
+    higher_is_better: bool
+    contenders: Sequence[str]
+
+    def cases(self, *, quick: bool) -> Sequence[Case]: ...
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        """One run, in processes of its own. Raises ``Missing`` when it cannot run here."""
+        ...
+
+
+class Missing(Exception):
+    """A contender cannot run on this machine; the text says what it would take."""
+
+
+class ClientWork(Protocol):
+    """A shape whose work is done by one client process."""
+
+    consumes: bool
+    """Whether it reads what it publishes."""
+
+    async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures: ...
+
+
+def shapes() -> Mapping[str, Shape]:
+    """Every shape, by name: each file of ``bench.shapes`` is one."""
+    return _registered("bench.shapes", "SHAPE")
+
+
+def peers() -> Mapping[str, Peer]:
+    """Every peer, by name: each file of ``bench.peers`` is one."""
+    return _registered("bench.peers", "PEER")
+
+
+def _registered(package_name: str, export: str) -> Mapping[str, Any]:
+    package: ModuleType = importlib.import_module(package_name)
+    found: dict[str, Any] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        thing = getattr(importlib.import_module(f"{package_name}.{module.name}"), export)
+        found[thing.name] = thing
+    return MappingProxyType(dict(sorted(found.items(), key=lambda item: _order(item[0]))))
+
+
+def _order(name: str) -> tuple[int, str]:
+    digits = "".join(filter(str.isdigit, name))
+    return int(digits or 0), name

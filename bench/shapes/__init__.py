@@ -1,0 +1,1 @@
+"""One file a shape: ``SHAPE`` in each is what it does."""

@@ -1,0 +1,71 @@
+"""The events of all shapes: the same bytes and three properties for every contender."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+PROPERTIES = 3
+
+
+class Events(NamedTuple):
+    """Rows as an application has them, before any client library has seen them."""
+
+    datas: Sequence[bytes]
+    properties: Sequence[dict[str, Any]]
+    price: float
+    """The sum of their prices: what a consumer has to find."""
+    columns: Columns
+
+    def __len__(self) -> int:
+        return len(self.datas)
+
+
+class Columns:
+    """The same rows, for an application that works in columns."""
+
+    def __init__(self, datas: Sequence[bytes], properties: Sequence[dict[str, Any]]) -> None:
+        self._datas = datas
+        self._properties = properties
+
+    @cached_property
+    def table(self) -> pa.Table:
+        names = self._properties[0]
+        return pa.table(
+            {"data": pa.array(self._datas, pa.binary())}
+            | {name: [row[name] for row in self._properties] for name in names}
+        )
+
+
+def pool(count: int, batch: int, size: int) -> list[Events]:
+    """``count`` batches of ``batch`` events with ``size`` bytes of data each."""
+    return [_events(first, batch, size) for first in range(0, count * batch, batch)]
+
+
+def _events(first: int, count: int, size: int) -> Events:
+    numbers = range(first, first + count)
+    datas = [b"%0*d" % (size, number) for number in numbers]
+    properties: list[dict[str, Any]] = [
+        {"sku": f"sku-{number % 1000:04d}", "price": number % 100 * 0.5, "quantity": number % 10}
+        for number in numbers
+    ]
+    events = Events(
+        datas, properties, sum(row["price"] for row in properties), Columns(datas, properties)
+    )
+    assert events.columns.table.num_rows == count, "made now, not while the clock runs"
+    return events
+
+
+class Encoded(msgspec.Struct, array_like=True):
+    """An event of a peer that has no typed properties: all of it in the payload."""
+
+    data: bytes
+    properties: dict[str, Any]
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Encoded).decode
