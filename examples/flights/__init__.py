@@ -1,0 +1,1 @@
+"""A year of real flights, from a publish to a Spark table: the job behind ``make run``."""

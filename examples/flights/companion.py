@@ -1,0 +1,146 @@
+"""Processes beside the main one: how they are started, listened to and ended, from both sides.
+
+A companion prints one JSON object a line about how far it is. It is told ``finish`` on its
+standard input when there is nothing more to come. The end of its input means that the main
+process is gone, or wants it to be gone: so nothing is left behind by a crash or by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+_FINISH = "finish"
+_STOP_TIMEOUT_S = 15.0
+
+
+class PartFailed(Exception):
+    """Something that goes on in the run has ended with an error."""
+
+
+class Companion:
+    """A process of this run, as the main process sees it."""
+
+    def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
+        """``log`` takes what the process has to say besides its progress."""
+        self.name = name
+        self.said: dict[str, Any] = {}
+        """The newest value of everything it has reported."""
+        self._log = log
+        self._command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    def start(self, hear: Callable[[dict[str, Any]], None]) -> None:
+        """Start it; ``hear`` is called with each report, on a thread of its own."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("w") as log:
+            process = subprocess.Popen(
+                self._command,
+                cwd=PROJECT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the main process; it ends the others
+            )
+        assert process.stdout is not None, "it was asked for"
+        self._process = process
+        self._reader = threading.Thread(
+            target=self._listen, args=(process.stdout, hear), name=f"hear-{self.name}", daemon=True
+        )
+        self._reader.start()
+
+    def _listen(self, lines: IO[str], hear: Callable[[dict[str, Any]], None]) -> None:
+        with lines:
+            for line in lines:
+                report = json.loads(line)
+                self.said.update(report)
+                hear(report)
+
+    def finish(self) -> None:
+        """Nothing more will come: it ends when it is through with what there is."""
+        self._tell(_FINISH)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can begin. Raises ``PartFailed`` when it never will."""
+        return "ready" in self.said or self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended well. Raises ``PartFailed`` when it has not."""
+        process, reader = self._process, self._reader
+        if process is None or reader is None or process.poll() is None:
+            return False
+        if process.returncode != 0:
+            reader.join()
+            why = self.said.get("failed", f"it was ended by status {process.returncode}")
+            raise PartFailed(f"{self.name}: {why} (more in {self._log})")
+        return not reader.is_alive()
+
+    def stop(self) -> None:
+        """End it now, whatever it is doing."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None, "it was asked for"
+        with contextlib.suppress(BrokenPipeError):  # it is gone already
+            process.stdin.close()
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _tell(self, word: str) -> None:
+        process = self._process
+        assert process is not None, "it was started"
+        assert process.stdin is not None, "it was asked for"
+        with contextlib.suppress(BrokenPipeError):  # `has_ended` tells why
+            process.stdin.write(word + "\n")
+            process.stdin.flush()
+
+
+class Instructions:
+    """What the main process wants, as a companion sees it."""
+
+    def __init__(self) -> None:
+        self._finish = threading.Event()
+        threading.Thread(target=self._listen, name="instructions", daemon=True).start()
+
+    def _listen(self) -> None:
+        while said := os.read(sys.stdin.fileno(), 1_024):
+            if _FINISH.encode() in said:
+                self._finish.set()
+        if os.getpgid(0) == os.getpid():  # with everything it has started, such as Spark's JVM
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    @property
+    def finish(self) -> bool:
+        """Whether nothing more will come."""
+        return self._finish.is_set()
+
+
+def serve(work: Callable[[Instructions], None]) -> None:
+    """The main program of a companion: does its work, and tells why when it cannot."""
+    try:
+        work(Instructions())
+    except Exception as error:
+        report(failed=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+        raise
+
+
+def report(**values: Any) -> None:
+    """Tell the main process how far this one is."""
+    print(json.dumps(values), flush=True)

@@ -1,0 +1,213 @@
+"""Everybody who takes part in a run: started, kept going to the end, asked what they counted."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+import penstock
+from examples.flights import reconciliation, statistics
+from examples.flights.companion import Companion
+from examples.flights.followers import Follower
+from examples.flights.names import DELAYS, FLIGHTS, GROUND_CREW, SELECTOR
+from examples.flights.preparation import Prepared
+from examples.flights.progress import Board, Part
+from examples.flights.publisher import Publisher
+from examples.flights.reconciliation import Acknowledged, Findings
+from examples.flights.report import Line
+from examples.flights.run_record import Beginning, RunRecord
+from examples.flights.spark_files import committed_table
+from examples.flights.spark_stream import TO_CHANNEL, TO_PARQUET, committed_position
+from examples.flights.threads import PartThread
+
+WORKERS = ("worker 1", "worker 2")
+_LOOK_INTERVAL_S = 0.1
+
+
+class Crew:
+    """A publisher, two subscriptions, two workers and Spark."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        prepared: Prepared,
+        session: penstock.Session,
+        url: str,
+        flights: pa.Table,
+        rate: int | None,
+        console: Console,
+    ) -> None:
+        self._record = record
+        self._session = session
+        self._url = url
+        self._flights = flights
+        self._rate = rate
+        self._console = console
+        self._prepared = prepared
+        self._cast()
+
+    def perform(self) -> None:
+        """Everybody works until everything is done. Raises ``PartFailed``."""
+        try:
+            self._console.print("Starting two workers and Spark; this takes some seconds.")
+            for companion in self._companions:
+                companion.start(self._heard)
+            self._until_ready()
+            for thread in (self._subscriber, self._filtered, self._publisher):
+                thread.start()
+            with self._board.shown():
+                self._until_done()
+        finally:
+            self._stop()
+
+    def _cast(self) -> None:
+        rows, session, log = self._flights.num_rows, self._session, self._record.work
+        expected = reconciliation.late_from_jfk(self._flights)
+        settled = self._prepared.stored - self._prepared.outstanding.events
+        self._board = Board(self._console)
+        add = self._board.add
+        self._publisher = Publisher(
+            add(Part("published", rows, before=self._prepared.stored)),
+            session,
+            self._flights,
+            self._rate,
+        )
+        self._subscriber = Follower(add(Part("delivered", rows)), session, rows - 1)
+        self._filtered = Follower(
+            add(Part("late from JFK", len(expected))),
+            session,
+            int(expected[-1]) if len(expected) else -1,
+            selector=SELECTOR,
+        )
+        self._acknowledged = add(Part("acknowledged", rows, before=settled))
+        self._to_channel = add(self._stream("Spark to channel", TO_CHANNEL))
+        self._to_parquet = add(self._stream("Spark to Parquet", TO_PARQUET))
+        self._archive = add(Part("Spark archive", rows))
+        self._workers = [
+            Companion(name, "worker", [self._url], log / f"{name.replace(' ', '-')}.log")
+            for name in WORKERS
+        ]
+        self._spark = Companion(
+            "Spark",
+            "spark_stream",
+            [self._url, str(self._record.work.absolute())],
+            log / "spark.log",
+        )
+        self._companions = [*self._workers, self._spark]
+
+    def _stream(self, name: str, query: str) -> Part:
+        before = committed_position(self._record.checkpoints / query)
+        return Part(name, self._flights.num_rows, before=before)
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        """A companion has reported; called on its own thread."""
+        if "acknowledged" in said:
+            counts = [worker.said.get("acknowledged", 0) for worker in self._workers]
+            shares = " + ".join(f"{count:,}" for count in counts)
+            self._acknowledged.reach(self._acknowledged.before + sum(counts), note=shares)
+        if TO_CHANNEL in said:
+            self._to_channel.reach(said[TO_CHANNEL])
+        if TO_PARQUET in said:
+            self._to_parquet.reach(said[TO_PARQUET])
+        if "archiving" in said:
+            self._archive.began()
+        if "archive_seconds" in said:
+            self._archive.reach(self._flights.num_rows)
+
+    def _until_ready(self) -> None:
+        pause = threading.Event()
+        while not all([companion.is_ready for companion in self._companions]):
+            pause.wait(_LOOK_INTERVAL_S)
+        for part in (self._acknowledged, self._to_channel, self._to_parquet):
+            part.began()
+
+    def _until_done(self) -> None:
+        pause = threading.Event()
+        told_all = told_workers = False
+        durable = self._session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
+        parts: tuple[PartThread | Companion, ...] = (
+            self._publisher,
+            self._subscriber,
+            self._filtered,
+            *self._companions,
+        )
+        # Everybody is asked each time: whoever has failed says so.
+        while not all([part.has_ended for part in parts]):
+            if self._publisher.has_ended and not told_all:
+                told_all = True
+                self._subscriber.all_published.set()
+                self._filtered.all_published.set()
+                self._spark.finish()
+            if told_all and not told_workers and durable.info().outstanding == 0:
+                told_workers = True
+                for worker in self._workers:
+                    worker.finish()
+            self._board.refresh()
+            pause.wait(_LOOK_INTERVAL_S)
+
+    def _stop(self) -> None:
+        for thread in (self._publisher, self._subscriber, self._filtered):
+            thread.stop()
+        for companion in self._companions:
+            companion.stop()
+
+    def findings(self) -> Findings:
+        """What everybody has counted."""
+        info = self._session.channels.get(FLIGHTS).info()
+        durable = self._session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
+        return Findings(
+            flights=self._flights,
+            is_resumed=self._prepared.beginning is Beginning.RESUMED,
+            stored=info.events,
+            last_event_id=info.last_event_id,
+            published_before=self._prepared.stored,
+            outstanding_before=self._prepared.outstanding,
+            outstanding_after=durable.info().outstanding,
+            delivered_ids=self._subscriber.event_ids,
+            filtered_ids=self._filtered.event_ids,
+            workers=tuple(
+                Acknowledged.said_by(worker.name, worker.said) for worker in self._workers
+            ),
+            channel_statistics=self._session.channels.get(DELAYS).read(
+                columns=statistics.SCHEMA.names
+            ),
+            parquet_statistics=committed_table(self._record.statistics, statistics.SCHEMA),
+            archive=pq.read_table(
+                self._record.archive, columns=["event_id", *statistics.FLIGHT_COLUMNS]
+            ),
+        )
+
+    def lines(self, found: Findings) -> tuple[Line, ...]:
+        """How much each part has done, and how fast."""
+
+        def line(part: Part, note: str = "") -> Line:
+            return Line(part.name, part.done, part.seconds, part.rate, note)
+
+        rolled_back = sum(worker.rolled_back for worker in found.workers)
+        redelivered = sum(worker.redelivered for worker in found.workers)
+        archive_seconds = float(self._spark.said["archive_seconds"])
+        return (
+            line(self._publisher.part, "each safe on disk before the next batch"),
+            line(self._subscriber.part, "plain subscription from the first event"),
+            line(self._filtered.part, SELECTOR),
+            line(self._acknowledged, "by two processes that share a durable"),
+            *(
+                Line(f"  {worker.worker}", worker.acknowledged, 0.0, 0.0)
+                for worker in found.workers
+            ),
+            Line("  rolled back", rolled_back, 0.0, 0.0, "one in a hundred"),
+            Line("  redelivered", redelivered, 0.0, 0.0, "and then acknowledged"),
+            line(self._to_channel, f"{found.channel_statistics.num_rows:,} rows in {DELAYS}"),
+            line(self._to_parquet, f"{found.parquet_statistics.num_rows:,} rows"),
+            Line(
+                "Spark archive",
+                found.archive.num_rows,
+                archive_seconds,
+                found.archive.num_rows / archive_seconds,
+                "batch read of the channel, written as Parquet",
+            ),
+        )

@@ -1,0 +1,145 @@
+"""The run: a realm, everybody who works on it, and the report; see ``--help``.
+
+The realm, the publisher and two subscriptions live in this process. Two workers and Spark are
+processes of their own and come over TCP, as they would on other machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+
+from rich.console import Console
+
+import penstock
+from examples.flights import picture, statistics, timetable
+from examples.flights.companion import PartFailed
+from examples.flights.crew import Crew
+from examples.flights.preparation import prepare
+from examples.flights.reconciliation import Findings, checks
+from examples.flights.report import Line, Report, carrier_rows, machine, write
+from examples.flights.run_record import Beginning, CannotBegin, RunRecord
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as the shell has it."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 0: everything adds up; 1: it does not, or something failed."""
+    options = _options(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    # Arrow would warn of every batch that has come over the network at an odd address.
+    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
+    try:
+        return _run(options, console)
+    except KeyboardInterrupt:
+        console.print("\nStopped. What was acknowledged is safe; run again to go on from there.")
+        return INTERRUPTED
+    except PartFailed as error:
+        console.print(f"\nFAILED: {error}\nRun again to go on from there.", style="red")
+    except (CannotBegin, timetable.MissingFlights, penstock.DataDirectoryInUse) as error:
+        console.print(f"\nCannot begin: {error}", style="red")
+    except penstock.PenstockError as error:
+        console.print(f"\nFAILED: {error} [{error.code}]", style="red", markup=False)
+    return 1
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    began = perf_counter()
+    record = RunRecord(options.dir)
+    beginning = record.beginning(options.rows, fresh=options.fresh)
+    rows = options.rows
+    if beginning is Beginning.RESUMED and record.entry is not None:
+        rows = record.entry.rows
+    flights = timetable.load(rows)
+    console.print(f"{flights.num_rows:,} flights from New York in 2013, a row of the CSV each.")
+    with penstock.Realm(record.realm) as realm, realm.connect() as session:
+        url = realm.listen()
+        console.print(f"Realm in {record.realm}, open to other processes at {url}.")
+        prepared = prepare(record, session, flights.num_rows, beginning)
+        console.print(f"{prepared}\n", style="bold")
+        crew = Crew(record, prepared, session, url, flights, options.rate, console)
+        crew.perform()
+        findings = crew.findings()
+    report = _report(record, findings, crew.lines(findings), perf_counter() - began)
+    console.print(f"\n{write(report, record.report_text, record.report_json)}", markup=False)
+    console.print(f"Report:  {record.report_text} and {record.report_json}")
+    console.print(f"Picture: {record.picture}")
+    record.finished()
+    return 0 if report.reconciles else 1
+
+
+def _report(
+    record: RunRecord, findings: Findings, lines: tuple[Line, ...], seconds: float
+) -> Report:
+    """Compare everything with the CSV and draw the picture."""
+    names = timetable.airline_names()
+    sums = statistics.added_up(findings.parquet_statistics)
+    picture.draw(sums, names, record.picture)
+    return Report(
+        beginning="Resumed" if findings.is_resumed else "Fresh run",
+        finished=datetime.now(UTC),
+        seconds=seconds,
+        machine=machine(),
+        parts=lines,
+        checks=tuple(checks(findings)),
+        carriers=carrier_rows(sums, names),
+        picture=record.picture.name,
+        flights=findings.flights.num_rows,
+    )
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.flights.run",
+        description="Sends a year of real flights through a channel, a filtered subscription, a "
+        "shared durable with two workers and two exactly-once Spark streams, and checks that "
+        "everything adds up. An interrupted run is resumed; a finished one is replaced.",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("var"),
+        metavar="DIR",
+        help="where the realm, the Parquet files and the report go (default: var)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=_positive,
+        metavar="N",
+        help="only the first N flights (default: all 336,776)",
+    )
+    parser.add_argument(
+        "--rate",
+        type=_positive,
+        metavar="N",
+        help="publish at most N flights a second, to watch the parts keep up (default: no limit)",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start again even if an interrupted run could be resumed",
+    )
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    number = int(text.replace(",", "").replace("_", ""))
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

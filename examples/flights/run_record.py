@@ -1,0 +1,112 @@
+"""What a run leaves behind, and whether the next one goes on with it or takes its place."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+State = Literal["clearing", "running", "finished"]
+
+
+class Beginning(enum.Enum):
+    """How a run begins."""
+
+    FIRST = "nothing was there"
+    RESUMED = "an interrupted run goes on"
+    REPLACED = "a run was there, and this one takes its place"
+
+
+class CannotBegin(Exception):
+    """What is in the directory does not let this run begin; the message says what to do."""
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """The file ``run.json``."""
+
+    state: State
+    rows: int
+    started: datetime
+
+
+class RunRecord:
+    """A run's directory, and the file in it that says how far the run has come.
+
+    Outside of ``flights`` it touches only the files it names; the realm may hold other channels.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.realm = directory / "realm"
+        self.work = directory / "flights"
+        self.checkpoints = self.work / "checkpoints"
+        self.statistics = self.work / "statistics"
+        """Parquet written by the Spark stream."""
+        self.archive = self.work / "archive"
+        """Parquet with every event, written by Spark at the end."""
+        self.report_text = directory / "report.md"
+        self.report_json = directory / "report.json"
+        self.picture = directory / "delays.png"
+        self._file = self.work / "run.json"
+        self.entry = self._read()
+
+    def _read(self) -> Entry | None:
+        if not self._file.is_file():
+            return None
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Entry)
+        except msgspec.DecodeError as error:
+            raise CannotBegin(
+                f"{self._file} cannot be read ({error}); delete {self.work}"
+            ) from error
+
+    def beginning(self, rows: int | None, *, fresh: bool) -> Beginning:
+        """How a run of ``rows`` flights (None: as many as before) begins here."""
+        entry = self.entry
+        if entry is None:
+            return Beginning.FIRST
+        if fresh or entry.state != "running":
+            return Beginning.REPLACED
+        if rows is not None and rows != entry.rows:
+            raise CannotBegin(
+                f"an interrupted run of {entry.rows:,} flights is in {self.directory}; leave out "
+                "--rows to resume it, or add --fresh to start again"
+            )
+        return Beginning.RESUMED
+
+    @property
+    def has_output(self) -> bool:
+        """Whether files of a run are there."""
+        return any(folder.exists() for folder in self._folders)
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return (self.checkpoints, self.statistics, self.archive)
+
+    def clear(self, rows: int) -> None:
+        """Remove the files of the run before; channels are the caller's."""
+        self._write(Entry(state="clearing", rows=rows, started=datetime.now(UTC)))
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (self.report_text, self.report_json, self.picture):
+            file.unlink(missing_ok=True)
+
+    def running(self, rows: int) -> None:
+        """From now on, an interruption leads to a resumption."""
+        self._write(Entry(state="running", rows=rows, started=datetime.now(UTC)))
+
+    def finished(self) -> None:
+        """The report is written; the next run is a new one."""
+        assert self.entry is not None, "a run that finishes was running"
+        self._write(msgspec.structs.replace(self.entry, state="finished"))
+
+    def _write(self, entry: Entry) -> None:
+        self.work.mkdir(parents=True, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(entry)))
+        new.replace(self._file)
+        self.entry = entry

@@ -1,0 +1,98 @@
+"""Delays per carrier and day, as sums: averages do not add up, sums do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEYS = ("carrier", "day")
+
+_SUMS: dict[str, str] = {
+    "flights": "all flights due to leave that day",
+    "departed": "flights that left; the others were cancelled",
+    "departure_delay": "minutes late at departure, all flights that left together",
+    "arrived": "flights with a known arrival",
+    "arrival_delay": "minutes late at arrival, all flights that arrived together",
+    "distance": "miles",
+    "air_time": "minutes in the air",
+}
+"""What is summed, and what it means."""
+
+SCHEMA = pa.schema([(name, pa.string()) for name in KEYS] + [(name, pa.int64()) for name in _SUMS])
+
+FLIGHT_COLUMNS = {
+    "carrier": "STRING",
+    "year": "SMALLINT",
+    "month": "TINYINT",
+    "day": "TINYINT",
+    "dep_delay": "SMALLINT",
+    "arr_delay": "SMALLINT",
+    "distance": "SMALLINT",
+    "air_time": "SMALLINT",
+}
+"""What of a flight the statistics need, by Spark's names of the types."""
+
+
+def daily(flights: pa.Table) -> pa.Table:
+    """One row for each carrier and day among ``flights``."""
+    columns = {
+        "carrier": flights["carrier"],
+        "day": _days(flights),
+        "departure_delay": flights["dep_delay"],
+        "arrival_delay": flights["arr_delay"],
+        "distance": flights["distance"],
+        "air_time": flights["air_time"],
+    }
+    grouped = pa.table(columns).group_by(list(KEYS))
+    sums = grouped.aggregate(
+        [
+            ([], "count_all"),
+            ("departure_delay", "count"),
+            ("departure_delay", "sum"),
+            ("arrival_delay", "count"),
+            ("arrival_delay", "sum"),
+            ("distance", "sum"),
+            ("air_time", "sum"),
+        ]
+    )
+    named = {
+        "carrier": sums["carrier"],
+        "day": sums["day"],
+        "flights": sums["count_all"],
+        "departed": sums["departure_delay_count"],
+        "departure_delay": _or_zero(sums["departure_delay_sum"]),
+        "arrived": sums["arrival_delay_count"],
+        "arrival_delay": _or_zero(sums["arrival_delay_sum"]),
+        "distance": _or_zero(sums["distance_sum"]),
+        "air_time": _or_zero(sums["air_time_sum"]),
+    }
+    return pa.table(named).cast(SCHEMA)
+
+
+def added_up(partial: pa.Table, by: tuple[str, ...] = KEYS) -> pa.Table:
+    """Partial sums that share ``by`` become one row; sorted."""
+    grouped = partial.group_by(list(by)).aggregate([(name, "sum") for name in _SUMS])
+    named = grouped.select([*by, *(f"{name}_sum" for name in _SUMS)])
+    return named.rename_columns([*by, *_SUMS]).sort_by([(name, "ascending") for name in by])
+
+
+def partial_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What Spark runs on each slice of the channel: flights in, their daily sums out."""
+    parts = [daily(pa.Table.from_batches([batch])) for batch in batches if batch.num_rows]
+    if parts:
+        yield from added_up(pa.concat_tables(parts)).combine_chunks().to_batches()
+
+
+def _days(flights: pa.Table) -> pa.ChunkedArray:
+    """Local dates as ``2013-07-04``."""
+    numbers = (flights[name].cast(pa.string()) for name in ("year", "month", "day"))
+    year, month, day = numbers
+    two = [pc.utf8_lpad(number, 2, "0") for number in (month, day)]
+    return pc.binary_join_element_wise(year, *two, "-")
+
+
+def _or_zero(sums: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The sum of nothing but nulls is null; here it is 0."""
+    return pc.fill_null(sums, 0)
