@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages import Attach, Detach, Subscribe
+from penstock.core.ids import Span
+from penstock.core.messages import Attach, CreateDurable, Credit, Detach, Subscribe
 from penstock.testing.play import delivered, publish
 
 from .plays import durable_play, play_of
@@ -44,3 +45,28 @@ def test_a_durable_remembers_when_it_was_last_read() -> None:
     assert [seat.session for seat in durable.seats] == ["s"]
     play.do(Detach(1))
     assert durable.seats == []
+
+
+def test_while_a_block_is_written_only_events_stored_before_it_go_out() -> None:
+    play = durable_play("shared")
+    play.do(publish(3))
+    for command in (Attach("d", 1, "s", 10), Subscribe(2, "t", 0), Credit(2, 10)):
+        play.channel.attend(command, play.now_us)
+    for fact in play.channel.decide(publish(2), play.now_us).facts:
+        play.channel.apply(fact)
+
+    assert delivered(list(play.channel.offer(below=3))) == {1: [0, 1, 2], 2: [0, 1, 2]}
+    assert delivered(play.offers()) == {1: [3, 4], 2: [3, 4]}
+
+
+def test_a_filtered_durable_waits_for_the_block_too() -> None:
+    play = play_of()
+    play.do(CreateDurable("d", "shared", selector="n > 1"))
+    every = {"n > 1": (Span(0, 2),)}
+    play.do(publish(2, matched=every))
+    play.channel.attend(Attach("d", 1, "s", 10), play.now_us)
+    for fact in play.channel.decide(publish(2, matched=every), play.now_us).facts:
+        play.channel.apply(fact)
+
+    assert delivered(list(play.channel.offer(below=2))) == {1: [0, 1]}
+    assert delivered(play.offers()) == {1: [2, 3]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
 from penstock.columns.rows import Publishers
+from penstock.core.ids import IdSet
 
 if TYPE_CHECKING:
     from penstock.client.durables import DurableSubscription
@@ -86,6 +87,30 @@ class DeliveredBatch(EventBatch):
         """Give all of them back; returns when that is on disk, at once when they are stale."""
         if not self.is_stale:
             await self._subscription.rollback(self.event_ids.tolist())
+
+
+def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
+    """Whether both can be one batch: same columns, same connection."""
+    return one.attachment == other.attachment and one.to_arrow().schema.equals(
+        other.to_arrow().schema, check_metadata=True
+    )
+
+
+def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
+    """The events of ``parts``, in that order, as one batch."""
+    first = parts[0]
+    redeliveries = {i: n for part in parts for i, n in (part.redeliveries or {}).items()}
+    publishers = first.publishers
+    if any(tuple(part.publishers) != tuple(publishers) for part in parts):
+        publishers = [named for part in parts for named in _publishers(part)]
+    batch = pa.concat_batches([part.to_arrow() for part in parts])
+    return DeliveredBatch(batch, redeliveries or None, first.subscription, publishers)
+
+
+def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:
+    """Who published which, every id named."""
+    ids = IdSet.of(part.event_ids.tolist()).spans
+    return [(publisher, spans or ids) for publisher, spans in part.publishers]
 
 
 def _id(event: Event) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.client.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
 from penstock.client.inbox import Inbox
 from penstock.client.session import Session
 from penstock.client.starts import StartLike, start_of
@@ -25,6 +25,9 @@ from penstock.core.ids import IdSet
 from penstock.core.messages import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import DurableInfo, Subscribed
+
+MERGED_ROWS_MAX = 16_384
+"""Deliveries that wait are handed out as one batch up to about this many events."""
 
 Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
@@ -283,7 +286,22 @@ class DurableSubscription:
     async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
         """The next events; None when none come for ``timeout`` seconds."""
         await self.open()
-        return await self._inbox.get(self._timeout if timeout is None else timeout)
+        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
+        return batch if batch is None or not len(self._inbox) else self._with_waiting(batch)
+
+    def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
+        """One batch of all that is here already.
+
+        Settled together they return their credit together; taken one by one, ever smaller
+        deliveries would answer ever smaller settlements.
+        """
+        parts, rows = [batch], len(batch)
+        while (following := self._inbox.waiting()) is not None and rows < MERGED_ROWS_MAX:
+            if not may_join(batch, following):
+                break
+            parts.append(self._inbox.take())
+            rows += len(following)
+        return batch if len(parts) == 1 else joined(parts)
 
     async def batches(self) -> AsyncIterator[DeliveredBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""

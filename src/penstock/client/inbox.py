@@ -54,5 +54,13 @@ class Inbox(Generic[B]):
                 return None
         return self._batches.popleft()
 
+    def waiting(self) -> B | None:
+        """The next batch if it is here already; it stays."""
+        return self._batches[0] if self._batches else None
+
+    def take(self) -> B:
+        """The next batch, which is here."""
+        return self._batches.popleft()
+
     def __len__(self) -> int:
         return len(self._batches)

@@ -42,9 +42,10 @@ class Channel:
         """Follow sessions coming and going: soft state, forgotten on restart."""
         offer.attend(self.state, command, now_us)
 
-    def offer(self) -> Iterator[Effect]:
-        """What the shell must do now; ask again while :attr:`has_offers`."""
-        return offer.offer(self.state)
+    def offer(self, below: int | None = None) -> Iterator[Effect]:
+        """What the shell must do now (of events under ``below``); ask again while
+        :attr:`has_offers`."""
+        return offer.offer(self.state, below)
 
     def stall(self, session: str, *, stalled: bool) -> None:
         """A session's connection is full, or can take more again."""

@@ -216,36 +216,46 @@ class Durable:
         self.pending.add_all(seat.in_flight)
         self.seats.remove(seat)
 
-    def grants(self, stored: IdSet, chunk: int) -> list[tuple[Seat, Spans]]:
-        """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8)."""
+    def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
+        """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8);
+        none at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
         while seats := self.kind.servable(self.seats):
             wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
-            self._fill(wanted, stored)
-            if not self.pending:
+            self._fill(wanted, stored, below)
+            ready = self._ready(below)
+            if not ready:
                 break
-            share = max(1, -(-min(len(self.pending), wanted) // len(seats)))
+            share = max(1, -(-min(ready, wanted) // len(seats)))
             for seat in seats:
-                spans = self._take(min(seat.credit, share, chunk))
+                spans = self._take(min(seat.credit, share, chunk), below)
                 if not spans:
                     break
                 self._hand(seat, spans)
                 granted.append((seat, spans))
         return granted
 
-    def _fill(self, wanted: int, stored: IdSet) -> None:
+    def _ready(self, below: int) -> int:
+        highest = self.pending.highest
+        if highest is None or highest < below:
+            return len(self.pending)
+        return len(self.pending.within(Span(0, below)))
+
+    def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
         """Pull from beyond ``head`` until ``wanted`` events are pending."""
         if self.selector:
             return
         while len(self.pending) < wanted:
             span = stored.next_span(self.head, wanted - len(self.pending))
-            if span is None:
+            if span is None or span.first >= below:
                 return
-            self.reach(span.end, stored)
+            self.reach(min(span.end, below), stored)
 
-    def _take(self, limit: int) -> Spans:
+    def _take(self, limit: int, below: int) -> Spans:
         taken: list[Span] = []
-        while limit > 0 and (span := self.pending.take(limit)) is not None:
+        while limit > 0 and (lowest := self.pending.lowest) is not None and lowest < below:
+            span = self.pending.take(min(limit, below - lowest))
+            assert span is not None, "there is a lowest one"
             taken.append(span)
             limit -= span.size
         return tuple(taken)

@@ -129,20 +129,24 @@ def stall(state: ChannelState, session: str, *, stalled: bool) -> None:
     state.dirty = True
 
 
-def offer(state: ChannelState) -> Iterator[Effect]:
+def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     """What the shell must do now; at most one delivery for each plain subscriber.
+
+    With ``below`` only events under that id: those that were stored before the facts that are
+    being written right now. The rest follows when it is asked without.
 
     Ask again while :attr:`has_offers`: between two rounds the shell may mark sessions
     that cannot take more (:meth:`stall`).
     """
     if not state.dirty:
         return
-    state.dirty = False
+    state.dirty = below is not None
+    end = state.next_id if below is None else below
     for subscriber in list(state.subscribers.values()):
         if not subscriber.hungry and not subscriber.is_finished:
             continue
         before = subscriber.cursor
-        spans = subscriber.advance(state.stored, state.next_id, state.chunk)
+        spans = subscriber.advance(state.stored, end, state.chunk)
         if state.acked and subscriber.cursor > before:
             state.fresh.add_all(state.acked.within(Span(before, subscriber.cursor)))  # SEM D6
         if spans:
@@ -152,7 +156,13 @@ def offer(state: ChannelState) -> Iterator[Effect]:
             del state.subscribers[subscriber.subscription]
             yield Finished(subscriber.subscription)
     for durable in {id(d): d for d, _ in state.seats.values()}.values():
-        yield from _offer_durable(state, durable)
+        yield from _offer_durable(state, durable, end)
+    if below is not None:
+        return
+    yield from _confirm_cancelled(state)
+
+
+def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
     cancelled, state.cancelled = state.cancelled, []
     for subscription in cancelled:
         held = state.seats.get(subscription)
@@ -161,9 +171,9 @@ def offer(state: ChannelState) -> Iterator[Effect]:
             yield Finished(subscription)
 
 
-def _offer_durable(state: ChannelState, durable: Durable) -> Iterator[Effect]:
+def _offer_durable(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
     served: dict[int, Seat] = {}
-    for seat, spans in durable.grants(state.stored, state.chunk):
+    for seat, spans in durable.grants(state.stored, state.chunk, end):
         served[seat.subscription] = seat
         yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
     for seat in served.values():  # a demand may be met by several deliveries

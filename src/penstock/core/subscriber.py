@@ -31,9 +31,10 @@ class Subscriber:
     def hungry(self) -> bool:
         return self.credit > 0 and not self.stalled
 
-    def advance(self, stored: IdSet, next_id: int, chunk: int) -> Spans:
-        """The next events to send, at most its credit and ``chunk``; moves the cursor past them."""
-        end = next_id if self.stop_id is None else min(self.stop_id, next_id)
+    def advance(self, stored: IdSet, end: int, chunk: int) -> Spans:
+        """The next events below ``end`` to send, at most its credit and ``chunk``; moves the
+        cursor past them."""
+        end = end if self.stop_id is None else min(self.stop_id, end)
         limit = min(self.credit, chunk)
         source = stored if self.only is None else self.only.overlap(stored)
         taken: list[Span] = []

@@ -102,11 +102,16 @@ class Dispatch:
     # --- what goes out -------------------------------------------------------------------
 
     async def perform(
-        self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
+        self,
+        number: int,
+        channel: Channel,
+        store: ChannelStore,
+        quarantiner: Quarantiner,
+        below: int | None = None,
     ) -> None:
-        """Carry out what ``channel`` offers."""
+        """Carry out what ``channel`` offers (of events under ``below``)."""
         read: dict[Spans, tuple[list[Rows], Damage]] = {}
-        for effect in channel.offer():
+        for effect in channel.offer(below):
             held = self._outlets.get(_subscription(effect))
             if held is None:  # its end waits at the shard: what was not sent was not delivered
                 if isinstance(effect, Deliver):

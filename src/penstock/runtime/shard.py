@@ -176,6 +176,8 @@ class Shard:
         for number in list(group.touched):
             if number in self.state.channels:
                 group.sweep(number)
+        for number, below in group.offers_early():
+            await self._perform(number, below)
         if group.records:
             await self._append(group)
         self._serving = []
@@ -214,9 +216,14 @@ class Shard:
             if channel is None:
                 self._dispatch.channel_gone(number)
                 continue
-            await self._dispatch.perform(number, channel, self.state.stores[number], self)
+            await self._perform(number)
             if channel.has_offers:
                 self.wake(number)
+
+    async def _perform(self, number: int, below: int | None = None) -> None:
+        channel = self.state.channels.get(number)
+        if channel is not None:
+            await self._dispatch.perform(number, channel, self.state.stores[number], self, below)
 
 
 def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:

@@ -13,7 +13,17 @@ from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.errors import NameDoesNotExist
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Appended, Command, Decided, Digest, Publish, Spans, Sweep
+from penstock.core.messages import (
+    Acked,
+    Appended,
+    Command,
+    Decided,
+    Digest,
+    Publish,
+    Removed,
+    Spans,
+    Sweep,
+)
 from penstock.core.ports import Buffer
 from penstock.runtime.channel_store import Piece
 from penstock.runtime.records import AnyFact, BodyRef, Record, SchemaSeen
@@ -58,6 +68,10 @@ class Group:
         self.touched: dict[int, None] = {}
         """Channels, in order, that may have something to offer now."""
         self.must_sync = False
+        self.began: dict[int, int] = {}
+        """Next id of each touched channel before this group."""
+        self._waits: set[int] = set()
+        """Channels that offer nothing before the block is stored."""
         self.after: list[Callable[[], None]] = []
         """What to do once the block is stored, besides answering."""
 
@@ -69,7 +83,19 @@ class Group:
                 f"channel number {number} does not exist any more; open the channel again"
             ) from None
         self.touched[number] = None
+        self.began.setdefault(number, channel.state.next_id)
         return channel
+
+    def offers_early(self) -> list[tuple[int, int]]:
+        """Channels that may deliver before this group's block is stored, and below which id.
+
+        An acknowledgement makes room in a window; what fills it was stored long ago, so nothing
+        is seen that a power cut could unsay. Other facts (redelivery counts, new durables) show
+        in deliveries, and have to be stored first.
+        """
+        if not self.records:
+            return []
+        return [(n, below) for n, below in self.began.items() if n not in self._waits]
 
     def do(self, number: int, command: Command) -> Decided:
         """Decide ``command``, apply what it leads to, follow it in soft state."""
@@ -79,6 +105,8 @@ class Group:
             recorded = channel.recorded(fact)
             if recorded is not None:
                 self.record(number, recorded)
+            if not isinstance(fact, Acked | Removed):
+                self._waits.add(number)
             self.state.apply(number, fact)
         channel.attend(command, self.now_us)
         return decided

@@ -1,0 +1,40 @@
+"""Deliveries that wait together are handed out, and settled, together."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.sync import Channel, Session
+
+EVENTS = 40
+
+
+@pytest.mark.spec("D9")
+def test_what_waits_comes_as_one_batch_with_its_counts_and_publishers(
+    session: Session, orders: Channel
+) -> None:
+    for n in range(EVENTS):
+        orders.publish(b"", properties={"n": n})
+    durable = orders.durables.create("d")
+    with durable.subscribe(window=4, timeout=5.0) as subscription:
+        first = subscription.next_batch()
+        assert first is not None
+        subscription.rollback(first.event_ids.tolist())  # they come again, counted
+        seen: dict[int, int] = {}
+        batches = 0
+        while len(seen) < EVENTS:
+            batch = subscription.next_batch()
+            assert batch is not None
+            batches += 1
+            for event in batch:
+                assert event.event_id is not None
+                assert event.properties == {"n": event.event_id}
+                assert event.headers["host"] in ("localhost", "127.0.0.1")
+                seen[event.event_id] = event.redelivery_count
+            for event_id in batch.event_ids.tolist():  # one by one, as applications do
+                subscription.ack([event_id])
+
+    assert [seen[i] for i in first.event_ids.tolist()] == [1] * len(first)
+    assert sum(seen.values()) == len(first)
+    assert durable.info().outstanding == 0
+    assert batches < EVENTS  # credit came back in crumbs, events did not
