@@ -18,10 +18,13 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
 
 from examples.flights import statistics
 from examples.flights.companion import Instructions, report, serve
@@ -38,6 +41,8 @@ TO_CHANNEL, TO_PARQUET = "to-channel", "to-parquet"
 """The two streams, by the names of their queries and checkpoints."""
 
 EVENTS_PER_BATCH = 25_000
+RESTARTS_MAX = 3
+"""How often a stream that failed is started again."""
 _LOOK_INTERVAL_S = 0.25
 _FLIGHT_TYPE = ", ".join(f"{name} {kind}" for name, kind in statistics.FLIGHT_COLUMNS.items())
 _ROW_TYPE = ", ".join(
@@ -110,29 +115,70 @@ def position_of(offset: dict[str, Any]) -> int:
     return int(offset["c"][FLIGHTS]["n"])
 
 
-def follow(queries: list[StreamingQuery], instructions: Instructions) -> None:
+class Stream:
+    """A query that is started again where it was, should Spark lose it.
+
+    Two Python queries of one session can disturb each other while Spark ships their tasks
+    (``OptionalDataException``). Both write exactly once, so starting again is always right.
+    """
+
+    def __init__(self, start: Callable[[], StreamingQuery]) -> None:
+        self._start = start
+        self.query = start()
+        self._restarts_left = RESTARTS_MAX
+        self.error: Exception | None = None
+
+    def look_after(self) -> None:
+        """Start again if the query has failed. Raises its error when that did not help."""
+        error = self.query.exception()
+        if error is not None:
+            self._start_again(error)
+
+    def drain(self) -> None:
+        """Process everything there is; what cannot be mended is kept in :attr:`error`."""
+        try:
+            while True:
+                try:
+                    self.query.processAllAvailable()
+                except StreamingQueryException as error:
+                    self._start_again(error)
+                else:
+                    return
+        except Exception as error:  # noqa: BLE001  a thread's root: told by the main thread
+            self.error = error
+
+    def _start_again(self, error: Exception) -> None:
+        if not self._restarts_left:
+            raise error
+        self._restarts_left -= 1
+        print(f"query {self.query.name} failed and is started again: {error}", file=sys.stderr)
+        self.query = self._start()
+
+
+def follow(streams: list[Stream], instructions: Instructions) -> None:
     """Report how far the streams are until they are through with everything published."""
     pause = threading.Event()
     while not instructions.finish:
-        _tell(queries)
+        for stream in streams:
+            stream.look_after()
+        _tell(streams)
         pause.wait(_LOOK_INTERVAL_S)
-    draining = [
-        threading.Thread(target=query.processAllAvailable, daemon=True) for query in queries
-    ]
+    draining = [threading.Thread(target=stream.drain, daemon=True) for stream in streams]
     for thread in draining:
         thread.start()
     while any(thread.is_alive() for thread in draining):
-        _tell(queries)
+        _tell(streams)
         pause.wait(_LOOK_INTERVAL_S)
-    _tell(queries)
+    for stream in streams:
+        if stream.error is not None:
+            raise stream.error
+    _tell(streams)
 
 
-def _tell(queries: list[StreamingQuery]) -> None:
-    for query in queries:
-        if (error := query.exception()) is not None:
-            raise error
-        if (reached := position(query)) is not None:
-            report(**{query.name: reached})
+def _tell(streams: list[Stream]) -> None:
+    for stream in streams:
+        if (reached := position(stream.query)) is not None:
+            report(**{stream.query.name: reached})
 
 
 def run(url: str, directory: Path, instructions: Instructions) -> None:
@@ -140,11 +186,11 @@ def run(url: str, directory: Path, instructions: Instructions) -> None:
     spark = session("penstock-flights", **{"spark.driver.memory": "1g"})
     register(spark)
     part = SparkPart(spark, url, directory)
-    queries = [part.to_channel(), part.to_parquet()]
+    streams = [Stream(part.to_channel), Stream(part.to_parquet)]
     report(ready=True)
-    follow(queries, instructions)
-    for query in queries:
-        query.stop()
+    follow(streams, instructions)
+    for stream in streams:
+        stream.query.stop()
     began = perf_counter()
     report(archiving=True)
     part.archive()

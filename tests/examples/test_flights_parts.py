@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from examples.flights import picture, reconciliation, statistics, timetable
 from examples.flights.reconciliation import Acknowledged, Findings, Outstanding
 from examples.flights.run_record import Beginning, CannotBegin, RunRecord
 from examples.flights.spark_files import committed_table
+from examples.flights.spark_stream import RESTARTS_MAX, Stream
 from examples.flights.worker import is_rolled_back
 
 ROWS = 2_000
@@ -223,3 +225,51 @@ def test_the_picture_is_drawn_for_any_number_of_flights(tmp_path: Path, rows: in
     picture.draw(sums, timetable.airline_names(), tmp_path / "delays.png")
 
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
+
+
+class FailingQuery:
+    """A streaming query that Spark has lost."""
+
+    name = "to-channel"
+
+    def exception(self) -> StreamingQueryException:
+        return StreamingQueryException("lost")
+
+    def processAllAvailable(self) -> None:  # noqa: N802  Spark's name for it
+        raise self.exception()
+
+
+class SoundQuery:
+    name = "to-channel"
+
+    def exception(self) -> None:
+        return None
+
+    def processAllAvailable(self) -> None:  # noqa: N802  Spark's name for it
+        pass
+
+
+def test_a_stream_that_spark_has_lost_is_started_again() -> None:
+    queries: list[Any] = [FailingQuery(), FailingQuery(), SoundQuery()]
+    stream = Stream(lambda: queries.pop(0))
+
+    stream.look_after()
+    stream.drain()
+
+    assert stream.error is None
+    assert isinstance(stream.query, SoundQuery)
+
+
+def test_a_stream_that_fails_again_and_again_is_given_up() -> None:
+    made: list[Any] = []
+
+    def start() -> Any:
+        made.append(FailingQuery())
+        return made[-1]
+
+    stream = Stream(start)
+    stream.drain()
+
+    assert len(made) == 1 + RESTARTS_MAX
+    with pytest.raises(StreamingQueryException, match="lost"):
+        stream.look_after()

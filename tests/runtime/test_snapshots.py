@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from penstock.bootstrap import rules
 from penstock.columns.body import body_of_columns
 from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.core.errors import StorageFailed
 from penstock.core.ids import Span
 from penstock.core.messages import Definition
+from penstock.core.ports import Buffer
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.sealing import SealingLimits
 from penstock.runtime.work import Body
@@ -57,3 +60,37 @@ def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_befo
         return last, again.recovered.events, again.recovered.damage
 
     assert simulate(life(), Random(1)) == (Span(1, 2), 2, [])
+
+
+class BreaksOff(MemoryBlobs):
+    """A disk that stores the first snapshot and then says it has failed."""
+
+    broken = False
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        await super().put(name, chunks)
+        if name.startswith("snapshots/") and not self.broken:
+            self.broken = True
+            raise StorageFailed("the disk broke off")
+
+
+@pytest.mark.spec("S1")
+def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next() -> None:
+    async def life() -> tuple[int, list[str]]:
+        journal, blobs, clock = MemoryJournal(), BreaksOff(), asyncio.get_running_loop()
+        assert isinstance(clock, SimLoop)
+        eager = SealingLimits(journal_bytes_max=0, interval_s=0.1, retry_s=0.1)
+        realm = await RunningRealm.open(
+            journal, blobs, rules(), clock, inline, identity="i", sealing=eager
+        )
+        running = clock.create_task(realm.run())
+        await realm.create_channel("orders", Definition(type="persistent"))
+        await _publish(realm, 1.0)
+        await pass_time(1.0)  # tries again, with an image made at another time
+        assert blobs.broken
+        await realm.close()
+        await asyncio.wait([running])
+        again = await RunningRealm.open(journal, blobs, rules(), clock, inline, identity="i")
+        return again.recovered.events, again.recovered.damage
+
+    assert simulate(life(), Random(1)) == (1, [])

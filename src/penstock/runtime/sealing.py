@@ -193,7 +193,14 @@ class Sealer:
             return  # nothing has happened since
         # What it stands for has to be on disk first: block numbers after it must never come again.
         await self._shard.exclusively(self._journal.sync)
-        await self._blobs.put(snapshot_name(sequence), await self._offload(lambda: _summed(chunks)))
+        image = await self._offload(lambda: _summed(chunks))
+        try:
+            await self._blobs.put(snapshot_name(sequence), image)
+        except Fenced:
+            # An attempt the disk broke off has left its own image of this very block. Which one
+            # is on disk for good nobody can tell: leave both it and the journal as they are.
+            _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
+            return
         await self._shard.exclusively(lambda: self._journal.trim(sequence))
         self._snapshot = sequence
         self._covered_bytes = self._journal.info().size
