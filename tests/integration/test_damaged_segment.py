@@ -17,12 +17,12 @@ def sealed_files(directory: Path) -> list[Path]:
     return sorted((directory / "segments").rglob("*.arrow"))
 
 
-def publish_two_segments(directory: Path) -> None:
+def publish_three_segments(directory: Path) -> None:
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
         orders = session.channels.create("orders", storage={"events_per_spindle": ROWS})
         for first in (0, ROWS, 2 * ROWS):
             orders.publish_table(pa.table({"n": range(first, first + ROWS)}))
-        while orders.info().storage.sealed_files < 2:
+        while orders.info().storage.sealed_files < 3:
             pass
 
 
@@ -36,7 +36,7 @@ def damage(file: Path) -> bytes:
 
 @pytest.mark.spec("S1")
 def test_damaged_events_are_set_aside_and_their_file_is_kept(tmp_path: Path) -> None:
-    publish_two_segments(tmp_path)
+    publish_three_segments(tmp_path)
     first, *_ = sealed_files(tmp_path)
     damaged = damage(first)
 
@@ -57,7 +57,7 @@ def test_damaged_events_are_set_aside_and_their_file_is_kept(tmp_path: Path) -> 
 
 @pytest.mark.spec("S1")
 def test_a_sound_file_still_goes_with_its_last_event(tmp_path: Path) -> None:
-    publish_two_segments(tmp_path)
+    publish_three_segments(tmp_path)
     first, *others = sealed_files(tmp_path)
 
     with penstock.Realm(tmp_path, **QUICK) as realm, realm.connect() as session:

@@ -10,12 +10,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import IdSet, Span
 from penstock.spark.plan import (
     PARTITION_EVENTS_MIN,
     FileRows,
-    SealedBatch,
-    SealedIndex,
     WireRows,
     partitions,
 )
@@ -28,11 +27,11 @@ ROWS_PER_BATCH = 10
 def sealed_part(wanted: IdSet, there: Span, path: str) -> SealedPart:
     """A file of all ids of ``there``, of which ``wanted`` are left."""
     batches = tuple(
-        SealedBatch(first, min(first + ROWS_PER_BATCH, there.end), size, 0, size * 100, 0)
+        SegmentBatch(first, min(first + ROWS_PER_BATCH, there.end), size, 0, size * 100, 0)
         for first in range(there.first, there.end, ROWS_PER_BATCH)
         for size in (min(ROWS_PER_BATCH, there.end - first),)
     )
-    index = SealedIndex(there.first, there.end, there.size, 1, 0, SCHEMA, batches)
+    index = SegmentIndex(there.first, there.end, there.size, 1, 0, SCHEMA, batches)
     spans = tuple(wanted.within(there).spans)
     return SealedPart(path, 1, spans, msgspec.msgpack.encode(index))
 

@@ -41,6 +41,10 @@ class SegmentBatch(Struct, frozen=True, array_like=True):
     checksum: int
     """xxh3_64 of that message."""
 
+    @property
+    def span(self) -> Span:
+        return Span(self.first_id, self.end_id)
+
 
 class SegmentIndex(Struct, frozen=True, array_like=True):
     """What the manifest knows about a segment."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from pyspark.sql.datasource import InputPartition
 
+from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import Span
 from penstock.wire.native.answers import Location, SealedPart
 
@@ -28,33 +29,6 @@ WIRE_EVENTS_MAX: Final = 16_384
 Spans = tuple[Span, ...]
 
 
-class SealedBatch(Struct, frozen=True, array_like=True):
-    """One record batch of a sealed file, as the file's index tells."""
-
-    first_id: int
-    end_id: int
-    rows: int
-    offset: int
-    length: int
-    checksum: int
-
-    @property
-    def span(self) -> Span:
-        return Span(self.first_id, self.end_id)
-
-
-class SealedIndex(Struct, frozen=True, array_like=True):
-    """What the realm knows about a sealed file."""
-
-    first_id: int
-    end_id: int
-    rows: int
-    size: int
-    checksum: int
-    schema: bytes
-    batches: tuple[SealedBatch, ...]
-
-
 class FileRows(Struct, frozen=True):
     """Events to be read from a sealed file."""
 
@@ -62,7 +36,7 @@ class FileRows(Struct, frozen=True):
     size: int
     """Bytes the file has, if it is still the one that is meant."""
     schema: bytes
-    batches: tuple[SealedBatch, ...]
+    batches: tuple[SegmentBatch, ...]
     spans: Spans
     """The events wanted; others in these batches are removed, or another task's."""
 
@@ -103,8 +77,8 @@ class _Unit(Struct, frozen=True):
     size: int
     """Bytes, as far as they are known."""
     file: SealedPart | None = None
-    index: SealedIndex | None = None
-    batch: SealedBatch | None = None
+    index: SegmentIndex | None = None
+    batch: SegmentBatch | None = None
 
 
 def partitions(
@@ -145,7 +119,7 @@ def _units(location: Location, access: str) -> list[_Unit]:
 
 
 def _of_file(part: SealedPart) -> Iterator[_Unit]:
-    index = msgspec.msgpack.decode(part.index, type=SealedIndex)
+    index = msgspec.msgpack.decode(part.index, type=SegmentIndex)
     at = 0
     for batch in index.batches:
         while at < len(part.spans) and part.spans[at].end <= batch.first_id:

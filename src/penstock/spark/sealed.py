@@ -14,9 +14,10 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from penstock.columns.ipc import batch_from, schema_from
+from penstock.columns.segments import SegmentBatch
 from penstock.core.errors import Damaged
 from penstock.core.ids import Span
-from penstock.spark.plan import FileRows, SealedBatch, Spans
+from penstock.spark.plan import FileRows, Spans
 
 Mask = npt.NDArray[np.bool_]
 
@@ -50,7 +51,7 @@ def stored_batches(part: FileRows) -> Iterator[tuple[pa.RecordBatch, Mask | None
 
 
 def _verified(
-    buffer: pa.Buffer, place: SealedBatch, schema: pa.Schema, path: str
+    buffer: pa.Buffer, place: SegmentBatch, schema: pa.Schema, path: str
 ) -> pa.RecordBatch:
     message = buffer.slice(place.offset, place.length)
     if xxh3_64_intdigest(message) != place.checksum:
@@ -62,7 +63,7 @@ def _verified(
 
 
 def _wanted(
-    batch: pa.RecordBatch, place: SealedBatch, spans: Spans
+    batch: pa.RecordBatch, place: SegmentBatch, spans: Spans
 ) -> tuple[pa.RecordBatch, Mask | None]:
     if sum(span.size for span in spans) == place.rows:
         return batch, None
