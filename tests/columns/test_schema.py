@@ -46,6 +46,7 @@ def through_channel(batches: list[Rows]) -> tuple[ChannelSchema, Rows]:
     return schema, [row for batch in whole for row in read(batch)]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E2")
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=4))
@@ -55,6 +56,7 @@ def test_properties_survive_a_growing_channel_unchanged(batches: list[Rows]) -> 
     assert [typed(row) for row in found] == [typed(row) for rows in batches for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E2")
 @settings(max_examples=150, deadline=None)
 @given(

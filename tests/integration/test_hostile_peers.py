@@ -171,6 +171,7 @@ def test_a_publish_whose_body_is_none_is_refused_and_the_connection_lives(
     assert orders.info().events == 2
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(MESSAGES, BODIES), min_size=1, max_size=6))
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

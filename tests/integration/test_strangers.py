@@ -152,6 +152,7 @@ def test_a_subscriber_that_does_not_read_costs_only_itself() -> None:
             assert WRITE_HIGH_WATER <= max(unsent) < 8 * WRITE_HIGH_WATER
 
 
+@pytest.mark.slow
 def test_a_peer_that_asks_and_takes_no_answers_is_not_read_any_further() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
         for n in range(200):
@@ -201,6 +202,7 @@ def test_a_session_that_comes_again_ends_its_older_connection_and_gets_its_seats
             assert older.hear(wire.Goodbye).text == "the session has reconnected"
 
 
+@pytest.mark.slow
 def test_a_realm_ends_in_time_though_a_peer_takes_nothing() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders", type="reliable")

@@ -17,6 +17,7 @@ from tests.columns.selectors.strategies import EXPRESSIONS, batches
 NOW_US = 2_500
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F1", "F2", "F3")
 @settings(max_examples=400, deadline=None)
 @given(EXPRESSIONS, batches())
