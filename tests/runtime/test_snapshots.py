@@ -39,18 +39,26 @@ async def _publish(realm: RunningRealm, price: float) -> Span:
     return await done
 
 
+async def _with_one_event(
+    journal: MemoryJournal, blobs: MemoryBlobs, clock: SimLoop, sealing: SealingLimits
+) -> tuple[RunningRealm, asyncio.Task[None]]:
+    """A running realm with a channel ``orders`` and an event in it."""
+    realm = await RunningRealm.open(
+        journal, blobs, rules(), clock, inline, identity="i", sealing=sealing
+    )
+    running = clock.create_task(realm.run())
+    await realm.create_channel("orders", Definition(type="persistent"))
+    await _publish(realm, 1.0)
+    return realm, running
+
+
 @pytest.mark.spec("S1")
 def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_before() -> None:
     async def life() -> tuple[Span, int, list[str]]:
         journal, blobs, clock = MemoryJournal(), MemoryBlobs(), asyncio.get_running_loop()
         assert isinstance(clock, SimLoop)
         eager = SealingLimits(journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.1)
-        realm = await RunningRealm.open(
-            journal, blobs, rules(), clock, inline, identity="i", sealing=eager
-        )
-        running = clock.create_task(realm.run())
-        await realm.create_channel("orders", Definition(type="persistent"))
-        await _publish(realm, 1.0)
+        realm, running = await _with_one_event(journal, blobs, clock, eager)
         while not await blobs.list("snapshots/"):
             await pass_time(0.1)
         last = await _publish(realm, 2.0)
@@ -80,12 +88,7 @@ def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next() -> No
         journal, blobs, clock = MemoryJournal(), BreaksOff(), asyncio.get_running_loop()
         assert isinstance(clock, SimLoop)
         eager = SealingLimits(journal_bytes_max=0, interval_s=0.1, retry_s=0.1)
-        realm = await RunningRealm.open(
-            journal, blobs, rules(), clock, inline, identity="i", sealing=eager
-        )
-        running = clock.create_task(realm.run())
-        await realm.create_channel("orders", Definition(type="persistent"))
-        await _publish(realm, 1.0)
+        realm, running = await _with_one_event(journal, blobs, clock, eager)
         await pass_time(1.0)  # tries again, with an image made at another time
         assert blobs.broken
         await realm.close()

@@ -102,10 +102,6 @@ class Shard:
         self._woken[number] = None
         self._wake.set()
 
-    @property
-    def backlog(self) -> int:
-        return len(self._waiting)
-
     # --- serving -------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -183,8 +179,6 @@ class Shard:
         self._serving = []
         for reply, result, error in answers:
             _reply(reply, result, error)
-        for action in group.after:
-            action()
         await self._offer(list(group.touched))
 
     async def _with_room(self, waiting: list[Work]) -> list[Work]:

@@ -46,7 +46,7 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         selector=durable.selector,
         clients=tuple(seat.session for seat in durable.seats),
         position=durable.head,
-        outstanding=sum(span.size for span in spans),
+        outstanding=durable.outstanding_count(state.stored),
         pending=durable.in_flight_count,
         redelivered=durable.redelivered_count,
         oldest_outstanding_ms=None if oldest is None else max(0, (now_us - oldest) // 1_000),

@@ -72,8 +72,6 @@ class Group:
         """Next id of each touched channel before this group."""
         self._waits: set[int] = set()
         """Channels that offer nothing before the block is stored."""
-        self.after: list[Callable[[], None]] = []
-        """What to do once the block is stored, besides answering."""
 
     def channel(self, number: int) -> Channel:
         try:
