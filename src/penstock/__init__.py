@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.bootstrap import Realm
     from penstock.client.sync import Session, connect
     from penstock.columns.batch import EventBatch
-    from penstock.columns.event import Event
+    from penstock.columns.event import Event, Origin
 
 __version__ = version("penstock")
 
@@ -29,6 +29,7 @@ _PUBLIC = {
     "Session": "penstock.client.sync",
     "Event": "penstock.columns.event",
     "EventBatch": "penstock.columns.batch",
+    "Origin": "penstock.columns.event",
 }
 """Loaded when first used: a client does not import the server, nor a look at the version Arrow."""
 
@@ -47,4 +48,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
-__all__ = ["Event", "EventBatch", "Realm", "Session", "__version__", "connect"]
+__all__ = ["Event", "EventBatch", "Origin", "Realm", "Session", "__version__", "connect"]

@@ -10,6 +10,7 @@ import pytest
 from penstock.columns.body import body_of_columns
 from penstock.columns.check import check_body
 from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.origin import for_join
 from penstock.core.errors import InvalidEvent
 
 
@@ -129,3 +130,21 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
     with pytest.raises(InvalidEvent, match="damaged"):
         check_body(batch(tag=text))
+
+
+@pytest.mark.spec("E3")
+def test_only_the_realm_writes_where_an_event_came_from() -> None:
+    forged = for_join(body_of_columns([b"x"]), 0, 0, "elsewhere")
+
+    with pytest.raises(InvalidEvent, match="column 'origin' is given by the realm; leave it out"):
+        check_body(forged)
+
+
+def test_a_time_of_delivery_is_a_time_people_can_read() -> None:
+    time = pa.array([0, None], pa.timestamp("us", tz="UTC"))
+    check_body(batch(data=[b"", b""], deliver_at=time))
+
+    with pytest.raises(InvalidEvent, match="deliver_at holds a timestamp outside the years"):
+        check_body(batch(deliver_at=pa.array([1 << 62], pa.timestamp("us", tz="UTC"))))
+    with pytest.raises(InvalidEvent, match=r"'deliver_at' has type timestamp\[us\]; it must be"):
+        check_body(batch(deliver_at=pa.array([0], pa.timestamp("us"))))

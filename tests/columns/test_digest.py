@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.columns.body import body_of_columns
-from penstock.columns.digest import digest, event_sizes, spans_of
+from penstock.columns.digest import digest, event_sizes, grouped, spans_of
 from penstock.columns.ipc import batch_bytes, batch_from
 from penstock.core.errors import EventTooLarge
 from penstock.core.ids import Span
@@ -95,3 +96,12 @@ def test_spans_are_the_runs_of_true(mask: list[bool | None], skip: int) -> None:
 
     assert inside == {offset for offset, flag in enumerate(mask[skip:]) if flag}
     assert all(one.end < two.first for one, two in pairwise(found))
+
+
+def test_offsets_are_grouped_by_value() -> None:
+    assert grouped(np.array([5, 5, 1, 5, 1, 1])) == (
+        (1, (Span(2, 3), Span(4, 6))),
+        (5, (Span(0, 2), Span(3, 4))),
+    )
+    assert grouped(np.array([7, 7])) == ((7, (Span(0, 2),)),)
+    assert grouped(np.array([], dtype=np.int64)) == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -91,6 +91,8 @@ def test_bytes_like_data_is_taken() -> None:
         ({"ttl": 1.5}, "ttl 1.5 is not a whole number"),
         ({"priority": 10}, "priority 10 is not a whole number from 0 to 9"),
         ({"priority": "4"}, "priority '4'"),
+        ({"deliver_at": 5}, "deliver_at 5 is not a datetime with a time zone"),
+        ({"deliver_at": datetime(2026, 1, 1)}, "is not a datetime with a time zone"),  # noqa: DTZ001
         ({"properties": [1]}, "properties is list; pass a dictionary"),
         ({"headers": [1]}, "headers is list; pass a dictionary"),
     ],
@@ -107,3 +109,15 @@ def test_repr_shows_what_matters_and_not_all_of_long_data() -> None:
         f"Event(event_id=7, tag='t', data={b'x' * 32!r}... 1000, "
         "properties={'a': 1}, redelivery_count=2)"
     )
+
+
+def test_a_time_of_delivery_goes_with_the_event_in_any_time_zone() -> None:
+    time = datetime(2026, 1, 2, 3, 4, 5, 6, timezone(timedelta(hours=2)))
+    event = received(Event(b"x", deliver_at=time))
+
+    assert Event(deliver_at=time).deliver_at is time
+    assert event.deliver_at == time
+    assert event.deliver_at is not None
+    assert event.deliver_at.utcoffset() == timedelta(0)
+    assert received(Event(b"x")).deliver_at is None
+    assert Event(b"x").origin is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from penstock.columns.more import decoded, encoded, extended
+from penstock.columns.more import decoded, encoded, extended, without
 from penstock.core.errors import InvalidEvent
 
 from .strategies import PROPERTIES, typed
@@ -67,3 +67,10 @@ def test_extending_keeps_what_is_there() -> None:
 def test_what_is_no_cell_is_refused(cell: bytes) -> None:
     with pytest.raises(InvalidEvent, match=r"more|name"):
         decoded(cell)
+
+
+def test_a_property_can_be_taken_out_of_a_cell() -> None:
+    cell = encoded({"a": 1, "b": [1, "x"]})
+
+    assert decoded(without(cell, "a") or b"") == {"b": [1, "x"]}
+    assert without(encoded({"a": 1}), "a") is None

@@ -188,3 +188,14 @@ def test_a_flattened_batch_can_be_published_again() -> None:
     bodies = bodies_of_table(flat.select(["tag", "data", "price", "at", "price::string"]))
 
     assert properties(bodies) == rows
+
+
+def test_a_column_of_times_of_delivery_is_one() -> None:
+    times = pa.array([1_000, None], pa.timestamp("ms", tz="Europe/Berlin"))
+    (body,) = bodies_of_table(pa.table({"deliver_at": times, "origin": ["BER", "LHR"]}))
+
+    assert body.schema.field("deliver_at").type == pa.timestamp("us", tz="UTC")
+    assert body.column("deliver_at").view(pa.int64()).to_pylist() == [1_000_000, None]
+    assert row_properties(body, 1) == {"origin": "LHR"}
+    with pytest.raises(InvalidEvent, match=r"'deliver_at' has type timestamp\[us\]; cast it to"):
+        bodies_of_table(pa.table({"deliver_at": pa.array([0], pa.timestamp("us"))}))

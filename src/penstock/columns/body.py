@@ -9,8 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.columns.arrays import FEW, array_of
-from penstock.columns.event import Event, check_priority, check_ttl, event_data
-from penstock.columns.layout import FIELDS, HEADERS, UTC_MICROSECONDS
+from penstock.columns.event import Event, check_deliver_at, check_priority, check_ttl, event_data
+from penstock.columns.layout import DICTIONARY, FIELDS, HEADERS, UTC_MICROSECONDS
 from penstock.columns.properties import Properties, property_columns
 from penstock.core.errors import InvalidEvent
 
@@ -31,13 +31,22 @@ def body_of(events: Sequence[Event]) -> pa.RecordBatch:
     return body_of_columns(
         [event.data for event in events],
         [event.tag for event in events],
-        [event.properties for event in events],
+        [_own_properties(event) for event in events],
         headers=[event.headers for event in events],
         ttls=[event.ttl for event in events],
         persistents=[event.persistent for event in events],
         priorities=[_own_priority(event) for event in events],
         transients=[event.transient for event in events],
+        deliver_ats=[event.deliver_at for event in events],
     )
+
+
+def _own_properties(event: Event) -> Properties:
+    """Without what the realm stamped on a received event."""
+    properties = event.properties
+    if event._rows is None or DICTIONARY not in properties:
+        return properties
+    return {name: value for name, value in properties.items() if name != DICTIONARY}
 
 
 def _own_priority(event: Event) -> int | None:
@@ -54,6 +63,7 @@ def body_of_columns(
     persistents: Sequence[bool | None] | None = None,
     priorities: Sequence[int | None] | None = None,
     transients: Sequence[bool | None] | None = None,
+    deliver_ats: Sequence[datetime | None] | None = None,
 ) -> pa.RecordBatch:
     """The body for lists that are columns already, one item an event; None: not used."""
     columns: dict[str, pa.Array] = {}
@@ -67,6 +77,7 @@ def body_of_columns(
     if headers is not None and any(headers):
         columns["headers"] = _header_struct(headers)
     _add_options(columns, ttls, persistents, priorities, transients)
+    _add_times(columns, deliver_ats)
     if found is not None:
         for name in ("sparse", "nulls", "more"):
             array = getattr(found, name)
@@ -96,6 +107,13 @@ def _add_options(
         columns["priority"] = pa.array(priorities, pa.int8())
     if transients is not None and any(transients):
         columns["transient"] = _column("transient", transients, _is_flag, "a bool or None")
+
+
+def _add_times(columns: dict[str, pa.Array], deliver_ats: Sequence[datetime | None] | None) -> None:
+    if deliver_ats is not None and any(deliver_ats):
+        for index, deliver_at in enumerate(deliver_ats):
+            _checked(index, check_deliver_at, deliver_at)
+        columns["deliver_at"] = pa.array(deliver_ats, UTC_MICROSECONDS)
 
 
 def _checked(index: int, check: Callable[[object], None], value: object) -> None:

@@ -44,7 +44,8 @@ def check_body(batch: pa.RecordBatch) -> None:
 
     Checks the columns, their types, that the buffers are sound, and the values: ``data`` has no
     nulls, ``ttl`` is not negative, ``priority`` is 0..9, timestamps are in the years 1 to 9999,
-    ``more`` can be read. A batch without events is refused.
+    ``more`` can be read. What the realm writes is refused: ids, times, ``origin`` and properties
+    with the reserved prefix. A batch without events is refused.
     """
     if batch.num_rows > BODY_ROWS_MAX:
         raise InvalidEvent(
@@ -74,8 +75,9 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
         _check_range(name, column, 0, PRIORITY_MAX)
     elif name == "more":
         for cell in column.drop_null().to_pylist():
-            more.decoded(cell)
-    elif name in _NESTED:
+            for property_name in more.decoded(cell):
+                check_property_name(property_name)
+    elif name in _NESTED or name == "deliver_at":
         _check_nested(name, column, elements_max)
 
 
@@ -99,7 +101,7 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
 def _has_rules(field: pa.Field) -> bool:
     if field.name in _NESTED:
         return _holds_ruled(field.type)
-    return field.name in ("data", "ttl", "priority", "more")
+    return field.name in ("data", "ttl", "priority", "more", "deliver_at")
 
 
 def _holds_ruled(kind: pa.DataType) -> bool:
@@ -114,7 +116,7 @@ _schemas = SchemaMemo(_check_schema)
 
 def _check_field(field: pa.Field) -> None:
     name = field.name
-    if name in STAMPED:
+    if name in STAMPED or name == "origin":
         raise InvalidEvent(f"column {name!r} is given by the realm; leave it out")
     if name not in BODY:
         raise InvalidEvent(

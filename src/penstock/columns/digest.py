@@ -58,8 +58,26 @@ def _bools(column: pa.BooleanArray) -> Bools:
 
 def _ttls(column: pa.Int64Array) -> tuple[tuple[int, Spans], ...]:
     filled = column.fill_null(0) if column.null_count else column
-    ttls = filled.to_numpy(zero_copy_only=False)
-    return tuple((int(ttl), _spans(ttls == ttl)) for ttl in np.unique(ttls) if ttl)
+    return tuple(
+        (ttl, spans) for ttl, spans in grouped(filled.to_numpy(zero_copy_only=False)) if ttl
+    )
+
+
+def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
+    """The offsets of each value, smallest value first."""
+    if not len(values):
+        return ()
+    if (values == values[0]).all():
+        return ((int(values[0]), (Span(0, len(values)),)),)
+    order = np.argsort(values, kind="stable")
+    ranked = values[order]
+    starts = np.flatnonzero((np.diff(ranked) != 0) | (np.diff(order) != 1)) + 1
+    edges = np.concatenate((np.zeros(1, dtype=np.int64), starts, [len(values)]))
+    firsts, sizes = order[edges[:-1]].tolist(), np.diff(edges).tolist()
+    found: dict[int, list[Span]] = {}
+    for value, first, size in zip(ranked[edges[:-1]].tolist(), firsts, sizes, strict=True):
+        found.setdefault(value, []).append(Span(first, first + size))
+    return tuple((value, tuple(spans)) for value, spans in found.items())
 
 
 def spans_of(mask: pa.BooleanArray) -> Spans:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
+
+from msgspec import Struct
 
 from penstock.columns.layout import PRIORITY_DEFAULT, PRIORITY_MAX
 from penstock.columns.rows import Rows
@@ -13,16 +15,53 @@ from penstock.core.errors import InvalidEvent
 _TTL_MAX = (1 << 63) - 1
 
 
+class Origin(Struct, frozen=True):
+    """Where a dead or joined event was before it came to where it is (SEM E3)."""
+
+    store: str
+    """The channel or queue it was on."""
+    event_id: int
+    """Its id there."""
+    published: datetime
+    """When the realm took it there, in UTC."""
+    cause: str
+    """Why it left: the cause of its removal, or ``join`` for a copy made by a join."""
+    at: datetime
+    """When it left, in UTC."""
+    durables: tuple[str, ...] = ()
+    """The durables that had not acknowledged it."""
+    redeliveries: int = 0
+    """How often it had been delivered again there."""
+    ttl: int = 0
+    """The TTL of its own it had there, in milliseconds; 0 for none."""
+    path: tuple[str, ...] = ()
+    """All stores it has been on, the first one first."""
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{self.cause} from {self.store!r}, id {self.event_id}, at {self.at:%Y-%m-%d %X} UTC"
+        )
+        if self.durables:
+            shown += f", missed by {', '.join(self.durables)}"
+        if self.redeliveries:
+            shown += f", {self.redeliveries} redeliveries"
+        if len(self.path) > 1:
+            shown += f", path {' > '.join(self.path)}"
+        return f"Origin({shown})"
+
+
 class Event:
     """One event. Made by you to publish it, or read lazily from the batch it came in.
 
     ``ttl`` is in milliseconds, 0 for none of its own; ``priority`` 0 to 9, 4 when not given;
     ``persistent`` matters on Mixed channels only; a ``transient`` event is never stored
-    (SEM E8). Raises :class:`InvalidEvent` when an argument cannot be part of an event.
+    (SEM E8). With ``deliver_at``, a datetime with a time zone, it is kept aside until then.
+    Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
 
     __slots__ = (
         "_data",
+        "_deliver_at",
         "_headers",
         "_persistent",
         "_priority",
@@ -49,6 +88,7 @@ class Event:
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
+        deliver_at: datetime | None = None,
     ) -> None:
         self._rows: Rows | None = None
         self._row = 0
@@ -63,11 +103,14 @@ class Event:
         self._persistent = persistent
         self._priority = priority
         self._transient = transient
+        self._deliver_at = deliver_at
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
         if ttl or priority is not None:
             check_ttl(ttl)
             check_priority(priority)
+        if deliver_at is not None:
+            check_deliver_at(deliver_at)
 
     @classmethod
     def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
@@ -148,9 +191,17 @@ class Event:
         return False
 
     @property
-    def origin(self) -> None:
+    def deliver_at(self) -> datetime | None:
+        """Not delivered before this time; None for at once, and for what was delivered."""
+        if self._rows is None:
+            return self._deliver_at
+        return _in_utc(self._rows.value("deliver_at", self._row))
+
+    @property
+    def origin(self) -> Origin | None:
         """Where a dead or joined event came from; None for any other."""
-        return None
+        found = None if self._rows is None else self._rows.value("origin", self._row)
+        return None if found is None else _origin(found)
 
     def __repr__(self) -> str:
         shown = [f"event_id={self.event_id}"] if self._rows is not None else []
@@ -184,6 +235,32 @@ def check_priority(priority: object) -> None:
     """Refuse what is not None or 0 to 9."""
     if priority is not None and (type(priority) is not int or not 0 <= priority <= PRIORITY_MAX):
         raise InvalidEvent(f"priority {priority!r} is not a whole number from 0 to {PRIORITY_MAX}")
+
+
+def check_deliver_at(deliver_at: object) -> None:
+    """Refuse what is not None or a datetime with a time zone."""
+    if deliver_at is None:
+        return
+    if not isinstance(deliver_at, datetime) or deliver_at.utcoffset() is None:
+        raise InvalidEvent(f"deliver_at {deliver_at!r} is not a datetime with a time zone")
+
+
+def _in_utc(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(UTC)
+
+
+def _origin(found: Mapping[str, Any]) -> Origin:
+    return Origin(
+        store=found["store"],
+        event_id=found["event_id"],
+        published=found["published"].astimezone(UTC),
+        cause=found["cause"],
+        at=found["at"].astimezone(UTC),
+        durables=tuple(found["durables"] or ()),
+        redeliveries=found["redeliveries"] or 0,
+        ttl=found["ttl"] or 0,
+        path=tuple(found["path"] or ()),
+    )
 
 
 def _mapping(name: str, value: object) -> dict[str, Any] | None:

@@ -19,6 +19,8 @@ transient     bool                   null: false
 sparse        bool                   null: false; how to read the nulls of the row
 nulls         list<string>           paths of the explicit nulls of a sparse row
 more          binary                 properties that do not fit columns, as tagged msgpack
+origin        struct of ORIGIN       where it came from; null: published here (realm only)
+deliver_at    timestamp[us, UTC]     not before this time; null: at once (scheduled only)
 ============  =====================  ==========================================================
 
 Null against absent key (SEM E2). In a row that is not sparse, a null property is an explicit
@@ -55,7 +57,10 @@ BODY_ROWS_MAX: Final = 1 << 20
 """Events of one body. Columns of nulls take no bytes, so the size alone is no bound."""
 
 RESERVED_PREFIX: Final = "$penstock"
-"""No property name starts with this."""
+"""No property name a publisher gives starts with this."""
+
+DICTIONARY: Final = RESERVED_PREFIX
+"""The property the realm adds where a channel stamps publisher, host, time and id."""
 
 LOGICAL_NAME: Final = b"penstock.name"
 """Field metadata: the property's name, where the field has another one."""
@@ -78,6 +83,19 @@ HEADERS: Final[dict[str, pa.DataType]] = {
 }
 """Header fields and their types (SEM E3); only those in use are present."""
 
+ORIGIN: Final[dict[str, pa.DataType]] = {
+    "store": pa.string(),
+    "event_id": pa.int64(),
+    "published": UTC_MICROSECONDS,
+    "cause": pa.string(),
+    "at": UTC_MICROSECONDS,
+    "durables": pa.list_(pa.string()),
+    "redeliveries": pa.int32(),
+    "ttl": pa.int64(),
+    "path": pa.list_(pa.string()),
+}
+"""Where a dead or joined event was before (SEM E3, T7, L2); written by the realm alone."""
+
 STAMPED: Final[dict[str, pa.DataType]] = {
     "event_id": pa.int64(),
     "published": UTC_MICROSECONDS,
@@ -96,6 +114,8 @@ BODY: Final[dict[str, pa.DataType | None]] = {
     "sparse": pa.bool_(),
     "nulls": pa.list_(pa.string()),
     "more": pa.binary(),
+    "origin": pa.struct(list(ORIGIN.items())),
+    "deliver_at": UTC_MICROSECONDS,
 }
 """The columns of a body in their order; None where the type is a struct that varies."""
 

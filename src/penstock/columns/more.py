@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.columns.layout import check_property_name
+from penstock.columns.layout import DICTIONARY, check_property_name
 from penstock.columns.shapes import LEAVES, NAIVE, NULL
 from penstock.columns.shapes import UTC as AWARE
 from penstock.columns.values import leaf_of
@@ -68,9 +68,14 @@ def _node(value: Any) -> Node:
 
 
 def decoded(cell: bytes) -> dict[str, Any]:
-    """The properties in a cell; :class:`InvalidEvent` when it is not one."""
+    """The properties in a cell; :class:`InvalidEvent` when it is not one.
+
+    The realm's own dictionary may be among them: it goes here when a channel's columns are full.
+    """
     try:
-        return _map(_decoder.decode(cell))
+        nodes = _decoder.decode(cell)
+        stamped = {DICTIONARY: _value(nodes.pop(DICTIONARY))} if DICTIONARY in nodes else {}
+        return _map(nodes) | stamped
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise InvalidEvent(f"column 'more' does not hold tagged msgpack: {error}") from error
     except RecursionError:
@@ -133,3 +138,10 @@ def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
         return cell
     nodes = {name: _node(value) for name, value in properties.items()}
     return _encoder.encode({**nodes, **_decoder.decode(cell)} if cell else nodes)
+
+
+def without(cell: bytes, name: str) -> bytes | None:
+    """A cell without the property ``name``; None when nothing is left."""
+    nodes = _decoder.decode(cell)
+    nodes.pop(name, None)
+    return _encoder.encode(nodes) if nodes else None

@@ -29,7 +29,7 @@ from penstock.columns.shapes import (
 )
 from penstock.core.errors import InvalidArgument, InvalidEvent
 
-_SYSTEM: Final = ("tag", "data", "ttl", "persistent", "priority")
+_SYSTEM: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
 """Columns of a table that are no properties; besides a struct ``properties`` or ``headers``."""
 
 _Is = Callable[[pa.DataType], bool]
@@ -65,6 +65,11 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
     (pa.types.is_union, "one column for each type"),
 )
 
+
+def _has_zone(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
 _ALLOWED: Final[dict[str, tuple[_Is, ...]]] = {
     "tag": (
         pa.types.is_string,
@@ -82,6 +87,7 @@ _ALLOWED: Final[dict[str, tuple[_Is, ...]]] = {
     "ttl": (pa.types.is_integer, pa.types.is_null),
     "persistent": (pa.types.is_boolean, pa.types.is_null),
     "priority": (pa.types.is_integer, pa.types.is_null),
+    "deliver_at": (_has_zone, pa.types.is_null),
 }
 """Types of the system columns that need no cast by the user."""
 
@@ -91,9 +97,10 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
 
     Takes a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or
     any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns ``tag``,
-    ``data``, ``ttl``, ``persistent`` and ``priority``, and structs ``properties`` and
-    ``headers``, mean what they mean in :mod:`penstock.columns.layout`; null ``data`` is empty.
-    Every other column is a property of that name, a null in it an explicit null.
+    ``data``, ``ttl``, ``persistent``, ``priority`` and ``deliver_at``, and structs
+    ``properties`` and ``headers``, mean what they mean in :mod:`penstock.columns.layout`; null
+    ``data`` is empty. Every other column is a property of that name, a null in it an explicit
+    null.
 
     Raises :class:`InvalidEvent` naming the column, its type and the cast to use.
     """

@@ -1,0 +1,286 @@
+"""Publish keys keep the newest events of each value, and touch nothing else (SEM K1)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.columns.batch import stamp
+from penstock.columns.body import body_of_columns
+from penstock.columns.keys import PRUNE_MIN, KeyIndex
+from penstock.columns.schema import ChannelSchema
+from penstock.core.ids import IdSet, Span
+
+MISSING = "the property is absent"
+
+
+def body(*values: Any, name: str = "k") -> pa.RecordBatch:
+    rows = [{} if value is MISSING else {name: value} for value in values]
+    return body_of_columns([b"x"] * len(rows), properties=rows)
+
+
+class Channel:
+    """A channel with keys: what is live, and the index that says what is replaced."""
+
+    def __init__(self, **keys: int) -> None:
+        self.index = KeyIndex(keys)
+        self.live = IdSet()
+        self.end = 0
+
+    def publish(self, *bodies: pa.RecordBatch) -> list[int]:
+        """Publish; the ids that were replaced."""
+        replaced = self.index.superseded(bodies, self.end, self.live)
+        self.index.append(bodies, self.end)
+        count = sum(batch.num_rows for batch in bodies)
+        self.live.add(Span(self.end, self.end + count))
+        self.end += count
+        self.live.remove_all(replaced)
+        return list(replaced)
+
+
+@pytest.mark.spec("K1")
+def test_the_last_value_replaces_the_one_before() -> None:
+    channel = Channel(k=1)
+    channel.publish(body("a", "b"))
+
+    assert channel.publish(body("b", "c", "b", MISSING, "c")) == [1, 2, 3]
+    assert list(channel.live) == [0, 4, 5, 6]
+
+
+@pytest.mark.spec("K1")
+def test_of_each_value_the_newest_stay_as_deep_as_the_key_says() -> None:
+    channel = Channel(k=2)
+    channel.publish(body("a", "b", "a"))
+
+    assert channel.publish(body("a", "b")) == [0]
+    assert channel.publish(body("b"), body("b", "b", "a")) == [1, 2, 4, 5]
+    assert list(channel.live) == [3, 6, 7, 8]
+
+
+@pytest.mark.spec("K1")
+def test_each_of_several_keys_looks_for_itself() -> None:
+    channel = Channel(k=1, j=2)
+    both = body_of_columns(
+        [b""] * 4, properties=[{"k": 1, "j": 1}, {"k": 2, "j": 1}, {"k": 1, "j": 1}, {"j": 1}]
+    )
+
+    assert channel.publish(both) == [0, 1]
+    assert channel.publish(body(2, 1)) == [2]
+
+
+@pytest.mark.spec("K1")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_one_and_one_point_zero_are_one_value_and_true_is_another(depth: int) -> None:
+    channel = Channel(k=depth)
+    same = [1, 1.0, np.int8(1), np.float32(1)]
+    other = [True, "1", b"1", datetime(1970, 1, 1, 0, 0, 0, 1, UTC)]
+    for value in [*same, *other]:
+        channel.publish(body(value))
+
+    assert list(channel.live) == [*range(4 - depth, 4), 4, 5, 6, 7]
+
+
+@pytest.mark.spec("K1")
+@pytest.mark.parametrize("value", [None, MISSING, float("nan"), [1], {"a": 1}, [1, "a"], {}])
+def test_what_is_no_single_value_is_untouched(value: Any) -> None:
+    channel = Channel(k=1)
+
+    assert channel.publish(body(value, value, 5)) == []
+    assert channel.publish(body(value, value)) == []
+    assert channel.publish(body(5)) == [2]
+
+
+def test_values_of_several_types_in_one_batch_are_told_apart() -> None:
+    channel = Channel(k=1)
+    mixed = body(1, "1", MISSING, 2, "1", None, 1, True)
+
+    assert len(mixed.column("properties").type) > 1
+    assert channel.publish(mixed) == [0, 1]
+    assert channel.publish(mixed) == [3, 4, 6, 7, 8, 9]
+
+
+def test_a_value_that_found_no_column_counts_all_the_same() -> None:
+    wide = body_of_columns([b""] * 2, properties=[{f"p{i}": i for i in range(300)}] * 2)
+    channel = Channel(p299=1)
+
+    assert "more" in wide.schema.names
+    assert channel.publish(wide) == [0]
+    assert channel.publish(body(299.0, name="p299")) == [1]
+
+
+def test_a_time_is_one_value_in_a_column_and_beside_the_columns() -> None:
+    time = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
+    row = {f"p{i}": i for i in range(300)} | {"k": time}
+    channel = Channel(k=1)
+    channel.publish(body_of_columns([b""], properties=[row]))
+
+    assert channel.publish(body(time)) == [0]
+
+
+def test_properties_that_are_null_as_a_whole_have_no_value() -> None:
+    struct = pa.array([{"k": 1}, None, {"k": 1}, None], pa.struct([("k", pa.int64())]))
+    batch = pa.RecordBatch.from_arrays([struct], names=["properties"])
+
+    assert Channel(k=1).publish(batch) == [0]
+    assert Channel(k=1).publish(batch.slice(1)) == []
+
+
+def test_an_event_that_is_gone_already_is_not_replaced_again() -> None:
+    channel = Channel(k=1)
+    channel.publish(body("a", "b"))
+    channel.live.remove(Span(0, 1))
+
+    assert channel.publish(body("a", "b")) == [1]
+
+
+def test_an_event_that_is_gone_makes_room_for_another() -> None:
+    channel = Channel(k=3)
+    channel.publish(body("a", "a", "a"))
+    channel.live.remove(Span(1, 2))
+
+    assert channel.publish(body("a")) == []
+    assert channel.publish(body("a")) == [0]
+
+
+def test_a_look_changes_nothing() -> None:
+    channel = Channel(k=2)
+    channel.publish(body("a", "a"))
+    refused = body("a", "a", "a")
+
+    assert list(channel.index.superseded([refused], 2, channel.live)) == [0, 1, 2]
+    assert channel.publish(body("a")) == [0]
+
+
+def test_an_index_of_the_stored_events_says_what_the_first_one_did() -> None:
+    channel = Channel(k=2)
+    schema = ChannelSchema.empty()
+    kept = []
+    for batch in (body("a", 1, "b"), body(1.0, None, "a"), body("a", 1, MISSING)):
+        schema = schema.grown(batch.schema)
+        kept.append(stamp(batch, Span(channel.end, channel.end + 3), 0))
+        channel.publish(batch)
+    again = KeyIndex({"k": 2})
+    for batch in kept:
+        rows = [
+            i for i, event_id in enumerate(batch.column(0).to_pylist()) if event_id in channel.live
+        ]
+        live = schema.conform(batch).take(pa.array(rows))
+        again.append([live], live.column(0).to_numpy())
+    following = body("a", 1, "b", "b")
+
+    assert again.superseded([following], channel.end, channel.live) == channel.index.superseded(
+        [following], channel.end, channel.live
+    )
+
+
+def test_values_without_live_events_are_dropped_when_they_have_become_many() -> None:
+    for depth in (1, 2):
+        channel = Channel(k=depth)
+        channel.publish(body("keep"))
+        for first in range(0, 4 * PRUNE_MIN, 512):
+            channel.publish(body(*range(first, first + 512)))
+            channel.live.remove(Span(1, channel.end))
+
+        assert len(channel.index) <= 2 * PRUNE_MIN + 512
+        channel.index.prune(channel.live)
+        assert len(channel.index) == 1
+        assert channel.publish(body(*["keep"] * depth)) == [0]
+
+
+VALUES = st.sampled_from(
+    [1, 1.0, True, 2, "1", "a", b"a", None, MISSING, float("nan"), [1], 0.0, -0.0, 2**53 + 1]
+)
+ROWS = st.fixed_dictionaries({"k": VALUES, "j": VALUES})
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("publish"),
+            st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=1, max_size=3),
+        ),
+        st.tuples(
+            st.just("refused"),
+            st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=1),
+        ),
+        st.tuples(st.just("purge"), st.tuples(st.integers(0, 60), st.integers(1, 5))),
+        st.tuples(st.just("prune"), st.none()),
+        st.tuples(st.just("rebuild"), st.none()),
+    ),
+    max_size=12,
+)
+
+
+def value_of(row: dict[str, Any], name: str) -> Any:
+    """What tells a value from others; None for what is no value."""
+    value = row[name]
+    if value is MISSING or value is None or isinstance(value, list) or value != value:
+        return None
+    family = "number" if type(value) in (int, float) else type(value).__name__
+    return family, value
+
+
+class Model:
+    """The rule in sets and loops."""
+
+    def __init__(self, keys: dict[str, int]) -> None:
+        self.keys = keys
+        self.rows: dict[int, dict[str, Any]] = {}
+
+    def replaced(self, ids: dict[int, dict[str, Any]]) -> list[int]:
+        events = self.rows | ids
+        gone: set[int] = set()
+        for name, depth in self.keys.items():
+            touched = {value_of(row, name) for row in ids.values()} - {None}
+            for value in touched:
+                same = [i for i in sorted(events) if value_of(events[i], name) == value]
+                gone.update(same[:-depth])
+        return sorted(gone)
+
+
+def bodies_of(batches: list[list[dict[str, Any]]]) -> list[pa.RecordBatch]:
+    return [
+        body_of_columns(
+            [b""] * len(rows),
+            properties=[{k: v for k, v in row.items() if v is not MISSING} for row in rows],
+        )
+        for rows in batches
+    ]
+
+
+@pytest.mark.spec("K1")
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(
+        [{"k": 1}, {"k": 2}, {"k": 3}, {"k": 1, "j": 1}, {"k": 1, "j": 3}, {"k": 2, "j": 2}]
+    ),
+    STEPS,
+)
+def test_the_index_replaces_what_the_rule_says(
+    keys: dict[str, int], steps: list[tuple[str, Any]]
+) -> None:
+    model, channel = Model(keys), Channel(**keys)
+    for kind, what in steps:
+        if kind == "publish":
+            ids = dict(enumerate((row for rows in what for row in rows), start=channel.end))
+            wanted = model.replaced(ids)
+
+            assert channel.publish(*bodies_of(what)) == wanted
+            model.rows = {i: row for i, row in (model.rows | ids).items() if i not in wanted}
+        elif kind == "refused":
+            channel.index.superseded(bodies_of(what), channel.end, channel.live)
+        elif kind == "purge":
+            gone = Span(what[0], sum(what))
+            channel.live.remove(gone)
+            model.rows = {i: row for i, row in model.rows.items() if not gone.first <= i < gone.end}
+        elif kind == "prune":
+            channel.index.prune(channel.live)
+        else:
+            channel.index = KeyIndex(keys)
+            rows = [model.rows[i] for i in sorted(model.rows)]
+            channel.index.append(bodies_of([rows]) if rows else [], np.array(sorted(model.rows)))
+        assert list(channel.live) == sorted(model.rows)
