@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.ports import Blobs, Journal, Registry
+from penstock.core.ports import Blobs, Journal, Pages, Registry
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryRegistry
+from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
 from penstock.testing.contracts import (
     BlobsContract,
     JournalContract,
+    PagesContract,
     RegistryContract,
     checks,
     run,
@@ -22,7 +23,7 @@ from penstock.testing.contracts import (
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
 
-Store = Callable[[], tuple[Journal, Blobs, Registry]]
+Store = Callable[[], tuple[Journal, Blobs, Registry, Pages]]
 
 
 class JournalKit(JournalContract):
@@ -49,8 +50,16 @@ class RegistryKit(RegistryContract):
         return self._store()[2]
 
 
-def in_memory() -> tuple[Journal, Blobs, Registry]:
-    return MemoryJournal(), MemoryBlobs(), MemoryRegistry()
+class PagesKit(PagesContract):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def open(self) -> Pages:
+        return self._store()[3]
+
+
+def in_memory() -> tuple[Journal, Blobs, Registry, Pages]:
+    return MemoryJournal(), MemoryBlobs(), MemoryRegistry(), MemoryPages()
 
 
 @pytest.fixture(params=["memory", "real disk", "faulty disk", "tiny files"])
@@ -62,7 +71,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return open_store("/realm", FaultyDisk())
 
     def in_tiny_files() -> Embedded:
-        return open_store("/realm", FaultyDisk(), file_bytes_max=200, allocation_bytes=64)
+        return open_store(
+            "/realm",
+            FaultyDisk(),
+            file_bytes_max=200,
+            allocation_bytes=64,
+            page_bytes_min=64,
+            page_bytes_max=200,
+        )
 
     stores: dict[str, Store] = {
         "memory": in_memory,
@@ -86,3 +102,9 @@ def test_blobs(store: Store, check: str) -> None:
 @pytest.mark.parametrize("check", checks(RegistryContract))
 def test_registry(store: Store, check: str) -> None:
     asyncio.run(run(RegistryKit(store), check))
+
+
+@pytest.mark.spec("C1g")
+@pytest.mark.parametrize("check", checks(PagesContract))
+def test_pages(store: Store, check: str) -> None:
+    asyncio.run(run(PagesKit(store), check))

@@ -49,7 +49,7 @@ def events() -> pa.RecordBatch:
 async def write(root: str) -> SegmentIndex:
     """Make the golden directory."""
     image = encode_segment([events()], rows_per_batch=4)
-    journal, blobs, registry = open_store(
+    journal, blobs, registry, _ = open_store(
         root, RealDisk(), file_bytes_max=500, allocation_bytes=0, identity=0x0123456789ABCDEF
     )
     for number, block in enumerate(BLOCKS):
@@ -66,7 +66,7 @@ def test_todays_code_reads_the_first_format(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "realm", tmp_path / "realm")
 
     async def read() -> None:
-        journal, blobs, registry = open_store(f"{tmp_path}/realm", RealDisk())
+        journal, blobs, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
         info = journal.info()
         assert (info.floor, info.tail, info.cut) == (1, 5, 0)
         found = await journal.read(2, 99)

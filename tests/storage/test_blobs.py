@@ -86,17 +86,60 @@ def test_local_paths_name_real_files(tmp_path: Path) -> None:
     asyncio.run(store.journal.close())
 
 
-async def test_few_blobs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_blobs, "MAPPED_MAX", 3)
+def test_no_blob_stays_mapped_when_nobody_has_a_view(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}", RealDisk())
-    for number in range(9):
-        await store.blobs.put(f"segments/{number}", [b"%d" % number])
-    views = [await store.blobs.get(f"segments/{number}") for number in range(9)]
-    await store.blobs.delete("segments/0")
+    maps = Path("/proc/self/maps")
+    asyncio.run(store.blobs.put(NAME, [b"x"]))
+    views = [asyncio.run(store.blobs.get(NAME)) for _ in range(3)]
+    mapped = maps.read_text().count(NAME)
+    views.clear()
 
-    assert len(store.blobs._mapped) <= 3
-    assert [bytes(view) for view in views] == [b"%d" % number for number in range(9)]
+    assert maps.read_text().count(NAME) == 0 < mapped
+    asyncio.run(store.journal.close())
+
+
+async def test_a_view_stays_as_it_was_while_its_file_grows(tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}", RealDisk())
+    await store.blobs.put(NAME, [b"kept", b"end"])
+    view = await store.blobs.get(NAME)
+    await store.blobs.extend(NAME, 4, [b" and more" * 1_000, b"end"])
+
+    assert bytes(view[:4]) == b"kept"
+    assert (await store.blobs.list())[0].size == 4 + 9_000 + 3
     await store.journal.close()
+
+
+@pytest.mark.parametrize("good_syncs", range(3))
+async def test_a_crash_while_a_blob_grows_spares_what_it_had(good_syncs: int) -> None:
+    for seed in range(30):
+        disk = FaultyDisk(seed)
+        blobs = open_store("/realm", disk).blobs
+        await blobs.put(NAME, [b"k" * 1_000, b"end"])
+        disk.fail_syncs_after(good_syncs)
+        with suppress(StorageFailed):
+            await blobs.extend(NAME, 1_000, [b"n" * 2_000, b"end"])
+            await blobs.extend(NAME, 3_000, [b"m" * 2_000, b"end"])
+        disk.fail_syncs(0)
+        disk.power_cut()
+
+        blobs = open_store("/realm", disk).blobs
+        stored = bytes(await blobs.get(NAME))
+        assert stored[:1_000] == b"k" * 1_000
+        assert good_syncs < 1 or stored[1_000:3_000] == b"n" * 2_000
+        await blobs.extend(NAME, 1_000, [b"end"])
+        assert bytes(await blobs.get(NAME)) == b"k" * 1_000 + b"end"
+
+
+async def test_a_full_disk_puts_back_what_a_blob_ended_with(disk: FaultyDisk) -> None:
+    blobs = open_store("/realm", disk).blobs
+    await blobs.put(NAME, [b"kept", b"end"])
+    disk.free_bytes = 100
+
+    with pytest.raises(StorageFailed, match=r"1\.arrow could not be extended.*No space"):
+        await blobs.extend(NAME, 4, [b"x" * 1_000, b"end"])
+
+    assert bytes(await blobs.get(NAME)) == b"keptend"
+    assert [blob.size for blob in await blobs.list()] == [7]
 
 
 def test_two_writers_of_one_name_get_one_blob(tmp_path: Path) -> None:

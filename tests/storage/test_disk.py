@@ -68,6 +68,35 @@ def test_files_grow_by_zeros_and_shrink(any_disk: Disk, root: str) -> None:
     any_disk.close(file)
 
 
+def test_a_mapping_shows_later_writes_and_outlives_its_file(any_disk: Disk, root: str) -> None:
+    file = any_disk.open(f"{root}/a", create=True)
+    any_disk.allocate(file, 0, 10)
+    mapped = any_disk.map(file)
+    any_disk.pwrite(file, [b"abc"], 4)
+    any_disk.allocate(file, 0, 10)
+    assert bytes(mapped) == b"\0\0\0\0abc\0\0\0"
+    assert mapped.readonly
+    any_disk.allocate(file, 10, 4)
+    any_disk.pwrite(file, [b"end"], 11)
+    any_disk.close(file)
+    any_disk.unlink(f"{root}/a")
+
+    assert bytes(mapped) == b"\0\0\0\0abc\0\0\0", "it ends where the file did"
+
+
+def test_only_empty_directories_are_removed(any_disk: Disk, root: str) -> None:
+    any_disk.make_directory(f"{root}/deep")
+    write_all(any_disk, f"{root}/deep/a", [b"a"])
+    with pytest.raises(OSError, match="not empty"):
+        any_disk.remove_directory(f"{root}/deep")
+    any_disk.unlink(f"{root}/deep/a")
+    any_disk.remove_directory(f"{root}/deep")
+
+    assert any_disk.list(root) == []
+    with pytest.raises(FileNotFoundError):
+        any_disk.remove_directory(f"{root}/deep")
+
+
 def test_names_are_taken_once(any_disk: Disk, root: str) -> None:
     write_all(any_disk, f"{root}/a", [b"a"])
     write_all(any_disk, f"{root}/b", [b"b"])

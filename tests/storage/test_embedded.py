@@ -39,7 +39,7 @@ def test_a_new_directory_gets_the_format_record(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}/deep/realm", RealDisk())
 
     assert asyncio.run(store.registry.get("format")) == Record(1, b'{"format": 1}')
-    names = {"LOCK", "journal", "registry", "segments", "snapshots"}
+    names = {"LOCK", "journal", "pages", "registry", "segments", "snapshots"}
     assert set(os.listdir(tmp_path / "deep/realm")) == names
     close(store)
 

@@ -90,14 +90,14 @@ def encode_segment(
     """
     if rows_per_batch < 1:
         raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; at least 1 is needed")
-    table = _checked(batches)
+    table = checked_table(batches)
     sink = pa.BufferOutputStream()
     spans: list[tuple[int, int, int]] = []
     ends = []
     options = pa.ipc.IpcWriteOptions(compression=None)
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:
         for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):
-            ids = _ids(batch.column(0))
+            ids = ids_of_column(batch.column(0))
             writer.write_batch(batch)
             spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
             ends.append(sink.tell())
@@ -170,6 +170,16 @@ class SegmentReader:
             found = self._batches[number] = self._verified(number)
         return found
 
+    def check(self) -> list[str]:
+        """Read every batch; what is wrong with those that are damaged."""
+        found = []
+        for number in range(len(self.index.batches)):
+            try:
+                self.batch(number)
+            except Damaged as error:
+                found.append(str(error))
+        return found
+
     def _verified(self, number: int) -> pa.RecordBatch:
         place = self.index.batches[number]
         ids = f"batch {number}, events {place.first_id}-{place.end_id - 1}"
@@ -187,6 +197,18 @@ class SegmentReader:
         return pa.ipc.read_record_batch(message, self._schema)
 
 
+def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:
+    """The rows of a batch whose ids are in ``spans``, which ascend and do not touch."""
+    edges = np.array(spans, dtype=np.int64).reshape(-1)
+    places = np.searchsorted(ids_of_column(batch.column(0)), edges)
+    if len(spans) == 1:
+        return batch.slice(int(places[0]), int(places[1] - places[0]))
+    changes = np.zeros(batch.num_rows + 1, dtype=np.int32)
+    np.add.at(changes, places[0::2], 1)
+    np.add.at(changes, places[1::2], -1)
+    return batch.filter(pa.array(np.cumsum(changes[:-1]) > 0))
+
+
 def _schema_end(file: pa.Buffer) -> int:
     """Where the first record batch starts: the writer puts the schema down together with it."""
     magic, marker, length = struct.unpack("<8sIi", file.slice(0, 16).to_pybytes())
@@ -201,16 +223,18 @@ def _slice(batch: pa.RecordBatch, place: SegmentBatch, span: Span) -> pa.RecordB
     if place.end_id - place.first_id == place.rows:  # no gaps: ids are positions
         start = max(span.first - place.first_id, 0)
         return batch.slice(start, min(span.end, place.end_id) - place.first_id - start)
-    ids = _ids(batch.column(0))
+    ids = ids_of_column(batch.column(0))
     start, end = np.searchsorted(ids, [span.first, span.end])
     return batch.slice(int(start), int(end - start))
 
 
-def _ids(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int64]:
+def ids_of_column(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int64]:
+    """Event ids as numbers."""
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
-def _checked(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+def checked_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """All rows of ``batches``, if they may be a segment. Raises ``InvalidArgument``."""
     if not any(batch.num_rows for batch in batches):
         raise InvalidArgument("a segment needs at least one event")
     schema = batches[0].schema
@@ -227,7 +251,7 @@ def _checked(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     table = pa.Table.from_batches(batches)
     if table.column(0).null_count:
         raise InvalidArgument(f"{ID_COLUMN} has nulls; every event has an id")
-    if not bool(np.all(np.diff(_ids(table.column(0))) > 0)):
+    if not bool(np.all(np.diff(ids_of_column(table.column(0))) > 0)):
         raise InvalidArgument(f"{ID_COLUMN} has to ascend over all batches of a segment")
     return table
 

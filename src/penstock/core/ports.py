@@ -1,15 +1,16 @@
 """What the realm needs from the outside world. Adapters in ``storage`` implement these.
 
-Three ports, and a kit in ``penstock.testing`` that every adapter must pass:
+Four ports, and a kit in ``penstock.testing`` that every adapter must pass:
 
 * :class:`Journal`: fenced append of blocks, the only place where something becomes true.
-* :class:`Blobs`: immutable named bytes: sealed segments, snapshots.
+* :class:`Blobs`: named bytes that never change, though some grow: sealed segments, snapshots.
 * :class:`Registry`: small records changed by compare-and-set: format, ownership, manifests.
+* :class:`Pages`: the bodies of paged channels, each where a :class:`Place` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -110,6 +111,15 @@ class Blobs(Protocol):
         and leaves nothing."""
         ...
 
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """Replace everything from byte ``at`` on. Durable on return.
+
+        Bytes before ``at`` are never touched, whatever happens, and views given out keep them.
+        Raises ``NameDoesNotExist``, ``InvalidArgument`` when ``at`` lies behind the end, and
+        ``StorageFailed``: what is from ``at`` on is then open until it is replaced again.
+        """
+        ...
+
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """The bytes (or a range), without copying where the adapter can map them.
         Raises ``NameDoesNotExist``."""
@@ -146,4 +156,107 @@ class Registry(Protocol):
 
     def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
         """Changes under ``prefix`` from now on."""
+        ...
+
+
+class Place(Struct, frozen=True, array_like=True, gc=False):
+    """Where the bytes of a body lie in the pages of its channel."""
+
+    page: int
+    """1 or more; newer pages have larger numbers."""
+    offset: int
+    """In bytes; a multiple of 8."""
+    size: int
+    checksum: int
+    """xxh3_64 of the bytes."""
+
+
+class DamagedBody(Struct, frozen=True):
+    """A body whose bytes are not those that were put there. Kept, reported, not served."""
+
+    place: Place
+    where: str
+    """File and byte range, for people."""
+    reason: str
+
+
+class PagesInfo(Struct, frozen=True):
+    """What the pages of one channel hold."""
+
+    pages: int
+    size: int
+    """Bytes taken from the disk, room kept ready included."""
+    used: int
+    """Bytes of bodies that were not released."""
+
+
+class Pages(Protocol):
+    """Bodies in pages of their channel, readable without a copy (SEM C1g).
+
+    A journal holds the facts, and a place for each body: ``reserve`` before deciding,
+    ``allocate`` while deciding, ``flush`` before the facts are appended, ``release`` once the
+    facts that remove the events are on disk. A crash in between leaves bytes that no place names.
+    One writer, one call at a time; only ``view`` and ``info`` may come at any time.
+    """
+
+    async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
+        """Make sure that bodies of these sizes, in this order, will find room on disk.
+
+        Room reserved before and not allocated is given up. Raises ``StorageFailed``, and nothing
+        has changed, when there is no room. Where the file system cannot promise room, this may
+        succeed and the flush still fail.
+        """
+        ...
+
+    def allocate(self, channel: int, body: Buffer) -> Place:
+        """Choose the place of the next body: in reserved room, in memory only.
+
+        The sizes have to be those reserved, in their order; bodies may be left out or be smaller.
+        Until the flush the bytes must not change, and cannot be viewed.
+        """
+        ...
+
+    async def flush(self, *, sync: bool = True) -> None:
+        """Write every allocated body. On return they are on disk when ``sync`` (with everything
+        flushed before), and in the operating system's hands otherwise.
+
+        Raises ``StorageFailed``: the bodies allocated since the last flush have no place then.
+        After a failed *sync* the pages take nothing more (the state on disk is unknown).
+        """
+        ...
+
+    def view(self, channel: int, place: Place) -> memoryview:
+        """The bytes of a body, not copied and not checked. Good for as long as it is held,
+        whatever becomes of the page. Raises ``Damaged`` when there is no such place any more."""
+        ...
+
+    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+        """Which of these bodies are not what was put there (SEM S1). Damaged bytes that can be
+        read are kept aside."""
+        ...
+
+    async def restore(
+        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+    ) -> None:
+        """Say once, after opening and before the first ``reserve``, which places are in use, by
+        channel. Other bytes may be removed or written over from now on, and other channels are
+        gone; with ``keep_rest`` they stay: a damaged journal may have lost the facts that name
+        them (SEM S1). Raises ``StorageFailed``.
+        """
+        ...
+
+    async def release(self, channel: int, places: Sequence[Place]) -> None:
+        """The events of these bodies are gone. Bytes leave the disk when a whole page is free.
+        Places that are not in use are no error. Raises ``StorageFailed`` when a page could not be
+        removed; it is tried again with the next release."""
+        ...
+
+    async def drop(self, channel: int) -> None:
+        """The channel is gone, with everything in its pages."""
+        ...
+
+    def info(self, channel: int) -> PagesInfo: ...
+
+    async def close(self) -> None:
+        """Put on disk what was flushed without a sync. Closing twice is fine."""
         ...

@@ -53,7 +53,10 @@ class Disk(Protocol):
         ...
 
     def map(self, file: int) -> memoryview:
-        """The whole file, without copying where that is possible. Outlives ``close``."""
+        """The whole file as long as it is now, without copying where that is possible.
+
+        Shows later writes. Outlives ``close`` and ``unlink``.
+        """
         ...
 
     def datasync(self, file: int) -> None:
@@ -80,6 +83,10 @@ class Disk(Protocol):
 
     def make_directory(self, path: str) -> None:
         """Make one directory; one that exists is fine."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. ``OSError`` when there is something in it."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -190,6 +197,9 @@ class RealDisk:
             if not os.path.isdir(path):
                 raise
 
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
     def sync_directory(self, path: str) -> None:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -219,18 +229,14 @@ def make_directories(disk: Disk, path: str, below: str) -> None:
     parent = below.rstrip("/") or "/"
     for part in parts:
         child = f"{parent.rstrip('/')}/{part}"
-        if not _exists(disk, child):
+        try:
+            is_used = bool(disk.list(child))
+        except FileNotFoundError:
             disk.make_directory(child)
+            is_used = False
+        if not is_used:  # who made it may have ended, or failed, before the sync
             disk.sync_directory(parent)
         parent = child
-
-
-def _exists(disk: Disk, directory: str) -> bool:
-    try:
-        disk.list(directory)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def write_all(disk: Disk, path: str, chunks: Sequence[Buffer]) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from xxhash import xxh3_64_intdigest
 
 from penstock.core.errors import (
+    Damaged,
     Fenced,
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
     Trimmed,
 )
-from penstock.core.ports import BlobInfo, Block, Buffer, DamagedBlock, JournalInfo, Record
+from penstock.core.ports import (
+    BlobInfo,
+    Block,
+    Buffer,
+    DamagedBlock,
+    DamagedBody,
+    JournalInfo,
+    PagesInfo,
+    Place,
+    Record,
+)
 from penstock.storage.blob_names import check_blob_name
 from penstock.storage.watching import Watches
 
@@ -92,6 +105,16 @@ class MemoryBlobs:
         if self._blobs.setdefault(name, written) != written:
             raise Fenced(f"{name} exists with other bytes")
 
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock.core.ports.Blobs.extend`."""
+        check_blob_name(name)
+        if name not in self._blobs:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        whole = self._blobs[name]
+        if not 0 <= at <= len(whole):
+            raise InvalidArgument(f"{name} has {len(whole)} bytes; byte {at} is not in it")
+        self._blobs[name] = whole[:at] + b"".join(chunks)
+
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
         check_blob_name(name)
@@ -117,6 +140,88 @@ class MemoryBlobs:
         """None: other processes cannot see this memory."""
         check_blob_name(name)
         return None
+
+
+class MemoryPages:
+    """:class:`~penstock.core.ports.Pages` in dictionaries; nothing outlives the process."""
+
+    def __init__(self) -> None:
+        self._channels: dict[int, dict[Place, bytes]] = {}
+        self._ends: dict[int, int] = {}
+        self._pending: list[tuple[int, Place, Buffer]] = []
+        self._closed = False
+
+    async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
+        """Nothing to do: there is no disk that could be full."""
+        self._check_open()
+
+    def allocate(self, channel: int, body: Buffer) -> Place:
+        """See :meth:`penstock.core.ports.Pages.allocate`."""
+        self._check_open()
+        size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
+        self._ends[channel] = offset + (size // 8 + 1) * 8
+        place = Place(1, offset, size, xxh3_64_intdigest(body))
+        self._pending.append((channel, place, body))
+        return place
+
+    async def flush(self, *, sync: bool = True) -> None:
+        """See :meth:`penstock.core.ports.Pages.flush`; ``sync`` has no meaning here."""
+        self._check_open()
+        for channel, place, body in self._pending:
+            self._channels.setdefault(channel, {})[place] = bytes(body)
+        self._pending.clear()
+
+    def view(self, channel: int, place: Place) -> memoryview:
+        """See :meth:`penstock.core.ports.Pages.view`."""
+        body = self._channels.get(channel, {}).get(place)
+        if body is None:
+            raise Damaged(f"channel {channel} has no body at byte {place.offset} in memory")
+        return memoryview(body)
+
+    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+        """Bodies that are not there; memory does not rot."""
+        self._check_open()
+        held = self._channels.get(channel, {})
+        where = f"channel {channel} in memory"
+        return [
+            DamagedBody(place, where, "there is no such body")
+            for place in places
+            if place not in held
+        ]
+
+    async def restore(
+        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+    ) -> None:
+        """Nothing to do: memory begins empty."""
+        self._check_open()
+
+    async def release(self, channel: int, places: Sequence[Place]) -> None:
+        """See :meth:`penstock.core.ports.Pages.release`."""
+        self._check_open()
+        held, gone = self._channels.get(channel, {}), set(places)
+        for place in places:
+            held.pop(place, None)
+        self._pending = [
+            body for body in self._pending if body[0] != channel or body[1] not in gone
+        ]
+
+    async def drop(self, channel: int) -> None:
+        """See :meth:`penstock.core.ports.Pages.drop`."""
+        self._check_open()
+        self._channels.pop(channel, None)
+        self._pending = [body for body in self._pending if body[0] != channel]
+
+    def info(self, channel: int) -> PagesInfo:
+        waiting = [place for number, place, _ in self._pending if number == channel]
+        used = sum(place.size for place in (*self._channels.get(channel, ()), *waiting))
+        return PagesInfo(1 if used else 0, used, used)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageFailed("the pages take nothing more: they are closed")
 
 
 class MemoryRegistry:

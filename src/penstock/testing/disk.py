@@ -41,8 +41,16 @@ class _File:
         self.unreadable: set[int] = set()
 
     def apply(self, change: _Write | _Resize) -> None:
-        _apply(self.live, change)
+        try:
+            _apply(self.live, change)
+        except BufferError:  # mapped: mappings show writes, but end where the file did
+            self.live = bytearray(self.live)
+            _apply(self.live, change)
         self.pending.append(change)
+
+    def shorten(self, size: int) -> None:
+        self.settle()
+        self.live, self.durable = self.live[:size], self.durable[:size]
 
     def settle(self) -> None:
         for change in self.pending:
@@ -136,9 +144,7 @@ class FaultyDisk:
 
     def shorten(self, path: str, size: int) -> None:
         """Make the file end at ``size``, durably."""
-        file = self._file(path)
-        file.settle()
-        del file.live[size:], file.durable[size:]
+        self._file(path).shorten(size)
 
     def make_unreadable(self, path: str, offset: int) -> None:
         """Reads that touch the 4 KiB page at ``offset`` fail with EIO from now on."""
@@ -170,6 +176,7 @@ class FaultyDisk:
         if room < 0:  # a full disk takes what fits
             written = wanted[: max(len(wanted) + room, 0)]
             node.apply(_Write(offset, written))
+            self.free_bytes = 0
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         node.apply(_Write(offset, wanted))
 
@@ -181,7 +188,7 @@ class FaultyDisk:
     def map(self, file: int) -> memoryview:
         node = self._node(file)
         _check_readable(node, 0, len(node.live))
-        return memoryview(bytes(node.live))
+        return memoryview(node.live).toreadonly()
 
     def datasync(self, file: int) -> None:
         node = self._node(file)
@@ -233,6 +240,12 @@ class FaultyDisk:
         directory, name = self._parent(path)
         if not isinstance(directory.live.get(name), _Directory):
             directory.apply({name: _Directory()})
+
+    def remove_directory(self, path: str) -> None:
+        if self._directory(path).live:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        directory, name = self._parent(path)
+        directory.apply({name: None})
 
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)

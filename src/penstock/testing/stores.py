@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.storage.disk import Disk
-from penstock.storage.embedded import Embedded, JournalLimits, open_embedded
+from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ def open_store(
     *,
     file_bytes_max: int = 1 << 20,
     allocation_bytes: int = 1 << 12,
+    page_bytes_min: int = 1 << 10,
+    page_bytes_max: int = 1 << 12,
     holder: str = "a test",
     identity: int = IDENTITY,
 ) -> Embedded:
@@ -50,4 +52,5 @@ def open_store(
         identity=lambda: identity,
         holder=holder,
         limits=JournalLimits(file_bytes_max=file_bytes_max, allocation_bytes=allocation_bytes),
+        page_limits=PageLimits(page_bytes_min=page_bytes_min, page_bytes_max=page_bytes_max),
     )

@@ -7,6 +7,7 @@
     journal/      <first sequence>.log
     segments/     <channel>/<first id>-<last id>.arrow
     snapshots/
+    pages/        <channel number>/<page number>.page
     quarantine/   copies of bytes that failed their checksum
 """
 
@@ -29,23 +30,35 @@ from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.embedded.frames import FORMAT
 from penstock.storage.embedded.journal import FileJournal, JournalLimits, Offload
+from penstock.storage.embedded.pages import FilePages, PageLimits
 from penstock.storage.embedded.records import RecordFiles
 from penstock.storage.embedded.registry import FileRegistry
 
-__all__ = ["Embedded", "FileBlobs", "FileJournal", "FileRegistry", "JournalLimits", "open_embedded"]
+__all__ = [
+    "Embedded",
+    "FileBlobs",
+    "FileJournal",
+    "FilePages",
+    "FileRegistry",
+    "JournalLimits",
+    "PageLimits",
+    "open_embedded",
+]
 
-_DIRECTORIES = ("registry", "journal", "segments", "snapshots")
+_DIRECTORIES = ("registry", "journal", "segments", "snapshots", "pages")
+_EVENTS = ("journal", "segments", "snapshots", "pages")
 _OURS = {"LOCK", "quarantine", *_DIRECTORIES}
 _IGNORED = {"lost+found"}
 _FORMAT_KEY = "format"
 
 
 class Embedded(NamedTuple):
-    """An open data directory. Closing the journal gives the directory back."""
+    """An open data directory. Closing the journal gives the directory back: close it last."""
 
     journal: FileJournal
     blobs: FileBlobs
     registry: FileRegistry
+    pages: FilePages
 
 
 class _LockedJournal(FileJournal):
@@ -71,6 +84,7 @@ def open_embedded(
     identity: Callable[[], int],
     holder: str,
     limits: JournalLimits | None = None,
+    page_limits: PageLimits | None = None,
 ) -> Embedded:
     """Open the data directory ``root`` (absolute), making it if it is empty or missing.
 
@@ -89,7 +103,8 @@ def open_embedded(
     except OSError as error:
         raise StorageFailed(f"the data directory {root} cannot be opened: {error}") from error
     try:
-        return _open_locked(root, disk, offload, clock, identity, limits, lock)
+        pages = FilePages(root, disk=disk, offload=offload, clock=clock, limits=page_limits)
+        return _open_locked(root, disk, offload, clock, identity, limits, lock, pages)
     except OSError as error:
         disk.close(lock)
         raise StorageFailed(f"the data directory {root} cannot be read: {error}") from error
@@ -106,6 +121,7 @@ def _open_locked(
     identity: Callable[[], int],
     limits: JournalLimits | None,
     lock: int,
+    pages: FilePages,
 ) -> Embedded:
     is_new = _check_ours(disk, root)
     for directory in _DIRECTORIES:
@@ -119,7 +135,7 @@ def _open_locked(
     )
     journal._lock = lock
     registry = FileRegistry(root, disk=disk, offload=offload)
-    return Embedded(journal, FileBlobs(root, disk=disk, offload=offload), registry)
+    return Embedded(journal, FileBlobs(root, disk=disk, offload=offload), registry, pages)
 
 
 def _take_lock(disk: Disk, root: str, holder: str) -> int:
@@ -155,7 +171,7 @@ def _check_ours(disk: Disk, root: str) -> bool:
             f"{root} is not a Penstock data directory and not empty (it has {strange}); give an "
             "empty directory or one that does not exist yet"
         )
-    if any(_entries(disk, f"{root}/{name}") for name in ("journal", "segments", "snapshots")):
+    if any(_entries(disk, f"{root}/{name}") for name in _EVENTS):
         raise Damaged(f"{root}: the registry record {_FORMAT_KEY!r} is gone; restore registry/")
     return True  # made by a start that was cut short
 

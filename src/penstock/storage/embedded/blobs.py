@@ -1,10 +1,10 @@
-"""The embedded blobs: immutable files under the data directory, mapped when read."""
+"""The embedded blobs: files under the data directory, mapped when read."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 
 from penstock.core.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
@@ -14,14 +14,13 @@ from penstock.storage.disk import Disk, make_directories, write_all
 from penstock.storage.embedded.journal import Offload
 
 _TEMPORARY = ".put-"
-MAPPED_MAX = 512
-"""Blobs kept mapped; the one not read for longest goes first."""
 
 
 class FileBlobs:
     """The :class:`~penstock.core.ports.Blobs` in ``<root>/segments`` and ``<root>/snapshots``.
 
-    A view given out stays good after its blob was deleted or its mapping dropped from the cache.
+    Every ``get`` maps the file anew. A view given out stays good after its blob was deleted or
+    has grown.
     """
 
     def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
@@ -30,7 +29,6 @@ class FileBlobs:
         self._offload = offload
         self._sizes: dict[str, int] = {}
         self._names: list[str] = []
-        self._mapped: OrderedDict[str, memoryview] = OrderedDict()
         self._numbers = count(1)
         for part in BLOB_ROOTS:
             self._find(part)
@@ -42,10 +40,25 @@ class FileBlobs:
         await self._offload(lambda: self._put(name, chunks))
         self._note(name, sum(memoryview(chunk).nbytes for chunk in chunks))
 
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock.core.ports.Blobs.extend`. When the disk refuses, what was there
+        before is put back as far as the disk lets us."""
+        check_blob_name(name)
+        size = self._sizes.get(name)
+        if size is None:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        if not 0 <= at <= size:
+            raise InvalidArgument(f"{name} has {size} bytes; byte {at} is not in it")
+        await self._offload(lambda: self._extend(name, at, chunks))
+        if name in self._sizes:  # else it was deleted meanwhile
+            self._sizes[name] = at + sum(memoryview(chunk).nbytes for chunk in chunks)
+
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
         check_blob_name(name)
-        whole = self._map(name)
+        if name not in self._sizes:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        whole = self._open(name)
         end = len(whole) if length is None else offset + length
         if not 0 <= offset <= end <= len(whole):
             raise InvalidArgument(f"{name} has {len(whole)} bytes; {offset}-{end} are not in it")
@@ -63,7 +76,6 @@ class FileBlobs:
     async def delete(self, name: str) -> None:
         """Remove a blob, durably: its name may be used again."""
         check_blob_name(name)
-        self._mapped.pop(name, None)
         if self._sizes.pop(name, None) is None:
             return
         del self._names[bisect_left(self._names, name)]
@@ -141,17 +153,34 @@ class FileBlobs:
         except OSError as error:
             raise StorageFailed(f"{path} could not be removed: {error}") from error
 
-    def _map(self, name: str) -> memoryview:
-        mapped = self._mapped.get(name)
-        if mapped is None:
-            if name not in self._sizes:
-                raise NameDoesNotExist(f"there is no blob {name}")
-            mapped = self._mapped[name] = self._open(name)
-            if len(self._mapped) > MAPPED_MAX:
-                self._mapped.popitem(last=False)
-        else:
-            self._mapped.move_to_end(name)
-        return mapped
+    def _extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        path = self._path(name)
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            raise NameDoesNotExist(f"there is no blob {name}") from None
+        try:
+            self._replace(file, at, chunks)
+        except OSError as error:
+            raise StorageFailed(f"{path} could not be extended: {error}") from error
+        finally:
+            self._disk.close(file)
+
+    def _replace(self, file: int, at: int, chunks: Sequence[Buffer]) -> None:
+        size = self._disk.size(file)
+        end = at + sum(memoryview(chunk).nbytes for chunk in chunks)
+        before = self._disk.pread(file, size - at, at)
+        try:
+            self._disk.pwrite(file, chunks, at)
+            if end < size:
+                self._disk.truncate(file, end)
+            self._disk.datasync(file)
+        except OSError:
+            with suppress(OSError):
+                self._disk.truncate(file, at)  # room first: the disk may be full
+                self._disk.pwrite(file, [before], at)
+                self._disk.datasync(file)
+            raise
 
     def _open(self, name: str) -> memoryview:
         try:

@@ -1,0 +1,252 @@
+"""The files under ``pages``: ``<channel number>/<page number>.page``, nothing but bodies.
+
+A file has its full size from the start, so that a full disk shows before a body is taken and a
+mapping covers all of it; it is never made longer or shorter. Bodies start at multiples of 8.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from xxhash import xxh3_64_intdigest
+
+from penstock.core.errors import Damaged, StorageFailed
+from penstock.core.ports import Buffer, DamagedBody, Place
+from penstock.storage.disk import Disk, Entry, make_directories
+from penstock.storage.embedded.quarantine import Quarantine
+
+ALIGNMENT = 8
+"""Arrow reads bodies where they lie and wants its buffers aligned."""
+MAPPED_MAX = 256
+"""Pages kept mapped (each holds a file open); the one not read for longest goes first."""
+
+_PAGE = ".page"
+_KEPT = ".kept"
+
+
+def padded(size: int) -> int:
+    """What a body of ``size`` bytes takes in a page; no two bodies start at one place."""
+    return max(-(-size // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+
+
+class Page:
+    """One page file and the bodies in it."""
+
+    __slots__ = ("bodies", "end", "file", "keep", "number", "path", "size", "used")
+
+    def __init__(self, path: str, number: int, size: int) -> None:
+        self.path = path
+        self.number = number
+        self.size = size
+        self.end = 0
+        """Where the next body goes."""
+        self.bodies: dict[int, int] = {}
+        """Sizes of the bodies in use, by offset."""
+        self.used = 0
+        self.file: int | None = None
+        """Open while there are bytes that were not synced."""
+        self.keep = False
+        """Whether the file may hold bodies of lost facts, and is not to be deleted (SEM S1)."""
+
+    def fits(self, size: int) -> bool:
+        return self.end + padded(size) <= self.size
+
+    def has(self, place: Place) -> bool:
+        return place.offset in self.bodies
+
+    def take(self, place: Place) -> None:
+        if place.offset not in self.bodies:
+            self.bodies[place.offset] = place.size
+            self.used += place.size
+        self.end = max(self.end, place.offset + padded(place.size))
+
+    def give_back(self, place: Place) -> None:
+        self.used -= self.bodies.pop(place.offset, 0)
+
+
+class PageFiles:
+    """Makes, writes, reads and removes page files. All calls but ``view`` wait for the disk."""
+
+    def __init__(self, root: str, disk: Disk) -> None:
+        self._root = root
+        self._directory = f"{root}/pages"
+        self._disk = disk
+        self._quarantine = Quarantine(disk, root)
+        self._mapped: OrderedDict[Page, memoryview] = OrderedDict()
+
+    def path(self, channel: int, number: int) -> str:
+        return f"{self._directory}/{channel}/{number:04}{_PAGE}"
+
+    def found(self) -> Iterator[tuple[int, list[Page], int]]:
+        """Each channel with files: its number, its pages in order, the highest number seen.
+
+        Files and directories of other names are somebody else's and left alone.
+        """
+        for directory in self._list(self._directory):
+            if not (directory.is_directory and directory.name.isdecimal()):
+                continue
+            channel = int(directory.name)
+            pages, highest = [], 0
+            for entry in self._list(f"{self._directory}/{directory.name}"):
+                stem, dot, ending = entry.name.rpartition(".")
+                if not stem.isdecimal() or dot + ending not in (_PAGE, _KEPT):
+                    continue
+                highest = max(highest, int(stem))
+                if entry.name.endswith(_PAGE):
+                    path = f"{self._directory}/{directory.name}/{entry.name}"
+                    pages.append(Page(path, int(stem), entry.size))
+            yield channel, sorted(pages, key=lambda page: page.number), highest
+
+    def make(self, channel: int, sizes: Mapping[int, int]) -> list[Page]:
+        """Make pages of these sizes, by number, their names on disk; all of them or none."""
+        made: list[Page] = []
+        directory = f"{self._directory}/{channel}"
+        try:
+            make_directories(self._disk, directory, self._root)
+            for number, size in sizes.items():
+                page = Page(self.path(channel, number), number, size)
+                file = self._disk.open(page.path, create=True)
+                made.append(page)
+                try:
+                    self._disk.allocate(file, 0, size)
+                    if self._disk.size(file) < size:  # a system that promises no room
+                        self._disk.truncate(file, size)
+                finally:
+                    self._disk.close(file)
+            self._disk.sync_directory(directory)
+        except OSError as error:
+            for page in made:
+                with suppress(OSError):  # an empty page is no harm: the next start removes it
+                    self._disk.unlink(page.path)
+            wanted = sum(sizes.values())
+            raise StorageFailed(f"{directory}: no room for {wanted} bytes: {error}") from error
+        return made
+
+    def write(self, page: Page, chunks: Sequence[Buffer], offset: int) -> None:
+        try:
+            if page.file is None:
+                page.file = self._disk.open(page.path)
+            self._disk.pwrite(page.file, chunks, offset)
+        except OSError as error:
+            raise StorageFailed(f"{page.path} could not be written: {error}") from error
+
+    def sync(self, page: Page) -> None:
+        if page.file is None:
+            return  # never written, or removed since
+        try:
+            self._disk.datasync(page.file)
+        except OSError as error:
+            raise StorageFailed(f"{page.path} could not be synced: {error}") from error
+
+    def close(self, pages: Iterable[Page]) -> None:
+        for page in pages:
+            if page.file is not None:
+                self._disk.close(page.file)
+                page.file = None
+
+    def view(self, page: Page, place: Place) -> memoryview:
+        """The mapped bytes of a place. Raises ``Damaged`` when the file ends before it does."""
+        whole = self._mapped.get(page)
+        if whole is None:
+            whole = self._mapped[page] = self._map(page)
+            if len(self._mapped) > MAPPED_MAX:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(page)
+        end = place.offset + place.size
+        if end > len(whole):
+            raise Damaged(f"{page.path} ends at byte {len(whole)}, before the body at its {end}")
+        return whole[place.offset : end]
+
+    def unmap(self, page: Page) -> None:
+        """Forget the mapping; views given out keep it alive as long as they need it."""
+        self._mapped.pop(page, None)
+
+    def damaged(
+        self, channel: int, number: int, page: Page | None, places: Sequence[Place]
+    ) -> list[DamagedBody]:
+        """Which of these bodies, all of one page, fail their checksum; copied to quarantine.
+
+        Reads instead of mapping: a mapped sector that cannot be read ends the process.
+        """
+        path = page.path if page is not None else self.path(channel, number)
+        try:
+            file = self._disk.open(path)
+        except OSError as error:
+            reason = f"the page cannot be opened: {error}"
+            return [_damaged(path, place, reason) for place in places]
+        try:
+            checked = [(place, self._fault(file, channel, place)) for place in places]
+        finally:
+            self._disk.close(file)
+        return [_damaged(path, place, reason) for place, reason in checked if reason]
+
+    def remove(self, page: Page, *, keep: bool = False) -> None:
+        """Delete the file, or put it aside as ``.kept`` if it may hold what is not known."""
+        self.close([page])
+        try:
+            if keep or page.keep:
+                kept = page.path.removesuffix(_PAGE) + _KEPT
+                self._disk.rename(page.path, kept, replace=True)
+            else:
+                self._disk.unlink(page.path)
+        except FileNotFoundError:
+            return  # what was to be, is
+        except OSError as error:
+            raise StorageFailed(f"{page.path} could not be removed: {error}") from error
+
+    def remove_all(self, channel: int, pages: Sequence[Page]) -> None:
+        """Remove pages and the channel's directory, unless something else is kept in it."""
+        for page in pages:
+            self.remove(page)
+        directory = f"{self._directory}/{channel}"
+        try:
+            if not self._disk.list(directory):
+                self._disk.remove_directory(directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageFailed(f"{directory} could not be removed: {error}") from error
+
+    # Inside
+
+    def _list(self, path: str) -> list[Entry]:
+        try:
+            return self._disk.list(path)
+        except FileNotFoundError:
+            return []
+
+    def _map(self, page: Page) -> memoryview:
+        try:
+            file = self._disk.open(page.path)
+            try:
+                return self._disk.map(file)
+            finally:
+                self._disk.close(file)
+        except OSError as error:
+            raise Damaged(f"{page.path} cannot be mapped: {error}") from error
+
+    def _fault(self, file: int, channel: int, place: Place) -> str:
+        """What is wrong with a body; nothing if it is empty."""
+        try:
+            content = self._disk.pread(file, place.size, place.offset)
+        except OSError as error:
+            return f"the disk cannot read it: {error}"
+        if len(content) < place.size:
+            reason = f"the page ends {place.size - len(content)} bytes before the body does"
+        elif xxh3_64_intdigest(content) != place.checksum:
+            reason = "the body fails its checksum"
+        else:
+            return ""
+        name = f"pages-{channel}-{place.page}-{place.offset}.body"
+        try:
+            return f"{reason}; what is there was copied to {self._quarantine.keep(name, content)}"
+        except OSError as error:
+            return f"{reason}; it could not be copied to quarantine: {error}"
+
+
+def _damaged(path: str, place: Place, reason: str) -> DamagedBody:
+    where = f"{path} bytes {place.offset}-{place.offset + place.size}"
+    return DamagedBody(place, where, reason)

@@ -1,0 +1,353 @@
+"""The embedded pages: bodies of paged channels in preallocated files, mapped when read (SEM C1g).
+
+``page_files`` has the files; here is who decides which body goes where.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from penstock.core.errors import Damaged, StorageFailed
+from penstock.core.ports import Buffer, Clock, DamagedBody, PagesInfo, Place
+from penstock.storage.disk import Disk
+from penstock.storage.embedded.journal import Offload
+from penstock.storage.embedded.page_files import Page, PageFiles, padded
+
+
+class PageLimits(Struct, frozen=True, kw_only=True):
+    page_bytes_min: int = 1 << 20
+    """Size of a channel's first page. A new page is as large as those before it together."""
+    page_bytes_max: int = 16 << 20
+    """Pages grow no larger than this, but for a body that is larger itself."""
+    inline_bytes_max: int = 128 << 10
+    """More bytes than this are written off the event loop."""
+    inline_sync_us_max: int = 1_000
+    """Syncs slower than this on average are done off the event loop."""
+
+
+class _Body(NamedTuple):
+    page: Page
+    place: Place
+    content: Buffer
+
+
+class _Channel:
+    """The pages of one channel, in order. ``at`` is the page that takes the next body."""
+
+    __slots__ = ("at", "number", "numbered", "pages")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pages: list[Page] = []
+        self.at = 0
+        self.numbered = 0
+        """The highest number a page ever had."""
+
+    @property
+    def size(self) -> int:
+        return sum(page.size for page in self.pages)
+
+    def page(self, number: int) -> Page | None:
+        at = bisect_left(self.pages, number, key=lambda page: page.number)
+        found = at < len(self.pages) and self.pages[at].number == number
+        return self.pages[at] if found else None
+
+    def remove(self, page: Page) -> None:
+        index = self.pages.index(page)
+        assert index < self.at, "a page with room stays"
+        del self.pages[index]
+        self.at -= 1
+
+
+class FilePages:
+    """The :class:`~penstock.core.ports.Pages` in ``<root>/pages``.
+
+    A sync that fails, or a flush that is cancelled while it writes, leaves open what is on disk;
+    the pages then refuse everything but reads until they are opened again.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk,
+        offload: Offload,
+        clock: Clock,
+        limits: PageLimits | None = None,
+    ) -> None:
+        """Find the page files of the data directory ``root``. Reads no page."""
+        self._files = PageFiles(root, disk)
+        self._offload = offload
+        self._clock = clock
+        self._limits = limits or PageLimits()
+        self._working = threading.Lock()  # a cancelled flush may still be in its thread
+        self._busy = False
+        self._failed = ""
+        self._restored = False
+        self._sync_us = 0.0
+        self._pending: list[_Body] = []
+        self._unsynced: dict[Page, None] = {}
+        self._channels: dict[int, _Channel] = {}
+        for number, pages, highest in self._files.found():
+            channel = self._channels[number] = _Channel(number)
+            channel.pages, channel.at, channel.numbered = pages, len(pages), highest
+
+    # Writing
+
+    async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
+        """See :meth:`penstock.core.ports.Pages.reserve`."""
+        self._check_usable()
+        assert self._restored, "restore says what is in use before anything is added"
+        held = self._channels.setdefault(channel, _Channel(channel))
+        wanted = dict(enumerate(self._missing(held, sizes), held.numbered + 1))
+        if not wanted:
+            return
+        held.numbered += len(wanted)  # whatever comes: no number is used twice
+        made: list[Page] = []
+        await self._guarded(lambda: made.extend(self._files.make(channel, wanted)), inline=False)
+        held.pages.extend(made)
+
+    def allocate(self, channel: int, body: Buffer) -> Place:
+        """See :meth:`penstock.core.ports.Pages.allocate`."""
+        self._check_usable()
+        assert not self._busy, "one writer awaits each flush before it allocates"
+        size = memoryview(body).nbytes
+        held = self._channels.get(channel)
+        while held and held.at < len(held.pages) and not held.pages[held.at].fits(size):
+            held.at += 1
+        assert held, f"no room was reserved for a body of {size} bytes"
+        assert held.at < len(held.pages), f"no room was reserved for a body of {size} bytes"
+        page = held.pages[held.at]
+        place = Place(page.number, page.end, size, xxh3_64_intdigest(body))
+        page.take(place)
+        self._pending.append(_Body(page, place, body))
+        return place
+
+    async def flush(self, *, sync: bool = True) -> None:
+        """See :meth:`penstock.core.ports.Pages.flush`."""
+        self._check_usable()
+        pending, self._pending = self._pending, []
+        if not pending and not (sync and self._unsynced):
+            return
+        self._unsynced.update(dict.fromkeys(body.page for body in pending))
+
+        def write() -> None:
+            self._write(pending)
+            if sync:
+                self._sync()
+
+        size = sum(body.place.size for body in pending)
+        quick = not sync or self._sync_us < self._limits.inline_sync_us_max
+        try:
+            await self._guarded(write, inline=quick and size < self._limits.inline_bytes_max)
+        except StorageFailed:
+            for body in pending:
+                body.page.give_back(body.place)
+            raise
+
+    # Reading
+
+    def view(self, channel: int, place: Place) -> memoryview:
+        """See :meth:`penstock.core.ports.Pages.view`."""
+        page = self._page(channel, place)
+        if page is None:
+            raise Damaged(f"{self._files.path(channel, place.page)} is not there")
+        return self._files.view(page, place)
+
+    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+        """See :meth:`penstock.core.ports.Pages.check`. A copy goes to ``quarantine``."""
+        found: list[DamagedBody] = []
+
+        def look() -> None:
+            ordered = sorted(places, key=lambda place: (place.page, place.offset))
+            for number, within in groupby(ordered, key=lambda place: place.page):
+                held = self._channels.get(channel)
+                page = held.page(number) if held else None
+                found.extend(self._files.damaged(channel, number, page, list(within)))
+
+        await self._guarded(look, inline=False)
+        return found
+
+    def info(self, channel: int) -> PagesInfo:
+        """See :class:`penstock.core.ports.PagesInfo`."""
+        held = self._channels.get(channel) or _Channel(channel)
+        return PagesInfo(len(held.pages), held.size, sum(page.used for page in held.pages))
+
+    # Going
+
+    async def restore(
+        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+    ) -> None:
+        """See :meth:`penstock.core.ports.Pages.restore`.
+
+        With ``keep_rest`` page files in which nothing is in use are renamed to ``<number>.kept``;
+        no start removes those.
+        """
+        self._check_usable()
+        assert not self._restored, "what is in use is said once"
+        for number, places in in_use.items():
+            for place in places:
+                page = self._page(number, place)
+                if page is not None:
+                    page.take(place)
+
+        def settle() -> None:
+            for held in list(self._channels.values()):
+                self._settle(held, keep_rest=keep_rest)
+
+        await self._guarded(settle, inline=False)
+        self._restored = True
+
+    async def release(self, channel: int, places: Sequence[Place]) -> None:
+        """See :meth:`penstock.core.ports.Pages.release`."""
+        self._check_usable()
+        held = self._channels.get(channel)
+        if held is None:
+            return
+        for place in places:
+            page = held.page(place.page)
+            if page is not None:
+                page.give_back(place)
+        self._forget_pending()
+        free = [page for page in held.pages[: held.at] if not page.bodies]
+        if not free:
+            return
+        gone: list[Page] = []
+
+        def remove() -> None:
+            for page in free:
+                self._files.remove(page)
+                gone.append(page)
+
+        try:
+            await self._guarded(remove, inline=False)
+        finally:
+            for page in gone:
+                self._files.unmap(page)
+                held.remove(page)
+
+    async def drop(self, channel: int) -> None:
+        """See :meth:`penstock.core.ports.Pages.drop`. What is kept because of damage stays."""
+        self._check_usable()
+        held = self._channels.pop(channel, None)
+        if held is None:
+            return
+        for page in held.pages:
+            page.bodies.clear()
+            self._files.unmap(page)
+        self._forget_pending()
+        await self._guarded(lambda: self._files.remove_all(channel, held.pages), inline=False)
+
+    async def close(self) -> None:
+        """See :meth:`penstock.core.ports.Pages.close`. Views stay good."""
+        with self._working:
+            try:
+                if not self._failed:
+                    self._sync()
+            finally:
+                self._files.close(self._unsynced)
+                self._unsynced.clear()
+                self._failed = self._failed or "they are closed"
+
+    # Inside
+
+    def _page(self, channel: int, place: Place) -> Page | None:
+        held = self._channels.get(channel)
+        return held.page(place.page) if held else None
+
+    def _missing(self, held: _Channel, sizes: Sequence[int]) -> list[int]:
+        """The sizes of the pages to make so that bodies of ``sizes`` find room."""
+        rooms = [page.size - page.end for page in held.pages[held.at :]]
+        limits, total = self._limits, held.size
+        missing: list[int] = []
+        at = 0
+        for size in map(padded, sizes):
+            while at < len(rooms) and rooms[at] < size:
+                at += 1
+            if at == len(rooms):
+                grown = min(max(total, limits.page_bytes_min), limits.page_bytes_max)
+                missing.append(padded(max(grown, size)))
+                rooms.append(missing[-1])
+                total += missing[-1]
+            rooms[at] -= size
+        return missing
+
+    def _forget_pending(self) -> None:
+        """Bodies released before they were written need not be."""
+        self._pending = [body for body in self._pending if body.page.has(body.place)]
+
+    def _settle(self, held: _Channel, *, keep_rest: bool) -> None:
+        """Remove what is not in use; go on behind the last body of the newest page."""
+        for page in [page for page in held.pages if not page.bodies]:
+            self._files.remove(page, keep=keep_rest)
+            held.remove(page)
+        if not held.pages:
+            self._files.remove_all(held.number, [])
+        elif keep_rest:
+            for page in held.pages:
+                page.keep = True
+        else:
+            held.at = len(held.pages) - 1
+
+    def _write(self, bodies: Sequence[_Body]) -> None:
+        by_page: dict[Page, list[_Body]] = {}
+        for body in bodies:
+            by_page.setdefault(body.page, []).append(body)
+        for page, group in by_page.items():
+            chunks: list[Buffer] = []
+            start = end = group[0].place.offset
+            for _, place, content in group:
+                if place.offset != end:  # one between was released
+                    self._files.write(page, chunks, start)
+                    chunks, start = [], place.offset
+                chunks.extend((content, bytes(padded(place.size) - place.size)))
+                end = place.offset + padded(place.size)
+            self._files.write(page, chunks, start)
+
+    def _sync(self) -> None:
+        started = self._clock.now_us()
+        try:
+            for page in self._unsynced:
+                self._files.sync(page)
+        except StorageFailed as error:
+            # The system may have dropped the bytes: asking again would say yes and mean nothing.
+            self._failed = str(error)
+            raise
+        self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8
+        self._files.close(self._unsynced)
+        self._unsynced.clear()
+
+    async def _guarded(self, call: Callable[[], None], *, inline: bool) -> None:
+        """Run one change, here if it is quick, elsewhere if not."""
+        assert not self._busy, "one writer awaits each call before the next"
+        settled = False
+        self._busy = True
+        try:
+            if inline:
+                self._locked(call)
+            else:
+                await self._offload(lambda: self._locked(call))
+            settled = True
+        except StorageFailed:
+            settled = True
+            raise
+        finally:
+            self._busy = False
+            if not settled:
+                self._failed = self._failed or "a change was cancelled midway"
+
+    def _locked(self, call: Callable[[], None]) -> None:
+        with self._working:
+            self._check_usable()
+            call()
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise StorageFailed(f"the pages take nothing more: {self._failed}")

@@ -1,0 +1,94 @@
+"""Repairs of a data directory that come before it can be opened, or after."""
+
+from __future__ import annotations
+
+from penstock.core.errors import Damaged, DataDirectoryInUse, InvalidArgument
+from penstock.core.ports import Record
+from penstock.storage.disk import Disk, LockHeld
+from penstock.storage.embedded.frames import FORMAT
+from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.records import RecordFiles, record_name
+from penstock.storage.embedded.recovery import identity_in
+
+_FORMAT_KEY = "format"
+
+
+def check_exists(disk: Disk, root: str) -> None:
+    """Raise ``InvalidArgument`` unless ``root`` is a data directory."""
+    try:
+        names = {entry.name for entry in disk.list(root)}
+    except OSError as error:
+        raise InvalidArgument(f"{root} cannot be read: {error.strerror}") from None
+    if not {"registry", "journal"} <= names:
+        raise InvalidArgument(f"{root} is not a Penstock data directory")
+
+
+def check_records(disk: Disk, root: str) -> dict[str, str]:
+    """By file: what is wrong with a registry record; empty for a sound one."""
+    records = RecordFiles(disk, f"{root}/registry")
+    found = {}
+    for key in records.all_keys():
+        file = f"registry/{record_name(key)}"
+        try:
+            records.load(key)
+        except Damaged as error:
+            found[file] = str(error).removeprefix(f"{records.where(key)}: ")
+        else:
+            found[file] = ""
+    return found
+
+
+def mend_format(disk: Disk, root: str, holder: str) -> str:
+    """Write the format record anew if it is damaged and the journal says what it was; gives
+    where the damaged one was copied to. Raises ``Damaged`` when nothing says it."""
+    records = RecordFiles(disk, f"{root}/registry")
+    try:
+        lock = disk.lock(f"{root}/LOCK", holder)
+    except LockHeld as error:
+        raise DataDirectoryInUse(
+            f"the data directory {root} is in use by {error}; stop that one"
+        ) from None
+    try:
+        return _mend_format(disk, root, records)
+    finally:
+        disk.close(lock)
+
+
+def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
+    try:
+        if records.load(_FORMAT_KEY) is not None:
+            return ""
+        kept = "nowhere: it was gone"
+    except Damaged:
+        damaged = records.raw(_FORMAT_KEY)
+        kept = Quarantine(disk, root).keep("registry-format.record", damaged)
+    if identity_in(disk, f"{root}/journal") is None:
+        raise Damaged(f"{root}: no whole journal file says which format this is; restore registry/")
+    records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % FORMAT))
+    return kept
+
+
+def remove_damaged_records(disk: Disk, root: str) -> list[str]:
+    """Remove registry records that fail their checksum; copies are in quarantine since the
+    directory was opened. Gives their keys."""
+    records = RecordFiles(disk, f"{root}/registry")
+    removed = []
+    for key in records.all_keys():
+        try:
+            records.load(key)
+        except Damaged:
+            name = f"registry-{record_name(key)[:200]}.record"
+            Quarantine(disk, root).keep(name, records.raw(key))
+            disk.unlink(records.where(key))
+            removed.append(key)
+    if removed:
+        disk.sync_directory(f"{root}/registry")
+    return removed
+
+
+def in_quarantine(disk: Disk, root: str) -> list[str]:
+    """The names of what was set aside."""
+    try:
+        return [entry.name for entry in disk.list(f"{root}/quarantine")]
+    except FileNotFoundError:
+        return []

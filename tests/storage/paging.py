@@ -1,0 +1,38 @@
+"""The embedded pages of a realm, opened and filled in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.core.ports import Place
+from penstock.storage.disk import Disk
+from penstock.storage.embedded import FilePages
+from penstock.testing.stores import open_store
+
+ONE = "/realm/pages/1"
+
+
+async def opened(
+    disk: Disk,
+    in_use: Mapping[int, Sequence[Place]] | None = None,
+    *,
+    root: str = "/realm",
+    keep_rest: bool = False,
+) -> FilePages:
+    """The pages of a realm, after its recovery. A test that opens again killed the first."""
+    pages = open_store(root, disk).pages
+    await pages.restore(in_use or {}, keep_rest=keep_rest)
+    return pages
+
+
+async def put(
+    pages: FilePages, bodies: Sequence[bytes], *, channel: int = 1, sync: bool = True
+) -> list[Place]:
+    await pages.reserve(channel, [len(body) for body in bodies])
+    places = [pages.allocate(channel, body) for body in bodies]
+    await pages.flush(sync=sync)
+    return places
+
+
+def files(disk: Disk, directory: str = ONE) -> dict[str, int]:
+    return {entry.name: entry.size for entry in disk.list(directory)}
