@@ -11,10 +11,18 @@ from __future__ import annotations
 
 from penstock.client.channels import Channel, Channels
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent
-from penstock.client.durables import Durable, Durables, DurableSubscription
+from penstock.client.destination import Destination
+from penstock.client.durable_subscription import DurableSubscription
+from penstock.client.durables import Durable, Durables
+from penstock.client.joins import Joins
+from penstock.client.peeking import Peeked
 from penstock.client.producer import Producer
+from penstock.client.queues import Queue, Queues
+from penstock.client.reader import Reader
+from penstock.client.schedule import Schedule, Scheduled
 from penstock.client.session import RECONNECT_TIMEOUT_S, Session
 from penstock.client.subscription import Subscription
+from penstock.client.transaction import JointTransaction, Transaction
 from penstock.client.urls import parse_url
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
@@ -37,13 +45,23 @@ __all__ = [
     "Channels",
     "DeliveredBatch",
     "DeliveredEvent",
+    "Destination",
     "Durable",
     "DurableSubscription",
     "Durables",
     "Event",
     "EventBatch",
+    "Joins",
+    "JointTransaction",
+    "Peeked",
     "Producer",
+    "Queue",
+    "Queues",
+    "Reader",
+    "Schedule",
+    "Scheduled",
     "Session",
     "Subscription",
+    "Transaction",
     "connect",
 ]

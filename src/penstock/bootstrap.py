@@ -12,7 +12,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from penstock import __version__
 from penstock.client.link import Link
@@ -21,17 +23,33 @@ from penstock.client.sync import Session
 from penstock.client.threads import LoopThread
 from penstock.client.urls import SCHEME, Address, RealmUrl
 from penstock.core import channel_types, durables, engines
-from penstock.core.ports import Blobs, Clock, Journal, Registry
+from penstock.core.errors import Damaged
+from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.core.state import Rules
 from penstock.frontends.native import NativeLimits, NativeListener
 from penstock.logs import configure_unless_done
+from penstock.runtime.checking import Finding, StoreReport, check_all
 from penstock.runtime.clock import SystemClock
+from penstock.runtime.placing import MemoryLimits
 from penstock.runtime.realm import Limits, RunningRealm
+from penstock.runtime.recovery import recover
+from penstock.runtime.repairing import Repaired, repair
 from penstock.runtime.sealing import SealingLimits
 from penstock.settings import Settings, load
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import open_embedded
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryRegistry
+from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.embedded import Embedded, open_embedded
+from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.repairing import (
+    check_exists,
+    check_records,
+    in_quarantine,
+    mend_format,
+    remove_damaged_records,
+)
+from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
+from penstock.storage.overlay import OverlayDisk
+
+T = TypeVar("T")
 
 IDENTITY_KEY = "identity"
 
@@ -63,27 +81,54 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
     """
     clock = SystemClock()
-    journal, blobs, registry = await _stores(directory, clock)
+    stores = await _stores(directory, clock)
     try:
         return await RunningRealm.open(
-            journal,
-            blobs,
+            stores.journal,
+            stores.blobs,
+            stores.pages,
             rules(settings),
             clock,
             asyncio.to_thread,
-            identity=await _identity(registry),
+            identity=await _identity(stores.registry),
             name=settings.name,
             limits=_limits(settings),
             sealing=_sealing(settings),
         )
     except BaseException:
-        await journal.close()
+        await stores.pages.close()
+        await stores.journal.close()
         raise
 
 
-async def _stores(directory: Path | None, clock: Clock) -> tuple[Journal, Blobs, Registry]:
+class Stores(Protocol):
+    """What a realm keeps its things in."""
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def blobs(self) -> Blobs: ...
+
+    @property
+    def pages(self) -> Pages: ...
+
+    @property
+    def registry(self) -> Registry: ...
+
+
+class InMemory(NamedTuple):
+    """The stores of a realm without a data directory."""
+
+    journal: MemoryJournal
+    blobs: MemoryBlobs
+    pages: MemoryPages
+    registry: MemoryRegistry
+
+
+async def _stores(directory: Path | None, clock: Clock) -> Stores:
     if directory is None:
-        return MemoryJournal(), MemoryBlobs(), MemoryRegistry()
+        return InMemory(MemoryJournal(), MemoryBlobs(), MemoryPages(), MemoryRegistry())
     return await asyncio.to_thread(
         lambda: open_embedded(
             str(directory.expanduser().absolute()),
@@ -109,7 +154,11 @@ async def _identity(registry: Registry) -> str:
 def _limits(settings: Settings) -> Limits:
     return Limits(
         event_bytes_max=settings.limits.max_event_bytes,
-        memory_bytes_max=settings.limits.memory_bytes,
+        memory=MemoryLimits(
+            heap_bytes_max=settings.limits.memory_bytes,
+            off_heap_bytes_max=settings.limits.off_heap_bytes,
+            paged_bytes_max=settings.limits.paged_bytes,
+        ),
         stage_bytes_max=settings.limits.stage_bytes,
         tail_bytes_max=settings.limits.unsealed_bytes,
         sweep_interval_s=settings.storage.sweep_interval_ms / 1_000,
@@ -224,3 +273,90 @@ class Realm:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+async def verify_store(directory: Path) -> StoreReport:
+    """Read everything in a data directory nobody has open, and change nothing (SEM S1).
+
+    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``.
+    """
+    root = _absolute(directory)
+    check_exists(RealDisk(), root)
+    report = StoreReport(quarantined=in_quarantine(RealDisk(), root))
+    records = check_records(RealDisk(), root)
+    report.records = len(records)
+    for file, reason in records.items():
+        if reason:
+            report.findings.append(Finding(file, reason))
+    try:
+        store = _opened(root, OverlayDisk(RealDisk()))
+    except Damaged as error:
+        report.findings.append(Finding("registry", str(error)))
+        return report  # nothing says how to read the rest
+    try:
+        recovered = await recover(store.journal, store.blobs, store.pages, rules())
+        await check_all(recovered, store.journal, store.blobs, report)
+    finally:
+        await store.pages.close()
+        await store.journal.close()
+    return report
+
+
+async def repair_store(directory: Path) -> Repaired:
+    """Set aside what is damaged in a data directory nobody has open (SEM S1).
+
+    Copies go to ``quarantine/``, with a report. Raises ``Damaged`` when nothing says how to read
+    the directory, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+    """
+    root, disk = _absolute(directory), RealDisk()
+    check_exists(disk, root)
+    report = await verify_store(directory)
+    repaired = Repaired(findings=list(report.findings))
+    if not report.findings:
+        return repaired
+    before = set(report.quarantined)
+    mend_format(disk, root, _holder())
+    store = _opened(root, disk)
+    quarantine = Quarantine(disk, root)
+    try:
+        realm = await RunningRealm.open(
+            store.journal,
+            store.blobs,
+            store.pages,
+            rules(),
+            SystemClock(),
+            asyncio.to_thread,
+            identity="",
+        )
+        await repair(realm, store.journal, quarantine.keep, repaired)
+        remove_damaged_records(disk, root)
+        repaired.kept = sorted(set(in_quarantine(disk, root)) - before)
+        written = msgspec.json.format(msgspec.json.encode(repaired), indent=2)
+        quarantine.keep(f"repair-{SystemClock().now_us()}.json", written)
+    finally:
+        await store.pages.close()
+        await store.journal.close()
+    return repaired
+
+
+def _absolute(directory: Path) -> str:
+    return str(directory.expanduser().absolute())
+
+
+def _opened(root: str, disk: Disk) -> Embedded:
+    return open_embedded(
+        root,
+        disk=disk,
+        offload=_inline,
+        clock=SystemClock(),
+        identity=lambda: secrets.randbits(64),
+        holder=_holder(),
+    )
+
+
+def _holder() -> str:
+    return f"the process {os.getpid()}"
+
+
+async def _inline(call: Callable[[], T]) -> T:
+    return call()

@@ -131,6 +131,8 @@ def _log_limits(settings: Settings) -> None:
         "realm.limits",
         event_bytes=settings.limits.max_event_bytes,
         memory_bytes=settings.limits.memory_bytes,
+        off_heap_bytes=settings.limits.off_heap_bytes,
+        paged_bytes=settings.limits.paged_bytes,
         unsealed_bytes=settings.limits.unsealed_bytes,
         connections=settings.listen.connections_max,
     )

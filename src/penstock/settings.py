@@ -40,8 +40,19 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int, Meta(ge=1_024, le=60 << 20, description="Largest event, in bytes (SEM E7).")
     ] = 20 << 20
     memory_bytes: Annotated[
-        int, Meta(ge=0, description="Bytes for events that live in memory only (SEM C6).")
+        int,
+        Meta(
+            ge=0,
+            description="Bytes for events that live in memory only: reliable and simple channels, "
+            "events of mixed ones that are not persistent (SEM C6).",
+        ),
     ] = 1 << 30
+    off_heap_bytes: Annotated[
+        int, Meta(ge=0, description="Bytes for events of off-heap channels (SEM C6).")
+    ] = 1 << 30
+    paged_bytes: Annotated[
+        int, Meta(ge=0, description="Bytes for events of paged channels, on disk (SEM C6).")
+    ] = 4 << 30
     stage_bytes: Annotated[
         int, Meta(ge=0, description="Bytes of staged batches: uncommitted Spark micro-batches.")
     ] = 2 << 30

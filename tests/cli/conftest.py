@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from penstock.cli.program import app
-from penstock.client.sync import Channel
+from penstock.client.sync import Channel, Queue
 
 Run = Callable[..., Result]
 
@@ -37,7 +37,14 @@ def orders(session: penstock.Session) -> Channel:
 
 
 @pytest.fixture
-def penstock_command(realm: penstock.Realm) -> Run:
+def work(session: penstock.Session) -> Queue:
+    """A queue with five events, of 0 to 4 minutes."""
+    queue = session.queues.create("work", type="persistent")
+    queue.push_many([penstock.Event(b"job %d" % n, properties={"minutes": n}) for n in range(5)])
+    return queue
+
+
+def commands_of(realm: penstock.Realm) -> Run:
     """Runs a command as a person would, the realm named by the environment."""
     runner = CliRunner()
     environment = {"PENSTOCK_URL": realm.listen()}
@@ -46,3 +53,8 @@ def penstock_command(realm: penstock.Realm) -> Run:
         return runner.invoke(app, list(arguments), input=given, env=environment)
 
     return run
+
+
+@pytest.fixture
+def penstock_command(realm: penstock.Realm) -> Run:
+    return commands_of(realm)

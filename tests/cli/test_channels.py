@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 import penstock
-from penstock.client.sync import Channel
+from penstock.client.sync import Channel, Queue
+from penstock.core.messages import Definition, Storage
+from tests.cli.conftest import commands_of
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
+
+PATIENCE_S = 60.0
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Ask until it has."""
+    began = perf_counter()
+    while not happened():
+        assert perf_counter() - began < PATIENCE_S, "it never happened"
 
 
 def test_a_channel_is_made_with_the_attributes_that_were_given(
@@ -59,9 +72,38 @@ def test_show_prints_where_every_event_went(penstock_command: Run, orders: Chann
 
     shown = penstock_command("channel", "show", "orders").stdout
 
-    assert "conservation  5 published = 2 live + 1 consumed + 2 purged\n" in shown
+    assert "  live         2  stored, and there to be read\n" in shown
+    assert "  consumed     1  acknowledged by all who wanted them\n" in shown
+    assert shown.endswith("  5 published = 2 live + 1 consumed + 2 purged\n")
     assert "ids           3 .. 4\n" in shown
     assert "durables      billing (shared, 2 outstanding)\n" in shown
+
+
+@pytest.mark.spec("T8")
+def test_the_sum_for_programs_has_every_term(
+    penstock_command: Run, session: penstock.Session
+) -> None:
+    dead = session.channels.create("dead")
+    busy = session.channels.create(
+        "busy", type="persistent", capacity=2, dead_event_store="dead", keys={"sku": 1}
+    )
+    for sku in ("a", "a", "b", "c", "d"):
+        busy.publish(properties={"sku": sku})
+    busy.publish(transient=True)
+
+    shown = json.loads(penstock_command("channel", "show", "busy", "--format", "json").stdout)
+
+    terms = {name: number for name, number in shown["conservation"].items() if number}
+    assert terms == {
+        "published": 6,
+        "live": 2,
+        "dead": 2,
+        "replaced": 1,
+        "relayed": 1,
+        "sum": 6,
+        "holds": True,
+    }
+    assert dead.info().events == 2
 
 
 def test_show_says_what_a_full_channel_does(penstock_command: Run) -> None:
@@ -125,13 +167,26 @@ def test_a_deleted_channel_is_gone(
         (["delete", "nowhere"], "there is no channel nowhere", "name-does-not-exist"),
         (["create", "a b"], "'a b' has ' '", "invalid-name"),
         (["create", "orders"], "orders exists already", "name-already-bound"),
-        (["create", "x", "--type", "fast"], "there are mixed, persistent", "invalid-argument"),
+        (["create", "x", "--type", "fast"], "there are mixed, off_heap", "invalid-argument"),
         (["create", "x", "--capacity", "-1"], "-1", "invalid-argument"),
+        (["create", "x", "--engine", "jms,merge"], "exclude each other", "invalid-argument"),
+        (["create", "x", "--key", "sku=0"], "key sku has depth 0", "invalid-argument"),
+        (["create", "x", "--type", "simple", "--cluster-wide"], "cluster-wide", "invalid-argument"),
+        (["create", "x", "--dead-event-store", "gone"], "gone does not", "name-does-not-exist"),
+        (["edit", "orders", "--dead-event-store", "orders"], "leads back", "invalid-argument"),
+        (["edit", "orders", "--read-buffer-size", "1"], "4096 to", "invalid-argument"),
+        (["show", "work"], "work is a queue", "name-does-not-exist"),
+        (["maintain", "nowhere"], "there is no channel nowhere", "name-does-not-exist"),
         (["purge", "orders", "--selector", "price >"], "expected a value", "invalid-selector"),
     ],
 )
 def test_a_refusal_is_one_line_with_its_code(
-    penstock_command: Run, orders: Channel, arguments: list[str], message: str, code: str
+    penstock_command: Run,
+    orders: Channel,
+    work: Queue,
+    arguments: list[str],
+    message: str,
+    code: str,
 ) -> None:
     refused = penstock_command("channel", *arguments)
 
@@ -147,3 +202,148 @@ def test_a_ttl_in_no_unit_anyone_knows_is_wrong_usage(penstock_command: Run) -> 
 
     assert refused.exit_code == 2
     assert "500ms, 10s, 5m, 2h, 1d" in refused.stderr
+
+
+def test_deprecated_types_are_marked_in_lists(penstock_command: Run) -> None:
+    for name in ("mixed", "simple", "paged", "off_heap"):
+        penstock_command("channel", "create", name, "--type", name)
+
+    lines = penstock_command("channel", "list").stdout.splitlines()[1:]
+    listed = json.loads(penstock_command("channel", "list", "--format", "json").stdout)
+
+    marked = [line.split()[0] for line in lines if "(deprecated)" in line]
+    assert marked == ["off_heap", "paged", "simple"]
+    assert [each["name"] for each in listed if each["deprecated"]] == marked
+
+
+def test_all_attributes_reach_the_channel(penstock_command: Run, session: penstock.Session) -> None:
+    session.channels.create("dead")
+
+    made = penstock_command(
+        *("channel", "create", "c", "--type", "persistent", "--engine", "default", "--ttl", "1h"),
+        *("--event-ttl", "--capacity", "5", "--honour-capacity", "--dead-event-store", "dead"),
+        *("--key", "sku=1", "--key", "of=all=3", "--retain-consumed", "--cluster-wide"),
+        *("--start-event-id", "7", "--priority", "6", "--stamp-dictionary", "--sync", "none"),
+        *("--sync-each-write", "--sync-max-batch-size", "65536", "--sync-batch-time", "5ms"),
+        *("--events-per-spindle", "0", "--no-auto-maintenance", "--no-enable-caching"),
+        *("--cache-on-reload", "--read-buffer-size", "8192"),
+    )
+
+    assert made.exit_code == 0
+    assert session.channels.get("c").info().definition == Definition(
+        type="persistent",
+        ttl=3_600_000,
+        event_ttl=True,
+        capacity=5,
+        dead_event_store="dead",
+        keys={"sku": 1, "of=all": 3},
+        retain_consumed=True,
+        cluster_wide=True,
+        start_event_id=7,
+        storage=Storage(
+            honour_capacity=True,
+            priority=6,
+            stamp_dictionary=True,
+            sync="none",
+            sync_each_write=True,
+            sync_max_batch_size=65_536,
+            sync_batch_time=5,
+            events_per_spindle=0,
+            auto_maintenance=False,
+            enable_caching=False,
+            cache_on_reload=True,
+            read_buffer_size=8_192,
+        ),
+    )
+
+
+@pytest.mark.spec("C3")
+def test_a_dead_event_store_can_be_taken_away(
+    penstock_command: Run, session: penstock.Session, orders: Channel
+) -> None:
+    session.channels.create("dead")
+    penstock_command("channel", "edit", "orders", "--dead-event-store", "dead")
+    given = orders.info().definition.dead_event_store
+
+    penstock_command("channel", "edit", "orders", "--dead-event-store", "")
+
+    assert (given, orders.info().definition.dead_event_store) == ("dead", "")
+
+
+@pytest.mark.parametrize("option", [["--type", "simple"], ["--key", "a=1"], ["--engine", "jms"]])
+def test_what_is_for_ever_is_no_option_of_edit(
+    penstock_command: Run, orders: Channel, option: list[str]
+) -> None:
+    refused = penstock_command("channel", "edit", "orders", *option)
+
+    assert refused.exit_code == 2
+    assert f"No such option: {option[0]}" in refused.stderr
+
+
+@pytest.mark.parametrize("key", ["sku", "=1", "sku=", "sku=many", "sku=-1"])
+def test_a_key_that_is_none_is_wrong_usage(penstock_command: Run, key: str) -> None:
+    refused = penstock_command("channel", "create", "x", "--key", key)
+
+    assert refused.exit_code == 2
+    assert f"{key!r} is no publish key" in refused.stderr
+
+
+def test_a_key_given_twice_is_wrong_usage(penstock_command: Run) -> None:
+    refused = penstock_command("channel", "create", "x", "--key", "a=1", "--key", "a=2")
+
+    assert refused.exit_code == 2
+    assert "publish key 'a' is given twice" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("type", "storage"),
+    [
+        ("reliable", " B in memory"),
+        ("simple", " B in memory"),
+        ("off_heap", " B in memory outside the Python heap"),
+        ("paged", "in memory-mapped pages of its own"),
+        ("transient", "none: events are relayed"),
+        ("mixed", " B of it in memory"),
+    ],
+)
+def test_show_says_where_events_are(
+    penstock_command: Run, session: penstock.Session, type: str, storage: str
+) -> None:
+    session.channels.create("c", type=type).publish(b"x", persistent=False)
+
+    shown = penstock_command("channel", "show", "c").stdout.splitlines()
+
+    (line,) = [line for line in shown if line.startswith("storage ")]
+    assert line.endswith(storage)
+
+
+def test_show_counts_what_waits_for_its_time(penstock_command: Run, orders: Channel) -> None:
+    penstock_command("publish", "orders", "later", "--deliver-at", "+1h")
+
+    shown = penstock_command("channel", "show", "orders").stdout
+
+    assert "scheduled     1 event for later\n" in shown
+    assert "events        5\n" in shown
+
+
+def test_maintenance_rewrites_a_single_file() -> None:
+    storage = {"events_per_spindle": 0, "auto_maintenance": False}
+    tuned = penstock.Realm(storage__segment_bytes=4_096, storage__seal_interval_ms=1)
+    with tuned as realm, realm.connect() as session:
+        single = session.channels.create("single", type="persistent", storage=storage)
+        single.publish_many([penstock.Event(b"x" * 100) for _ in range(100)])
+        until(lambda: single.info().storage.sealed_bytes > 0)
+        single.purge(start=0, end=89)
+
+        done = commands_of(realm)("channel", "maintain", "single")
+
+    assert done.stdout.startswith("channel single rewritten: ")
+    assert done.stdout.endswith(" now, 10 events\n")
+
+
+def test_maintenance_says_why_there_was_nothing_to_do(
+    penstock_command: Run, orders: Channel
+) -> None:
+    done = penstock_command("channel", "maintain", "orders")
+
+    assert done.stdout.startswith("channel orders: nothing to do; orders is kept in files of")

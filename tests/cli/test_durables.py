@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client.sync import Channel
+from penstock.client.sync import Channel, Session
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -31,6 +31,18 @@ def test_a_volatile_exclusive_durable_may_be_asked_for(
     info = orders.durables.get("d").info()
 
     assert (info.type, info.persistent) == ("exclusive", False)
+
+
+@pytest.mark.spec("T10")
+def test_a_limit_of_deliveries_may_be_set(penstock_command: Run, session: Session) -> None:
+    session.channels.create("dead")
+    session.channels.create("mail", dead_event_store="dead", cluster_wide=True)
+
+    penstock_command("durable", "create", "mail", "d", "--max-deliveries", "3", "--cluster-wide")
+    shown = penstock_command("durable", "show", "mail", "d").stdout
+
+    assert "deliveries    3 at most, then an event is dead\n" in shown
+    assert "cluster-wide  yes\n" in shown
 
 
 def test_the_list_has_a_line_for_each_durable(penstock_command: Run, orders: Channel) -> None:
@@ -57,9 +69,10 @@ def test_show_counts_what_is_outstanding(penstock_command: Run, orders: Channel)
         held.next_batch(timeout=5.0)
         shown = penstock_command("durable", "show", "orders", "billing").stdout
 
-    assert "type         shared, survives a restart\n" in shown
-    assert "outstanding  5 events, 2 with clients\n" in shown
-    assert "clients      none\n" not in shown
+    assert "type          shared, survives a restart\n" in shown
+    assert "deliveries    no limit\n" in shown
+    assert "outstanding   5 events, 2 with clients\n" in shown
+    assert "clients       none\n" not in shown
 
 
 def test_show_as_json_has_the_same_numbers(penstock_command: Run, orders: Channel) -> None:
@@ -108,6 +121,7 @@ def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> No
         (["create", "orders", "held"], "name-already-bound"),
         (["create", "orders", "billing", "--type", "fast"], "invalid-argument"),
         (["create", "orders", "billing", "--selector", "price >"], "invalid-selector"),
+        (["create", "orders", "billing", "--max-deliveries", "3"], "invalid-argument"),
         (["show", "orders", "nobody"], "name-does-not-exist"),
         (["browse", "orders", "nobody"], "name-does-not-exist"),
         (["delete", "orders", "nobody"], "name-does-not-exist"),

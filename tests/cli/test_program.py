@@ -71,6 +71,26 @@ def test_ctrl_c_ends_a_subscription_quietly(server: ServerProcess) -> None:
     assert (command.returncode, complaints) == (130, "")
 
 
+@pytest.mark.parametrize("options", [[], ["--transactional"]])
+def test_ctrl_c_ends_a_reader_and_what_was_not_printed_stays(
+    server: ServerProcess, options: list[str]
+) -> None:
+    with penstock.connect(server.url) as session:
+        queue = session.queues.create("work")
+        queue.push(b"first")
+        with started(server, "queue", "read", "work", *options) as command:
+            assert command.stdout is not None
+            next(line for line in command.stdout if "first" in line)  # it waits for more now
+
+            command.send_signal(signal.SIGINT)
+            _, complaints = command.communicate(timeout=60)
+        queue.push(b"second")
+        left = [event.data for event in queue.peek()]
+
+    assert (command.returncode, complaints) == (130, "")
+    assert left in ([b"second"], [b"first", b"second"])
+
+
 def test_a_closed_pipe_ends_a_command_quietly(server: ServerProcess) -> None:
     with started(server, "browse", "orders") as command:
         assert command.stdout is not None
@@ -97,6 +117,24 @@ def test_a_subscription_outlives_its_server(server: ServerProcess, serve: Serve)
 
     assert (command.returncode, complaints) == (0, "")
     assert '"data":"later"' in printed
+
+
+def test_a_reader_of_a_queue_outlives_its_server(server: ServerProcess, serve: Serve) -> None:
+    with penstock.connect(server.url) as session:
+        session.queues.create("work", type="persistent").push(b"first")
+    arguments = ("--transactional", "--count", "2", "--format", "json")
+    with started(server, "queue", "read", "work", *arguments) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        server.kill()
+        successor = serve("--port", str(server.port))
+        with penstock.connect(successor.url) as session:
+            session.queues.get("work").push(b"later")
+
+        printed, _ = command.communicate(timeout=60)
+
+    assert command.returncode == 0
+    assert len(printed.splitlines()) == 1
 
 
 def test_help_does_not_wait_for_arrow_or_the_server() -> None:

@@ -132,6 +132,35 @@ def test_what_was_browsed_can_be_published_elsewhere(
     assert copies == [(event.data, event.properties) for event in orders.browse()]
 
 
+@pytest.mark.parametrize(("style", "ending"), [("json", "ndjson"), ("arrow", "arrow")])
+def test_a_stamp_stays_behind(
+    penstock_command: Run,
+    session: Session,
+    trades: Channel,
+    tmp_path: Path,
+    style: str,
+    ending: str,
+) -> None:
+    stamping = session.channels.create("stamped", storage={"stamp_dictionary": True})
+    stamping.publish(b"x", properties={"price": 1})
+    file = tmp_path / f"stamped.{ending}"
+    file.write_bytes(penstock_command("browse", "stamped", "--format", style).stdout_bytes)
+
+    printed = penstock_command("publish", "trades", "--file", str(file))
+
+    assert printed.exit_code == 0
+    assert [event.properties for event in trades.browse()] == [{"price": 1}]
+    assert "$penstock" in next(iter(stamping.browse())).properties
+
+
+@pytest.mark.spec("E8")
+def test_a_transient_event_is_not_stored(penstock_command: Run, trades: Channel) -> None:
+    penstock_command("publish", "trades", "x", "--transient")
+    info = trades.info()
+
+    assert (info.events, info.counters.published, info.counters.relayed) == (0, 1, 1)
+
+
 @pytest.mark.parametrize("ending", ["csv", "ndjson"])
 def test_an_empty_file_has_no_events(
     penstock_command: Run, trades: Channel, tmp_path: Path, ending: str

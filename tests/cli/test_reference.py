@@ -1,4 +1,4 @@
-"""``penstock info``, ``settings``, ``error``, ``bench``, and help on every command."""
+"""``penstock settings``, ``error``, ``bench``, and help on every command."""
 
 from __future__ import annotations
 
@@ -16,20 +16,6 @@ from penstock.settings import described
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
-
-
-def test_info_names_the_realm(penstock_command: Run, session: penstock.Session) -> None:
-    shown = penstock_command("info").stdout
-
-    assert f"identity     {session.realm_id}\n" in shown
-    assert f"version      {penstock.__version__}\n" in shown
-    assert "connections  2, this one among them\n" in shown
-
-
-def test_info_as_json_says_the_same(penstock_command: Run, session: penstock.Session) -> None:
-    shown = json.loads(penstock_command("info", "--format", "json").stdout)
-
-    assert (shown["identity"], shown["connections"]) == (session.realm_id, 2)
 
 
 def test_every_setting_is_listed_with_its_variable(penstock_command: Run) -> None:

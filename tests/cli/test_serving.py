@@ -27,7 +27,7 @@ SETTINGS = load(overrides={"listen.port": 0})
 async def opened(disk: FaultyDisk) -> RunningRealm:
     store = open_store("/realm", disk)
     return await RunningRealm.open(
-        store.journal, store.blobs, rules(), StillClock(), inline, identity="test"
+        store.journal, store.blobs, store.pages, rules(), StillClock(), inline, identity="test"
     )
 
 

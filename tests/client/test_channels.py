@@ -46,8 +46,11 @@ def test_a_name_that_is_taken_is_refused(session: Session, orders: Channel) -> N
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ({"dead_event_store": "dead"}, "no channel attribute dead_event_store; there are type"),
-        ({"keys": {"sku": 1}}, "no channel attribute keys"),
+        ({"colour": "blue"}, "no channel attribute colour; there are type"),
+        ({"kind": "queue"}, "no channel attribute kind"),
+        ({"max_deliveries": 3}, "no channel attribute max_deliveries"),
+        ({"keys": {"sku": "all"}}, "keys"),
+        ({"storage": "fast"}, "storage is str; pass a dictionary"),
         ({"type": "blue"}, "blue"),
         ({"engine": "merge"}, "merge"),
         ({"ttl": -1}, "ttl"),

@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock.client.sync import Channel, Session
 from penstock.client.sync_delivered import DeliveredEvent
+from penstock.core.errors import IllegalState
 
 
 def ids(events: Iterable[penstock.Event]) -> list[int | None]:
@@ -50,7 +51,9 @@ def test_durables_are_made_listed_found_and_deleted(orders: Channel) -> None:
     ("attributes", "says"),
     [
         ({"strict_order": True}, "no durable attribute strict_order; there are type, start"),
-        ({"order_by": "sku", "max_deliveries": 5}, "max_deliveries, order_by"),
+        ({"order_by": "sku", "colour": 5}, "colour, order_by"),
+        ({"max_deliveries": -1}, "max_deliveries is -1; give a whole number of deliveries"),
+        ({"max_deliveries": 2.5}, "max_deliveries is 2.5"),
         ({"type": "blue"}, "blue"),
         ({"type": "exclusive", "selector": "n > 5"}, "exclusive"),
         ({"start": "soon"}, "start is 'soon'"),
@@ -341,3 +344,28 @@ def test_auto_ack_acknowledges_what_was_iterated_over(ten: Channel) -> None:
     assert sum(len(b) for b in batches.subscribe(auto_ack=True, timeout=0.2).batches()) == 10
 
     assert (events.info().outstanding, batches.info().outstanding) == (0, 0)
+
+
+@pytest.mark.parametrize(("selector", "gone"), [("", 3), ("n = 2", 1)])
+def test_a_durable_is_purged_for_itself_alone(
+    session: penstock.Session, selector: str, gone: int
+) -> None:
+    orders = session.channels.create("orders")
+    mine = orders.durables.create("mine", type="serial")
+    other = orders.durables.create("other", type="shared")
+    orders.publish_many([penstock.Event(properties={"n": n}) for n in range(5)])
+
+    assert mine.purge(start=1, end=3, selector=selector) == gone
+    assert mine.info().outstanding == 5 - gone
+    assert other.info().outstanding == 5
+
+
+@pytest.mark.parametrize("type", ["exclusive", "priority", "shared_queued"])
+def test_some_types_of_durable_cannot_be_purged(session: penstock.Session, type: str) -> None:
+    orders = session.channels.create("orders")
+    mine = orders.durables.create("mine", type=type)
+    orders.publish(b"1")
+
+    with pytest.raises(IllegalState, match=f"mine is {type}"):
+        mine.purge()
+    assert mine.info().outstanding == 1

@@ -20,6 +20,13 @@ PAIRS = [
     (aio.Durables, sync.Durables),
     (aio.Durable, sync.Durable),
     (aio.DurableSubscription, sync.DurableSubscription),
+    (aio.Queues, sync.Queues),
+    (aio.Queue, sync.Queue),
+    (aio.Reader, sync.Reader),
+    (aio.Joins, sync.Joins),
+    (aio.Schedule, sync.Schedule),
+    (aio.Transaction, sync.Transaction),
+    (aio.JointTransaction, sync.JointTransaction),
     (aio.Producer, Producer),
     (aio.DeliveredEvent, DeliveredEvent),
     (aio.DeliveredBatch, DeliveredBatch),
@@ -29,7 +36,11 @@ INSIDE = {
         *("open", "report", "event_bytes_max", "request", "ask", "tell", "drained"),
         *("schema_number", "add", "remove", "received", "lost"),
     },
-    aio.Channel: {"session", "publisher"},
+    aio.Channel: {"publisher"},
+    aio.Queue: {"publisher"},
+    aio.Reader: {
+        *("reopen", "delivered", "finished", "failed", "is_open", "next_part", "handed"),
+    },
     aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open"},
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
@@ -41,6 +52,8 @@ INSIDE = {
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
 HERE_BY_OTHER_MEANS = {
     sync.Session: {"session_id"},  # there: set when made
+    sync.Transaction: {"id"},
+    sync.JointTransaction: {"id"},
     Producer: {"acknowledged"},
     DeliveredEvent: {"of"},  # how one client makes the other's events
 }

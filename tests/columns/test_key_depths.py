@@ -29,8 +29,11 @@ def test_one_id_a_slot_pushes_out_the_one_before() -> None:
 def test_ids_that_are_gone_are_not_pushed_out() -> None:
     newest = Newest()
     newest.append(numbers(0, 1), numbers(0, 1))
+    newest.doubt()
+    newest.append(numbers(2), numbers(2))
+    live = IdSet([Span(1, 3)])
 
-    assert list(newest.superseded(numbers(0, 1), numbers(2, 3), IdSet([Span(1, 2)]))) == [1]
+    assert list(newest.superseded(numbers(0, 1, 2), numbers(3, 4, 5), live)) == [1, 2]
 
 
 @pytest.mark.parametrize("depth", [3, 1_000_000])

@@ -64,6 +64,19 @@ def test_of_each_value_the_newest_stay_as_deep_as_the_key_says() -> None:
 
 
 @pytest.mark.spec("K1")
+@pytest.mark.parametrize("values", [7, 150])
+def test_a_large_batch_replaces_what_its_rows_one_by_one_would(values: int) -> None:
+    whole, single = Channel(k=1), Channel(k=1)
+    rows = [f"value {number * number % values}" for number in range(300)]
+    for batch in (rows, rows[::-1]):
+        whole.publish(body(*batch))
+        for value in batch:
+            single.publish(body(value))
+
+    assert whole.live == single.live
+
+
+@pytest.mark.spec("K1")
 def test_each_of_several_keys_looks_for_itself() -> None:
     channel = Channel(k=1, j=2)
     both = body_of_columns(

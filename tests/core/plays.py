@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.bootstrap import rules
 from penstock.core.channel import Channel
-from penstock.core.messages import Attach, CreateDurable, Definition
-from penstock.testing.play import Play, publish
+from penstock.core.messages import Attach, Cause, CreateDurable, Definition
+from penstock.testing.play import Play, events, publish
 
 
 def play_of(definition: Definition | None = None, *, events: int = 0, **attributes: Any) -> Play:
@@ -43,3 +43,19 @@ def outstanding(play: Play, name: str = "d") -> list[int]:
     durable = play.channel.state.durables[name]
     spans = durable.outstanding_spans(play.channel.state.stored)
     return [event_id for span in spans for event_id in range(*span)]
+
+
+def dying(**attributes: Any) -> Play:
+    """A channel whose dead events go somewhere."""
+    return play_of(dead_event_store="dead", **attributes)
+
+
+def left(play: Play) -> list[tuple[Cause, list[int], list[int]]]:
+    """What has left, why, and which of it was dead."""
+    return [(one.cause, events(one.spans), events(one.dead)) for one in play.removed]
+
+
+def reader(play: Play, name: str, kind: str, subscription: int, **more: Any) -> None:
+    """A durable with one client that takes all it can get."""
+    play.do(CreateDurable(name, kind, **more))
+    play.do(Attach(name, subscription, f"s{subscription}", 100 if kind == "shared" else None))

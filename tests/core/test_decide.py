@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import IllegalState, InvalidArgument, NameDoesNotExist, Refused
+from penstock.core.errors import (
+    CapacityReached,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    Refused,
+)
 from penstock.core.ids import Span
 from penstock.core.messages import (
     Ack,
@@ -102,11 +108,54 @@ def test_unreadable_events_are_counted_by_themselves() -> None:
         Definition(type="mixed"),
         Definition(type="persistent", engine="jms"),
         Definition(type="persistent", start_event_id=9),
+        Definition(type="persistent", kind="queue"),
+        Definition(type="persistent", keys={"k": 1}),
     ],
 )
 def test_what_is_fixed_at_creation_stays(wanted: Definition) -> None:
     with pytest.raises(InvalidArgument, match="is fixed at creation"):
         play_of().do(Edit(wanted))
+
+
+@pytest.mark.spec("C3")
+def test_the_other_attributes_can_be_edited_and_apply_at_once() -> None:
+    play = play_of(type="mixed", events=1)
+    wanted = Definition(
+        ttl=100,
+        capacity=4,
+        dead_event_store="dead",
+        retain_consumed=True,
+        event_ttl=True,
+        cluster_wide=True,
+        storage=Storage(honour_capacity=True, priority=7, read_buffer_size=4_096),
+    )
+    play.do(Edit(wanted))
+    assert play.channel.state.definition == wanted
+    play.restart()
+    assert play.channel.state.definition == wanted
+
+    with pytest.raises(CapacityReached):
+        play.do(publish(4))
+    play.wait(100)
+    play.sweep()
+    assert play.removed[-1] == Removed((span(0),), Cause.EXPIRED, (span(0),))
+
+
+@pytest.mark.spec("C3")
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Definition(type="persistent", ttl=-1),
+        Definition(type="persistent", capacity=-1),
+        Definition(type="persistent", storage=Storage(priority=10)),
+    ],
+)
+def test_an_edit_out_of_bounds_changes_nothing(wanted: Definition) -> None:
+    play = play_of()
+    with pytest.raises(InvalidArgument):
+        play.do(Edit(wanted))
+
+    assert play.channel.state.definition == Definition(type="persistent")
 
 
 @pytest.mark.spec("C3", "T3")

@@ -46,7 +46,7 @@ def test_names_clash_and_miss_with_their_own_errors() -> None:
         play.do(CreateDurable("d", "exclusive"))
     with pytest.raises(NameDoesNotExist, match="orders has no durable e"):
         play.do(DeleteDurable("e"))
-    with pytest.raises(InvalidArgument, match="exclusive, shared"):
+    with pytest.raises(InvalidArgument, match="exclusive, priority, serial, shared, shared_queued"):
         play.do(CreateDurable("e", "grouped"))
 
 
@@ -201,6 +201,24 @@ def test_a_channel_that_retains_what_is_consumed_lets_it_be_replayed() -> None:
     play.do(Ack(1, (span(0, 1),)))
 
     assert delivered(play.do(Subscribe(7, "late", 0, credit=9))) == {7: [0, 1]}
+
+
+@pytest.mark.spec("D6")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_deleted_durable_had_acknowledged_goes_once_all_there_are_do_not_want_it(
+    restarted: bool,
+) -> None:
+    play = durable_play("shared", 5, events=3)
+    play.do(CreateDurable("e", "shared"))
+    play.do(Ack(1, (span(1),)))
+    for name in "de":
+        play.do(DeleteDurable(name))
+    play.do(CreateDurable("later", "shared", 3))
+    if restarted:
+        play.restart()
+        play.sweep()
+
+    assert list(play.channel.state.stored) == [0, 2]
 
 
 @pytest.mark.spec("D6")

@@ -94,6 +94,16 @@ def test_a_span_says_its_size_moves_and_is_clipped() -> None:
     assert Span(3, 7).clipped(Span(9, 12)).size == 0
 
 
+def test_a_set_of_ranges_is_the_set_of_their_ids_and_may_change() -> None:
+    ranges = IdSet.of_runs([3 * i for i in range(100)], [3 * i + 1 for i in range(100)])
+
+    assert ranges == IdSet.of(range(0, 300, 3))
+    assert ranges.spans == IdSet.of(range(0, 300, 3)).spans
+    ranges.add(Span(1, 3))
+    assert list(ranges)[:3] == [0, 1, 2]
+    assert len(ranges) == 102
+
+
 def test_ids_read_as_people_count() -> None:
     assert repr(IdSet([Span(1, 4), Span(7, 8)])) == "IdSet(1..3, 7..7)"
     assert "1" not in IdSet([Span(1, 4)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import CapacityReached, EventTooLarge, InvalidEvent, MemoryLimit
+from penstock.core.errors import CapacityReached, EventTooLarge, MemoryLimit
 from penstock.core.ids import Span
-from penstock.core.messages import Digest, Publish, Storage
+from penstock.core.messages import Cause, Digest, Publish, Removed, Storage
 from penstock.core.publish import RESERVE
 from penstock.testing.play import publish, span
 
@@ -73,11 +73,6 @@ def test_memory_that_is_short_refuses_what_would_live_there() -> None:
     assert play.answer == span(0, 2)
 
 
-def test_a_flag_this_version_cannot_honour_is_refused() -> None:
-    with pytest.raises(InvalidEvent, match="event 1 of the publish is flagged transient"):
-        play_of().do(publish(3, transient=(Span(1, 2),)))
-
-
 @pytest.mark.spec("T4")
 def test_a_full_channel_that_honours_its_capacity_stores_nothing_more() -> None:
     play = play_of(capacity=3, storage=Storage(honour_capacity=True), events=2)
@@ -96,7 +91,7 @@ def test_a_transaction_begun_below_capacity_may_pass_it_as_a_whole() -> None:
 
     assert play.answer == span(2, 6)
     with pytest.raises(CapacityReached):
-        play.do(Publish(Digest(1, 1, 1), overshoot=True))
+        play.do(publish(1))
 
 
 @pytest.mark.spec("T3")
@@ -115,3 +110,66 @@ def test_a_batch_larger_than_the_capacity_keeps_its_end() -> None:
 
     assert list(play.channel.state.stored) == [8, 9, 10]
     assert play.answer == span(1, 10)
+
+
+@pytest.mark.spec("K1")
+def test_what_a_newer_value_replaces_leaves_by_itself() -> None:
+    play = play_of(keys={"k": 1}, events=3)
+    play.do(publish(3, superseded=(span(1), span(3, 4))))
+
+    assert list(play.channel.state.stored) == [0, 2, 5]
+    assert play.removed[-1] == Removed((span(1), span(3, 4)), Cause.REPLACED)
+    assert play.channel.state.counters.replaced == 3
+
+
+@pytest.mark.spec("K1", "T4")
+def test_on_a_full_channel_a_newer_value_takes_the_place_of_the_older() -> None:
+    honoured = Storage(honour_capacity=True)
+    play = play_of(keys={"k": 1}, capacity=3, storage=honoured, events=3)
+    play.do(publish(2, superseded=(span(0), span(3))))
+    assert list(play.channel.state.stored) == [1, 2, 4]
+
+    with pytest.raises(CapacityReached):
+        play.do(publish(2, superseded=(span(1),)))
+
+
+@pytest.mark.spec("K1", "T3")
+def test_replaced_events_make_room_before_the_oldest_do() -> None:
+    play = play_of(keys={"k": 1}, capacity=3, events=3)
+    play.do(publish(2, superseded=(span(2),)))
+
+    assert list(play.channel.state.stored) == [1, 3, 4]
+    assert play.channel.state.counters.evicted == 1
+    assert play.channel.state.counters.replaced == 1
+
+
+@pytest.mark.spec("K1")
+@pytest.mark.parametrize("how", ["restart", "restart_from_snapshot", "close"])
+def test_what_was_replaced_stays_replaced_over_a_restart(how: str) -> None:
+    play = play_of(keys={"k": 1}, events=2)
+    play.do(publish(1, superseded=(span(0),)))
+    getattr(play, how)()
+
+    assert list(play.channel.state.stored) == [1, 2]
+    assert play.channel.state.counters.replaced == 1
+
+
+@pytest.mark.spec("T4", "T7")
+def test_what_the_realm_publishes_itself_is_not_refused() -> None:
+    """A dead event or a join's copy was accepted once."""
+    play = play_of(type="reliable", capacity=1, storage=Storage(honour_capacity=True), events=1)
+    limit = play.rules.event_bytes_max
+    play.do(Publish(Digest(1, limit + 1, limit + 1), memory_left=0, forced=True))
+
+    assert list(play.channel.state.stored) == [0, 1]
+
+
+@pytest.mark.spec("X3")
+def test_a_retry_is_answered_before_anything_is_refused() -> None:
+    play = play_of(capacity=2, storage=Storage(honour_capacity=True))
+    again = Publish(Digest(2, 2, 1), "p", 1)
+    play.do(again)
+    play.do(again)
+
+    assert play.answer == span(0, 1)
+    assert play.channel.state.counters.published == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.core.ids import IdSet, Span
@@ -86,11 +88,12 @@ def test_a_new_ttl_applies_at_once() -> None:
 @pytest.mark.spec("T3")
 def test_the_oldest_make_room() -> None:
     stored = IdSet([Span(1, 4), Span(6, 9)])
+    fresh = IdSet([Span(9, 12)])
 
-    assert make_room(0, stored, Span(9, 12)) == ()
-    assert make_room(9, stored, Span(9, 12)) == ()
-    assert make_room(5, stored, Span(9, 12)) == (Span(1, 4), Span(6, 7))
-    assert make_room(2, stored, Span(9, 12)) == (Span(1, 4), Span(6, 9), Span(9, 10))
+    assert make_room(0, stored, fresh) == ()
+    assert make_room(9, stored, fresh) == ()
+    assert make_room(5, stored, fresh) == (Span(1, 4), Span(6, 7))
+    assert make_room(2, stored, fresh) == (Span(1, 4), Span(6, 9), Span(9, 10))
 
 
 @pytest.mark.spec("E6")
@@ -112,6 +115,54 @@ def test_publishes_close_together_share_an_age() -> None:
         ages.appended(span(i), i, 0)
 
     assert len(ages.state()[0]) == 1
+
+
+@pytest.mark.parametrize("attributes", [{"capacity": 2}, {"type": "transient"}])
+def test_a_channel_that_only_ever_evicts_or_relays_remembers_no_ages(
+    attributes: dict[str, Any],
+) -> None:
+    play = play_of(**attributes)
+    for _ in range(50):
+        play.wait(1_000)
+        play.do(publish(1))
+
+    assert len(play.channel.state.ages.state()[0]) <= 3
+
+
+@pytest.mark.spec("T2")
+def test_events_that_end_close_together_end_with_the_first_of_them() -> None:
+    ages, stored = Ages(), IdSet([Span(0, 1_000)])
+    for i in range(1_000):  # a second, of TTLs of an hour
+        ages.own_ttl(i * 1_000, ((3_600_000, (span(i),)),))
+
+    ends = [ends_us for ends_us, _ in ages.state()[1]]
+    assert len(ends) <= 2
+    assert 3_600_000_000 * 0.999 <= ends[0] <= 3_600_000_000
+    assert ages.expired(0, 1_000, stored, ends[-1]) == stored
+
+
+@pytest.mark.spec("X4")
+def test_what_waits_for_its_time_ends_exactly_then() -> None:
+    ages, stored = Ages(), IdSet([Span(0, 2)])
+    ages.own_ttl(77, ((3_600_000, (span(0),)),), exact=True)
+    ages.own_ttl(78, ((3_600_000, (span(1),)),), exact=True)
+
+    assert not ages.expired(0, 2, stored, 3_600_000_076)
+    assert list(ages.expired(0, 2, stored, 3_600_000_077)) == [0]
+    assert list(ages.expired(0, 2, stored, 3_600_000_078)) == [0, 1]
+
+
+def test_own_ttls_are_kept_over_a_restart() -> None:
+    ages, again = Ages(), Ages()
+    ages.own_ttl(0, ((20, (span(3),)), (10, (span(1), span(5)))))
+    again.restore(*ages.state())
+    stored = IdSet([Span(0, 9)])
+
+    assert again.state() == ages.state()
+    assert again.due_us(0) == 10_000
+    assert list(again.expired(0, 9, stored, 10_000)) == [1, 5]
+    again.forget(0, 10_000)
+    assert list(again.expired(15, 9, stored, 20_000)) == [3]
 
 
 def test_ages_of_what_has_left_are_forgotten() -> None:

@@ -33,6 +33,14 @@ def test_ranges_in_any_order_become_runs(ranges: list[tuple[int, int]]) -> None:
     assert size(merged(ranges)) == len(ids_of(ranges))
 
 
+@given(LISTS, st.integers(0, 30))
+def test_many_ranges_at_once_become_the_same_runs(ranges: list[tuple[int, int]], more: int) -> None:
+    apart = [(100 + 3 * i, 101 + 3 * i) for i in range(more)]
+
+    assert merged((*ranges, *apart)) == merged(iter([*ranges, *apart]))
+    assert merged((*apart, *ranges)) == merged(iter([*apart, *ranges]))
+
+
 @given(LISTS, FULL_RANGES)
 def test_one_range_is_put_cut_and_looked_at(
     ranges: list[tuple[int, int]], one: tuple[int, int]

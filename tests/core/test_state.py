@@ -24,6 +24,14 @@ def test_a_channel_with_a_ttl_needs_one_when_its_oldest_is_due() -> None:
     assert play.channel.needs_sweep(play.now_us)
 
 
+def test_a_channel_whose_events_have_all_expired_needs_none() -> None:
+    play = play_of(ttl=10, events=1)
+    play.wait(10)
+    play.sweep()
+
+    assert not play.channel.needs_sweep(play.now_us)
+
+
 def test_an_ack_may_leave_something_to_remove() -> None:
     play = durable_play("shared", 5)
     play.do(publish(1))

@@ -32,6 +32,39 @@ def mixed() -> Play:
     return play
 
 
+KEPT = [
+    pytest.param("persistent", [7, 8, 9, 10], "go on", marks=pytest.mark.spec("C1a")),
+    pytest.param("mixed", [7, 9], "go on", marks=pytest.mark.spec("C1b")),
+    pytest.param("reliable", [], "go on", marks=pytest.mark.spec("C1c")),
+    pytest.param("simple", [], "start again", marks=pytest.mark.spec("C1d")),
+    pytest.param("transient", [], "start again", marks=pytest.mark.spec("C1e")),
+    pytest.param("off_heap", [], "go on", marks=pytest.mark.spec("C1f")),
+    pytest.param("paged", [7, 8, 9, 10], "go on", marks=pytest.mark.spec("C1g")),
+]
+"""By type: which of four events from 7 on a restart finds, and what becomes of the ids."""
+
+
+@pytest.mark.parametrize("how", ["restart", "restart_from_snapshot", "close"])
+@pytest.mark.parametrize("kind", ["channel", "queue"])
+@pytest.mark.parametrize(("type_", "kept", "ids"), KEPT)
+def test_what_a_restart_finds_is_up_to_the_type(
+    type_: str, kept: list[int], ids: str, kind: str, how: str
+) -> None:
+    play = play_of(type=type_, kind=kind, start_event_id=7)
+    play.do(publish(4, volatile=VOLATILE))
+    getattr(play, how)()
+
+    assert list(play.channel.state.stored) == kept
+    if kind == "queue":
+        assert outstanding(play, "") == kept
+    play.do(publish(1))
+    assert isinstance(play.answer, Span)
+    assert (play.answer.first == 7) == (ids == "start again")
+    assert (play.answer.first > 10) == (ids == "go on")
+    counters = play.channel.state.counters
+    assert counters.published == len(play.channel.state.stored) + counters.gone
+
+
 @pytest.mark.spec("C1a")
 @pytest.mark.parametrize("how", HOW)
 def test_persistent_keeps_everything(how: str) -> None:

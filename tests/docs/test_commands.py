@@ -39,7 +39,8 @@ def test_a_wrong_option_is_noticed() -> None:
 def test_every_command_a_newcomer_needs_is_shown() -> None:
     shown = {tuple(command.arguments[:2]) for command in COMMANDS}
 
-    for group in ("channel", "durable"):
+    for group in ("channel", "durable", "queue"):
         for word in ("create", "list", "show", "delete"):
             assert (group, word) in shown, f"no page shows penstock {group} {word}"
-    assert {first for first, *_ in shown} >= {"serve", "publish", "subscribe", "browse"}
+    assert shown >= {("join", "create"), ("realm", "pause"), ("store", "verify")}
+    assert {first for first, *_ in shown} >= {"serve", "publish", "subscribe", "browse", "redrive"}

@@ -36,4 +36,5 @@ def test_the_guide_has_its_pages() -> None:
     written = {page.stem for page in GUIDE}
 
     assert {"events", "channels", "durables", "selectors", "operating"} <= written
+    assert {"queues", "transactions", "joins", "meeting-rules"} <= written
     assert has_examples(README)

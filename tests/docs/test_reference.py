@@ -11,9 +11,11 @@ import pytest
 
 import penstock
 import penstock.aio
+from penstock.bootstrap import rules
+from penstock.columns.event import Origin
 from penstock.columns.selectors.parser import parse
 from penstock.core.errors import error_classes
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Counters, Definition, Storage
 from penstock.settings import described, load, variable_of
 from tests.docs.pages import PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (
@@ -111,6 +113,28 @@ def test_every_channel_attribute_is_explained() -> None:
     assert [
         name for name in sorted(own | channel_attributes()) if f"| `{name}` |" not in page
     ] == []
+
+
+def test_every_type_is_explained_and_deprecated_ones_say_so() -> None:
+    channels = (ROOT / "docs" / "guide" / "channels.md").read_text(encoding="utf-8")
+    durables = (ROOT / "docs" / "guide" / "durables.md").read_text(encoding="utf-8")
+    heading = next(line for line in durables.splitlines() if line.startswith("| | exclusive"))
+    marks = {True: " (deprecated)", False: ""}
+
+    for each in rules().types.values():
+        assert re.search(rf"^\| `{each.name}`{re.escape(marks[each.deprecated])} ", channels, re.M)
+    for kind in rules().kinds.values():
+        assert f"| {kind.name}{marks[kind.deprecated]} " in heading.replace("(default) ", "")
+
+
+def test_every_counter_and_what_an_origin_says_is_explained() -> None:
+    page = (ROOT / "docs" / "guide" / "channels.md").read_text(encoding="utf-8")
+    equation = next(line for line in page.splitlines() if line.startswith("published = "))
+    terms = set(Counters.__struct_fields__) - {"redelivered"}
+    _, _, rows = page.partition("| field of `origin` | is |")
+
+    assert set(re.split(r" [=+] ", equation)) == terms | {"live"}
+    assert [name for name in Origin.__struct_fields__ if f"`{name}`" not in rows] == []
 
 
 def test_the_selectors_shown_as_wrong_are_refused_with_those_words() -> None:

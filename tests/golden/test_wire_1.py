@@ -38,7 +38,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5", None),
-        "981e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0",
+        "9a1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2",
     ),
     (
         wire.Subscribe(5, 3, 1, FromId(6), 4_096, "", True, -1),

@@ -32,12 +32,23 @@ TEXT = st.sampled_from(["", "a", "d", "shared", "exclusive", "n > 5", "n >", "\0
 STARTS = st.one_of(
     st.builds(FromId, ODD), st.builds(FromTime, ODD), st.just(FromEarliest()), st.just(FromLatest())
 )
+NUMBERS = st.lists(ODD, max_size=3).map(tuple)
 st.register_type_strategy(Span, st.builds(Span, ODD, ODD))
+st.register_type_strategy(
+    wire.TransactionPart,
+    st.builds(
+        wire.TransactionPart,
+        ODD,
+        ODD,
+        NUMBERS | st.just((len(BODY),)),
+        st.lists(TEXT, max_size=3).map(tuple),
+    ),
+)
 BY_TYPE: dict[object, st.SearchStrategy[object]] = {
     int: ODD,
     str: TEXT,
     int | None: ODD | st.none(),
-    tuple[int, ...]: st.lists(ODD, max_size=3).map(tuple),
+    tuple[int, ...]: NUMBERS,
     tuple[str, ...]: st.lists(TEXT, max_size=3).map(tuple),
 }
 BY_NAME: dict[str, st.SearchStrategy[object]] = {
@@ -45,9 +56,13 @@ BY_NAME: dict[str, st.SearchStrategy[object]] = {
     "spans": st.lists(st.builds(Span, ODD, ODD), max_size=3).map(tuple),
     "definition": st.builds(
         Definition,
-        type=st.sampled_from(["mixed", "persistent", "reliable", "x"]),
+        type=st.sampled_from(["mixed", "persistent", "reliable", "transient", "paged", "x"]),
+        kind=st.sampled_from(["channel", "queue", "schedule"]),
         ttl=ODD,
         capacity=ODD,
+        dead_event_store=st.sampled_from(["", "a", "orders", "$orders", "\0"]),
+        keys=st.dictionaries(TEXT, ODD, max_size=2),
+        max_deliveries=ODD,
         start_event_id=ODD,
         storage=st.builds(Storage, events_per_spindle=ODD),
     ),
@@ -193,6 +208,7 @@ def test_any_sequence_of_messages_leaves_the_realm_healthy(
         answers = peer.hear_until(LAST)
 
     assert [a for a in answers if isinstance(a, wire.Failed) and a.code == "penstock"] == []
+    session.resume_publishing()
     assert is_healthy(session)
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.messages import Counters
+from penstock.core.messages import Cause, Counters
+
+SURVIVING = ("persistent", "mixed", "paged")
+"""Types whose events a restart finds, all or some."""
+FORGETTING = ("simple", "transient")
+"""Types whose ids start again."""
 
 
 @dataclass
@@ -15,6 +20,8 @@ class Kept:
     even: bool
     volatile: bool = False
     ttl_ms: int = 0
+    key: int | None = None
+    relayed: bool = False
 
 
 @dataclass
@@ -25,6 +32,8 @@ class Seat:
     demand: int | None = None
     held: set[int] = field(default_factory=set)
     stalled: bool = False
+    selective: bool = False
+    """A reader of a queue that wants even events only."""
 
     @property
     def credit(self) -> int:
@@ -41,6 +50,7 @@ class Ledger:
     start: int
     selector: str
     persistent: bool
+    limit: int = 0
     due: set[int] = field(default_factory=set)
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
@@ -60,17 +70,34 @@ class Reader:
 
 
 class ChannelModel:
-    def __init__(self, *, type: str, ttl_ms: int, capacity: int, retain: bool) -> None:
+    def __init__(
+        self,
+        *,
+        type: str,
+        ttl_ms: int,
+        capacity: int,
+        retain: bool,
+        depth: int,
+        moves_dead: bool,
+        start: int,
+    ) -> None:
         self.type = type
         self.ttl_ms = ttl_ms
         self.capacity = capacity
         self.retain = retain
+        self.depth = depth
+        """Of the publish key; 0: there is none."""
+        self.moves_dead = moves_dead
+        self.start = self.issued = start
+        """``issued``: every id below may have been given."""
         self.stored: dict[int, Kept] = {}
         self.durables: dict[str, Ledger] = {}
         self.seats: dict[int, Seat] = {}
         self.readers: dict[int, Reader] = {}
-        self.issued = 0
-        """Every id below may have been given."""
+        self.passing: dict[int, Kept] = {}
+        """Relayed in this very step."""
+        self.fates: dict[int, tuple[Cause, bool]] = {}
+        """Of all that has left: why, and whether it was dead."""
         self.acked: set[int] = set()
         self.acked_lasting: set[int] = set()
         self.gone = Counters()
@@ -81,6 +108,11 @@ class ChannelModel:
     def appended(self, first: int, kept: list[Kept]) -> None:
         assert first >= self.issued, "an id was given twice"
         for event_id, one in enumerate(kept, first):
+            if one.relayed:
+                self.passing[event_id] = one
+                self.gone.relayed += 1
+                self.fates[event_id] = (Cause.RELAYED, False)
+                continue
             self.stored[event_id] = one
             for ledger in self.durables.values():
                 if ledger.wants(event_id, one):
@@ -88,25 +120,46 @@ class ChannelModel:
         self.issued = first + len(kept)
         self.gone.published += len(kept)
 
+    def superseded(self, first: int, kept: list[Kept]) -> set[int]:
+        """SEM K1: of each value of the key all stored events but the newest."""
+        after = dict(self.stored)
+        after.update({i: one for i, one in enumerate(kept, first) if not one.relayed})
+        gone: set[int] = set()
+        for value in (0, 1):
+            holders = sorted(i for i, one in after.items() if one.key == value)
+            if self.depth:
+                gone.update(holders[: -self.depth])
+        return gone
+
     def evict(self) -> None:
         excess = len(self.stored) - self.capacity if self.capacity else 0
         for event_id in sorted(self.stored)[: max(excess, 0)]:
-            self.drop(event_id, "evicted")
+            self.drop(event_id, Cause.EVICTED)
 
-    def drop(self, event_id: int, cause: str) -> None:
+    def drop(self, event_id: int, cause: Cause) -> None:
+        dead = cause is Cause.UNDELIVERABLE or (
+            cause in (Cause.EXPIRED, Cause.EVICTED) and self.is_unconsumed(event_id)
+        )
         del self.stored[event_id]
-        setattr(self.gone, cause, getattr(self.gone, cause) + 1)
+        self.fates[event_id] = (cause, dead)
+        counter = "dead" if dead else cause.value
+        setattr(self.gone, counter, getattr(self.gone, counter) + 1)
         for ledger in self.durables.values():
             self._settled(ledger, event_id)
         self._out_of_hands(event_id, None)
         self.acked.discard(event_id)
         self.acked_lasting.discard(event_id)
 
+    def is_unconsumed(self, event_id: int) -> bool:
+        """SEM T6, where there is a dead event store."""
+        owed = [event_id in ledger.due for ledger in self.durables.values()]
+        return self.moves_dead and (any(owed) or not owed)
+
     def expire(self, now_us: int) -> None:
         for event_id, kept in sorted(self.stored.items()):
             ttl_ms = kept.ttl_ms or self.ttl_ms
             if ttl_ms and now_us - kept.at_us >= ttl_ms * 1_000:
-                self.drop(event_id, "expired")
+                self.drop(event_id, Cause.EXPIRED)
 
     def consume(self) -> None:
         """SEM D6."""
@@ -117,28 +170,37 @@ class ChannelModel:
             wanted = any(event_id in ledger.due for ledger in self.durables.values())
             unread = any(cursor <= event_id for cursor in behind)
             if not wanted and not unread:
-                self.drop(event_id, "consumed")
+                self.drop(event_id, Cause.CONSUMED)
 
     def ack(self, seat: Seat, ids: set[int]) -> None:
         ledger = self.durables[seat.durable]
         if ledger.kind == "exclusive" and ids:
-            ids = {i for i in ledger.due if i <= max(ids)}
+            ids = {i for i in ledger.due | seat.held if i <= max(ids)}
         for event_id in ids:
-            self._settled(ledger, event_id)
-            self._out_of_hands(event_id, seat.durable)
-        self.acked |= ids
-        if ledger.persistent:
-            self.acked_lasting |= ids
+            self._done(ledger, event_id, seat.durable)
 
     def roll_back(self, seat: Seat, ids: set[int], *, detached: bool = False) -> None:
         ledger = self.durables[seat.durable]
         seat.held -= ids
-        if ledger.kind == "shared":
-            self.redelivered += len(ids)
-            for event_id in ids:
-                ledger.counts[event_id] = ledger.counts.get(event_id, 0) + 1
-        elif not detached:
-            ledger.parked |= ids
+        ids = ids & ledger.due  # what was relayed does not come back
+        if ledger.kind == "exclusive":
+            ledger.parked |= ids if not detached else set()
+            return
+        for event_id in sorted(ids):
+            count = ledger.counts.get(event_id, 0) + 1
+            if self.moves_dead and 0 < ledger.limit <= count:
+                self.bury(event_id, seat.durable)
+            else:
+                self.redelivered += 1
+                ledger.counts[event_id] = count
+
+    def bury(self, event_id: int, durable: str) -> None:
+        """SEM T10."""
+        others = [one for name, one in self.durables.items() if name != durable]
+        if self.retain or any(event_id in one.due for one in others):
+            self._done(self.durables[durable], event_id, durable)
+        else:
+            self.drop(event_id, Cause.UNDELIVERABLE)
 
     def restart(self, *, counted: bool) -> None:
         """Sessions are gone, and what lived in memory. ``counted``: from a snapshot."""
@@ -148,11 +210,18 @@ class ChannelModel:
         self.acked_lasting = set(self.acked)
         for event_id in lost:
             del self.stored[event_id]
-        self.durables = {name: one for name, one in self.durables.items() if one.persistent}
+        self.durables = {
+            name: one for name, one in self.durables.items() if one.persistent or not name
+        }
         for ledger in self.durables.values():
             ledger.due -= lost
             ledger.parked.clear()
             ledger.counts = {i: n for i, n in ledger.counts.items() if i not in lost}
+        if self.type in FORGETTING:
+            self.issued = self.start
+            self.fates = {}
+            for ledger in self.durables.values():
+                ledger.start = self.start
 
     # --- questions -----------------------------------------------------------------------
 
@@ -162,9 +231,28 @@ class ChannelModel:
 
     def pending(self, durable: str) -> list[int]:
         ledger = self.durables[durable]
-        return sorted(ledger.due - self.in_hands(durable) - ledger.parked)
+        due = set(ledger.due)
+        if ledger.kind == "exclusive" or self.type == "transient":
+            due |= {i for i, one in self.passing.items() if ledger.wants(i, one)}
+        return sorted(due - self.in_hands(durable) - ledger.parked)
+
+    def ready(self, seat: Seat) -> list[int]:
+        """What ``seat`` could be given, were there no end to its credit."""
+        pending = self.pending(seat.durable)
+        if not seat.selective:
+            return pending
+        known = {**self.stored, **self.passing}
+        return [event_id for event_id in pending if known[event_id].even]
 
     # --- inside --------------------------------------------------------------------------
+
+    def _done(self, ledger: Ledger, event_id: int, durable: str) -> None:
+        self._settled(ledger, event_id)
+        self._out_of_hands(event_id, durable)
+        if event_id in self.stored:
+            self.acked.add(event_id)
+            if ledger.persistent:
+                self.acked_lasting.add(event_id)
 
     def _settled(self, ledger: Ledger, event_id: int) -> None:
         ledger.due.discard(event_id)

@@ -8,38 +8,61 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from msgspec.structs import replace
 
 from penstock.bootstrap import rules
 from penstock.core.channel import Channel
-from penstock.core.errors import CapacityReached, DurableInUse, IllegalState
+from penstock.core.errors import DurableInUse, IllegalState
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
     AckPrevious,
     Attach,
+    Cause,
+    Command,
     CreateDurable,
     Credit,
     Definition,
     DeleteDurable,
     Demand,
     Detach,
-    Digest,
     Edit,
-    Publish,
     Purge,
+    Quarantine,
+    Redrive,
     RollBack,
+    Spans,
     Storage,
     Subscribe,
 )
+from penstock.core.queue import READERS
 from penstock.testing.play import Play
-from tests.model.channel_model import ChannelModel, Kept, Ledger, Reader, Seat
-from tests.model.compared import Compared
+from tests.model.channel_model import FORGETTING, SURVIVING, ChannelModel, Ledger, Reader, Seat
+from tests.model.publishing import Publishing
 
+TYPES = [
+    "persistent",
+    "persistent",
+    "mixed",
+    "mixed",
+    "reliable",
+    "simple",
+    "transient",
+    "off_heap",
+    "paged",
+]
+TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
+    (Purge, Cause.PURGED),
+    (Purge, Cause.PURGED),
+    (Redrive, Cause.REDRIVEN),
+    (Quarantine, Cause.QUARANTINED),
+]
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
@@ -47,9 +70,14 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
     return IdSet.of(ids).spans
 
 
-class ChannelLife(Compared):
+class ChannelLife(Publishing):
     @initialize(
-        type=st.sampled_from(["persistent", "mixed", "mixed", "reliable"]),
+        type=st.sampled_from(TYPES),
+        kind=st.sampled_from(["channel", "channel", "queue"]),
+        depth=st.sampled_from([0, 0, 1, 2]),
+        dead=st.sampled_from(["", "dead"]),
+        limit=st.sampled_from([0, 1, 2, 3]),
+        event_bytes=st.sampled_from([1, 1, 4 << 20]),
         ttl=st.sampled_from([0, 0, 40]),
         capacity=st.sampled_from([0, 0, 4, 12]),
         honour=st.booleans(),
@@ -62,6 +90,11 @@ class ChannelLife(Compared):
     def open(
         self,
         type: str,
+        kind: Literal["channel", "queue"],
+        depth: int,
+        dead: str,
+        limit: int,
+        event_bytes: int,
         ttl: int,
         capacity: int,
         honour: bool,
@@ -71,8 +104,14 @@ class ChannelLife(Compared):
         window: int,
         events: list[bool],
     ) -> None:
+        self.limit = limit if dead else 0
+        self.event_bytes = event_bytes
         self.definition = Definition(
             type=type,
+            kind=kind,
+            keys={"k": depth} if depth else {},
+            dead_event_store=dead,
+            max_deliveries=self.limit if kind == "queue" else 0,
             ttl=ttl,
             capacity=capacity,
             retain_consumed=retain,
@@ -80,21 +119,40 @@ class ChannelLife(Compared):
             storage=Storage(honour_capacity=honour),
         )
         self.play = Play(Channel("life", self.definition, rules()))
-        self.model = ChannelModel(type=type, ttl_ms=ttl, capacity=capacity, retain=retain)
-        self.model.issued = start
+        self.model = ChannelModel(
+            type=type,
+            ttl_ms=ttl,
+            capacity=capacity,
+            retain=retain,
+            depth=depth,
+            moves_dead=bool(dead),
+            start=start,
+        )
+        self.is_exact = True
         self.subscription = 0
         self.sequence = 0
         self.stored_as: dict[int, Span] = {}
         self.volatile_seen = False
-        for name, kind in zip("abc", first, strict=False):
-            is_exclusive = kind == "exclusive"
-            self.create(name, "exclusive" if is_exclusive else "shared", 0, kind == "even", None)
+        self.all_lasts = True
+        if kind == "queue":
+            self.open_queue(len(first), window)
+        else:
+            self.open_durables(first, window)
+        self.publish_events(events, 0, producer=True)
+
+    def open_queue(self, readers: int, window: int) -> None:
+        lasting = self.model.type in SURVIVING
+        self.model.durables[READERS] = Ledger("queue", self.model.start, "", lasting, self.limit)
+        for n in range(readers):
+            self.take_seat(READERS, f"s{n}", window, pull=False, selective=n == 1)
+
+    def open_durables(self, first: list[str], window: int) -> None:
+        for name, wanted in zip("abc", first, strict=False):
+            is_exclusive = wanted == "exclusive"
+            self.create(name, "exclusive" if is_exclusive else "shared", 0, wanted == "even", None)
             self.take_seat(name, "s1", window, pull=False)
             if not is_exclusive:
                 self.take_seat(name, "s2", window + 1, pull=False)
-        self.publish_events(events, 0, producer=True)
-
-    # --- publishing ----------------------------------------------------------------------
 
     @rule(seed=st.integers(0, 1 << 32))
     def live(self, seed: int) -> None:
@@ -104,71 +162,18 @@ class ChannelLife(Compared):
         step: Callable[[ChannelLife, Random], None] = random.choice(steps)
         step(self, random)
 
-    def publish(self, random: Random) -> None:
-        flags = [random.random() < 0.7 for _ in range(random.randint(1, 9))]
-        self.publish_events(flags, random.choice((0, 0, 15, 120)), producer=random.random() < 0.5)
-
-    def publish_events(self, persistent: list[bool], own_ttl: int, *, producer: bool) -> None:
-        count = len(persistent)
-        volatile = _spans({i for i, flag in enumerate(persistent) if not flag})
-        ttls = ((own_ttl, _spans(set(range(0, count, 3)))),) if own_ttl else ()
-        digest = Digest(
-            count,
-            count,
-            1,
-            volatile=volatile,
-            ttls=ttls,
-            matched={"even": _spans(set(range(0, count, 2)))},
-        )
-        self.sequence += 1
-        command = Publish(digest, "p" if producer else "", self.sequence)
-        self.settle_time()
-        full = (
-            self.definition.storage.honour_capacity
-            and self.model.capacity
-            and len(self.model.stored) + count > self.model.capacity
-        )
-        if full:
-            with pytest.raises(CapacityReached):
-                self.do(command)
-            return
-        kept = [self.kept(i, persistent[i], own_ttl) for i in range(count)]
-        effects = self.play.do(command)
-        span = self.play.answer
-        assert isinstance(span, Span)
-        self.model.appended(span.first, kept)
-        if not self.definition.storage.honour_capacity:
-            self.model.evict()
-        if producer:
-            self.stored_as[self.sequence] = span
-        self.volatile_seen |= any(one.volatile for one in kept)
-        self.watch(effects)
-
-    def kept(self, offset: int, persistent: bool, own_ttl: int) -> Kept:
-        mixed = self.model.type == "mixed"
-        return Kept(
-            self.play.now_us,
-            even=offset % 2 == 0,
-            volatile=self.model.type == "reliable" or (mixed and not persistent),
-            ttl_ms=own_ttl if mixed and offset % 3 == 0 else 0,
-        )
-
-    def retry(self, random: Random) -> None:
-        if not self.stored_as:
-            return
-        sequence = random.choice(sorted(self.stored_as))
-        self.do(Publish(Digest(2, 2, 1), "p", sequence))
-
-        assert self.play.answer == self.stored_as[sequence]
-
     # --- durables ------------------------------------------------------------------------
 
     def create_durable(self, random: Random) -> None:
         free = [name for name in "abc" if name not in self.model.durables]
-        if free:
+        if self.definition.kind == "queue":
+            self.settle_time()
+            with pytest.raises(IllegalState):
+                self.do(CreateDurable("a", "shared"))
+        elif free:
             kind = random.choice(("shared", "shared", "exclusive"))
             start = random.choice((0, 0, self.model.issued, self.model.issued + 4))
-            persistent = random.choice((None, None, False))
+            persistent = random.choice((None, None, False, True))
             self.create(random.choice(free), kind, start, random.random() < 0.4, persistent)
 
     def create(
@@ -176,15 +181,17 @@ class ChannelLife(Compared):
     ) -> None:
         self.settle_time()
         selector = "even" if filtered and kind == "shared" else ""
-        lasting = self.model.type != "reliable" if persistent is None else persistent
-        ledger = Ledger(kind, start, selector, lasting)
+        lasting = self.model.type in SURVIVING if persistent is None else persistent
+        limit = self.limit if kind == "shared" else 0
+        ledger = Ledger(kind, start, selector, lasting, limit)
         ledger.due = {i for i, kept in self.model.stored.items() if ledger.wants(i, kept)}
         matched = _spans(ledger.due) if selector else ()
         self.model.durables[name] = ledger
-        self.do(CreateDurable(name, kind, start, selector, matched, persistent))
+        self.do(CreateDurable(name, kind, start, selector, matched, persistent, limit))
+        self.all_lasts &= lasting
 
     def delete_durable(self, random: Random) -> None:
-        if not self.model.durables:
+        if not self.model.durables or self.definition.kind == "queue":
             return
         name = random.choice(sorted(self.model.durables))
         self.settle_time()
@@ -196,19 +203,34 @@ class ChannelLife(Compared):
         if self.model.durables:
             name = random.choice(sorted(self.model.durables))
             session = random.choice(("s1", "s2"))
-            self.take_seat(name, session, random.randint(1, 5), pull=random.random() < 0.3)
+            selective = name == READERS and random.random() < 0.4
+            window, pull = random.randint(1, 5), random.random() < 0.3
+            self.take_seat(name, session, window, pull=pull, selective=selective)
 
-    def take_seat(self, name: str, session: str, window: int, *, pull: bool) -> None:
+    def take_seat(
+        self, name: str, session: str, window: int, *, pull: bool, selective: bool = False
+    ) -> None:
         ledger = self.model.durables[name]
         self.subscription += 1
-        shared = ledger.kind == "shared"
-        command = Attach(name, self.subscription, session, window if shared else None, pull)
+        shared = ledger.kind != "exclusive"
         self.settle_time()
+        even = {i for i in ledger.due if self.model.stored[i].even} if selective else set()
+        command = Attach(
+            name,
+            self.subscription,
+            session,
+            window if shared else None,
+            pull,
+            "even" if selective else "",
+            _spans(even),
+        )
         if not shared and any(seat.durable == name for seat in self.model.seats.values()):
             with pytest.raises(DurableInUse):
                 self.do(command)
             return
-        seat = Seat(name, session, window if shared else 1_000, 0 if pull else None)
+        seat = Seat(
+            name, session, window if shared else 1_000, 0 if pull else None, selective=selective
+        )
         self.model.seats[self.subscription] = seat
         ledger.parked.clear()
         self.do(command)
@@ -258,6 +280,7 @@ class ChannelLife(Compared):
     def steal(self, owner: int, ids: set[int]) -> None:
         durable = self.model.seats[owner].durable
         others = [n for n, s in self.model.seats.items() if s.durable == durable and n != owner]
+        ids &= self.model.durables[durable].due  # a relayed event is nobody's any more
         for other in others if ids else ():
             with pytest.raises(IllegalState):
                 self.do(Ack(other, _spans(ids)))
@@ -286,7 +309,7 @@ class ChannelLife(Compared):
 
     def subscribe(self, random: Random) -> None:
         start, credit = random.randint(0, self.model.issued + 3), random.randint(0, 12)
-        browse = random.random() < 0.4
+        browse = self.definition.kind == "queue" or random.random() < 0.4
         self.settle_time()
         self.subscription += 1
         stop = self.play.channel.state.next_id if browse else None
@@ -307,9 +330,10 @@ class ChannelLife(Compared):
         first, size = random.randint(0, self.model.issued), random.randint(1, 6)
         self.settle_time()
         gone = [i for i in self.model.stored if first <= i < first + size]
+        command, cause = random.choice(TAKEN_OUT)
         for event_id in gone:
-            self.model.drop(event_id, "purged")
-        self.do(Purge((Span(first, first + size),)))
+            self.model.drop(event_id, cause)
+        self.do(command((Span(first, first + size),)))
 
         assert self.play.answer == len(gone)
 
@@ -323,18 +347,7 @@ class ChannelLife(Compared):
         self.model.capacity = capacity
         if not self.definition.storage.honour_capacity:
             self.model.evict()
-        self.do(
-            Edit(
-                Definition(
-                    type=state.type,
-                    ttl=state.ttl,
-                    capacity=capacity,
-                    retain_consumed=state.retain_consumed,
-                    start_event_id=state.start_event_id,
-                    storage=state.storage,
-                )
-            )
-        )
+        self.do(Edit(replace(state, capacity=capacity)))
 
     def snapshot(self, _: Random) -> None:
         self.play.snapshot()
@@ -352,8 +365,10 @@ class ChannelLife(Compared):
             case _:
                 self.play.close()
         self.model.restart(counted=how == "snapshot")
-        if self.model.type == "reliable":
-            self.stored_as = {}
+        self.is_exact &= self.all_lasts and not self.volatile_seen
+        if self.model.type in FORGETTING:
+            assert self.play.channel.state.next_id == self.model.start, "ids start again"
+            self.stored_as, self.volatile_seen = {}, False
         self.stored_as = {} if self.volatile_seen else self.stored_as
         self.model.issued = max(self.model.issued, self.play.channel.state.next_id)
         if not self.volatile_seen:

@@ -15,10 +15,10 @@ from penstock.core.errors import StorageFailed
 from penstock.core.ids import Span
 from penstock.core.messages import Definition
 from penstock.core.ports import Buffer
+from penstock.runtime.bodies import Body
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.sealing import SealingLimits
-from penstock.runtime.work import Body
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from penstock.testing.stores import inline
 
@@ -44,7 +44,7 @@ async def _with_one_event(
 ) -> tuple[RunningRealm, asyncio.Task[None]]:
     """A running realm with a channel ``orders`` and an event in it."""
     realm = await RunningRealm.open(
-        journal, blobs, rules(), clock, inline, identity="i", sealing=sealing
+        journal, blobs, MemoryPages(), rules(), clock, inline, identity="i", sealing=sealing
     )
     running = clock.create_task(realm.run())
     await realm.create_channel("orders", Definition(type="persistent"))
@@ -64,7 +64,9 @@ def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_befo
         last = await _publish(realm, 2.0)
         running.cancel()
         await asyncio.wait([running])
-        again = await RunningRealm.open(journal, blobs, rules(), clock, inline, identity="i")
+        again = await RunningRealm.open(
+            journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
+        )
         return last, again.recovered.events, again.recovered.damage
 
     assert simulate(life(), Random(1)) == (Span(1, 2), 2, [])
@@ -93,7 +95,9 @@ def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next() -> No
         assert blobs.broken
         await realm.close()
         await asyncio.wait([running])
-        again = await RunningRealm.open(journal, blobs, rules(), clock, inline, identity="i")
+        again = await RunningRealm.open(
+            journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
+        )
         return again.recovered.events, again.recovered.damage
 
     assert simulate(life(), Random(1)) == (1, [])

@@ -8,7 +8,7 @@ from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_bytes
 from penstock.core.ids import Span
-from penstock.runtime.channel_store import Piece, stored_together
+from penstock.runtime.pieces import Piece, stored_together
 
 
 def piece(first: int, count: int, at_us: int) -> Piece:

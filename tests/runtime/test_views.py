@@ -6,8 +6,9 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.channel import Channel
-from penstock.core.messages import Definition, Purge
-from penstock.runtime.channel_store import ChannelStore, Meter
+from penstock.core.messages import Definition, Purge, Sweep
+from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.pieces import Meter
 from penstock.runtime.views import channel_info
 from penstock.testing.play import Play, publish, span
 
@@ -25,3 +26,16 @@ def test_the_last_event_id_is_minus_one_before_first_use_and_never_goes_back(sta
         seen.append(channel_info(play.channel.state, store).last_event_id)
 
     assert seen == [-1, start + 1, start + 1, start + 2]
+
+
+@pytest.mark.spec("T1", "T8")
+def test_what_is_about_to_move_to_the_dead_event_store_is_not_available_and_not_lost() -> None:
+    definition = Definition(ttl=1_000, dead_event_store="dead")
+    play = Play(Channel("orders", definition, rules()))
+    play.do(publish(3))
+
+    play.channel.attend(Sweep(), play.now_us + 2_000_000)
+    info = channel_info(play.channel.state, ChannelStore(Meter()))
+
+    assert (info.events, info.overdue, info.counters.gone) == (0, 3, 0)
+    assert info.counters.published == info.events + info.overdue + info.counters.gone

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from penstock.core.ports import Block, DamagedBlock
-from penstock.runtime import state
-from penstock.runtime.work import Group
+from penstock.core.messages import Appended, Removed
+from penstock.core.ports import Block, Buffer, DamagedBlock
+from penstock.runtime import realm, state
+from penstock.runtime.group import Group
+from penstock.runtime.records import Record, TransactionEnded
+from penstock.runtime.shard import Shard
 from penstock.storage.embedded import FileJournal
+from penstock.testing.loop import pass_time
 from tests.sim.world import life_of
 
 SEEDS_MAX = 25
 
 
-def complaint() -> str:
+def complaint(*scenes: str) -> str:
     """What an oracle first complains of; empty when none does."""
     complaints: list[str] = []
     for seed in range(SEEDS_MAX):
         try:
-            life_of(seed)
+            life_of(seed, scenes)
         except* AssertionError as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -29,17 +35,39 @@ def complaint() -> str:
     return complaints[0] if complaints else ""
 
 
+def stored_in_two_blocks(
+    monkeypatch: pytest.MonkeyPatch, is_late: Callable[[Group, Record], bool]
+) -> None:
+    """What ``is_late`` says comes a moment after the rest of its group."""
+    whole = Shard._append
+
+    async def halves(shard: Shard, group: Group) -> None:
+        bodies = iter(group.bodies)
+        parts: list[tuple[list[Record], list[Buffer]]] = [([], []), ([], [])]
+        for record in group.records:
+            records, own = parts[is_late(group, record)]
+            records.append(record)
+            own += [next(bodies) for ref in record.bodies if ref.place is None]
+        for records, own in parts:
+            if records:
+                group.records, group.bodies = records, own
+                await whole(shard, group)
+                await pass_time(0.02)
+
+    monkeypatch.setattr(Shard, "_append", halves)
+
+
 def test_a_realm_that_answers_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never = property(lambda _: False, lambda _, __: None)
     monkeypatch.setattr(Group, "must_sync", never, raising=False)
 
-    assert complaint()
+    assert complaint("durables")
 
 
 def test_a_snapshot_that_forgets_the_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "_kept", lambda *_: None)
 
-    assert complaint()
+    assert complaint("durables")
 
 
 def test_a_recovery_that_drops_the_last_block_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,4 +79,74 @@ def test_a_recovery_that_drops_the_last_block_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(FileJournal, "read", short)
 
-    assert complaint()
+    assert complaint("durables")
+
+
+@pytest.mark.spec("T7")
+def test_dead_events_that_leave_after_they_were_moved_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leaves(_: Group, record: Record) -> bool:
+        return isinstance(record.fact, Removed) and bool(record.fact.dead)
+
+    stored_in_two_blocks(monkeypatch, leaves)
+
+    assert "dead" in complaint("dead")
+
+
+@pytest.mark.spec("X4")
+def test_a_transaction_stored_in_two_blocks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def comes_last(group: Group, record: Record) -> bool:
+        ended = [each.fact for each in group.records if isinstance(each.fact, TransactionEnded)]
+        if not ended:
+            return False
+        later = {number for end in ended for number, _ in end.ended.spans[1:]}
+        return record.channel in later or isinstance(record.fact, TransactionEnded)
+
+    stored_in_two_blocks(monkeypatch, comes_last)
+
+    assert "stored in part" in complaint("transfers")
+
+
+@pytest.mark.spec("X4")
+def test_a_scheduled_event_that_leaves_before_it_is_published_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def arrives(group: Group, record: Record) -> bool:
+        due = any(
+            isinstance(each.fact, Removed)
+            and group.state.channels[each.channel].state.definition.kind == "schedule"
+            for each in group.records
+            if each.channel
+        )
+        return due and isinstance(record.fact, Appended)
+
+    stored_in_two_blocks(monkeypatch, arrives)
+
+    assert "was never published" in complaint("scheduled")
+
+
+@pytest.mark.spec("K1")
+def test_a_restart_that_forgets_the_publish_keys_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(realm, "index_keys", nothing)
+
+    assert "at most" in complaint("keyed")
+
+
+@pytest.mark.spec("L1")
+def test_a_copy_of_a_join_stored_after_its_event_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def is_copy(group: Group, record: Record) -> bool:
+        return isinstance(record.fact, Appended) and bool(
+            group.state.directory.joins.into(record.channel)
+        )
+
+    stored_in_two_blocks(monkeypatch, is_copy)
+
+    assert "has no copy" in complaint("joined")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.world import life_of
+from tests.sim.scenes import SCENES
+from tests.sim.world import World, life_of
 
 SOON = [range(n, n + 10) for n in range(0, 40, 10)]
 LATER = [
     pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
-    for n in range(40, 200, 20)
+    for n in range(40, 400, 20)
 ]
 
 
-@pytest.mark.spec("D4", "E4", "E6", "E9", "S1", "X3")
+@pytest.mark.spec("C1c", "C1d", "C1g", "C7", "D4", "E4", "E6", "E9", "K1", "L1", "L3", "L5")
+@pytest.mark.spec("Q2", "Q3", "S1", "T1", "T3", "T6", "T7", "T8", "T10", "X1", "X2", "X3", "X4")
 @pytest.mark.parametrize("seeds", [*SOON, *LATER], ids=str)
 def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: range) -> None:
     for seed in seeds:
@@ -22,6 +24,12 @@ def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: range) -> None:
         except BaseException as error:
             error.add_note(f"python -m tests.sim {seed}")
             raise
+
+
+def test_the_seeds_that_are_run_soon_play_every_scene() -> None:
+    played = {type(scene) for seeds in SOON for seed in seeds for scene in World(seed).scenes}
+
+    assert played == set(SCENES.values())
 
 
 def test_a_seed_tells_the_whole_story() -> None:

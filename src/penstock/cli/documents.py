@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.cli import given
 from penstock.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.columns.event import Event
 
 _FIELDS: Final = frozenset(
-    ("data", "data_base64", "tag", "ttl", "priority", "persistent", "properties", "headers")
+    (
+        *("data", "data_base64", "tag", "ttl", "priority", "persistent", "deliver_at"),
+        *("properties", "headers"),
+    )
 )
-_GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count"))
+_GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
 
 
 def document_of(event: Event) -> dict[str, Any]:
@@ -33,6 +38,8 @@ def document_of(event: Event) -> dict[str, Any]:
         document["headers"] = event.headers
     if event.redelivery_count:
         document["redelivery_count"] = event.redelivery_count
+    if event.origin is not None:
+        document["origin"] = event.origin
     return document
 
 
@@ -40,7 +47,8 @@ def event_of(line: bytes | str) -> Event:
     """The event in a line of JSON.
 
     With an object ``properties`` it is what :func:`document_of` makes; what the realm gives (id,
-    time) is left out. Without, every field that is not a part of an event is a property.
+    time, origin, a stamp) is left out. Without, every field that is not a part of an event is a
+    property.
     Raises ``InvalidArgument``, ``InvalidEvent``.
     """
     try:
@@ -60,6 +68,7 @@ def event_of(line: bytes | str) -> Event:
                 f"{', '.join(sorted(_FIELDS))}"
             )
         others = fields.pop("properties")
+        others.pop(_stamp(), None)
     return _event(fields, others)
 
 
@@ -67,9 +76,27 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
     from penstock.columns.event import Event
 
     data = _data(fields.pop("data", ""), fields.pop("data_base64", None))
+    if (wait := fields.get("deliver_at")) is not None:
+        fields["deliver_at"] = _time(wait)
     if "properties" in fields:
         raise InvalidArgument("'properties' is no object")
     return Event(data, properties=properties, **fields)
+
+
+def _stamp() -> str:
+    """The property a realm adds where the channel asks for it."""
+    from penstock.columns.layout import DICTIONARY  # brings Arrow
+
+    return DICTIONARY
+
+
+def _time(text: Any) -> datetime:
+    try:
+        return given.time(text)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"'deliver_at' is {str(text)[:40]!r}; it has to be a time such as 2026-05-04T12:00:00"
+        ) from None
 
 
 def _data(text: Any, encoded: Any) -> bytes:

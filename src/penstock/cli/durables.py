@@ -49,6 +49,18 @@ def create(
         bool | None,
         typer.Option("--persistent/--volatile", help="Whether it survives a restart."),
     ] = None,
+    max_deliveries: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Deliveries after which a rolled-back event goes to the channel's dead event "
+            "store; 0 is no limit.",
+            metavar="N",
+        ),
+    ] = 0,
+    cluster_wide: Annotated[
+        bool, typer.Option("--cluster-wide", help="Exists on every node of a cluster.")
+    ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Make a durable.
@@ -56,13 +68,20 @@ def create(
     For it the realm keeps what its clients have not acknowledged.
 
     \b
-    Example:
+    Examples:
       penstock durable create orders billing --selector "price > 5"
+      penstock durable create orders mail --max-deliveries 5
     """
     begin = given.start(start)
     with session(url) as realm:
         made = realm.channels.get(channel).durables.create(
-            name, type=type, start=begin, selector=selector, persistent=persistent
+            name,
+            type=type,
+            start=begin,
+            selector=selector,
+            persistent=persistent,
+            max_deliveries=max_deliveries,
+            cluster_wide=cluster_wide,
         )
         outstanding = made.info().outstanding
     write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
@@ -135,6 +154,8 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("channel", info.channel),
         ("type", f"{info.type}, {lasting}"),
         ("selector", info.selector or "none"),
+        ("deliveries", _deliveries(info)),
+        ("cluster-wide", "yes" if info.cluster_wide else "no"),
         ("position", f"{info.position}; events below it were offered or settled"),
         ("outstanding", f"{count(info.outstanding, 'event')}, {info.pending:,} with clients"),
         ("redelivered", f"{info.redelivered:,} of them"),
@@ -142,6 +163,12 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("last read", _ago(info.last_read_ms)),
         ("clients", ", ".join(info.clients) or "none"),
     ]
+
+
+def _deliveries(info: DurableInfo) -> str:
+    if not info.max_deliveries:
+        return "no limit"
+    return f"{info.max_deliveries:,} at most, then an event is dead"
 
 
 def _age(ms: int | None) -> str:

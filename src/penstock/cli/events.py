@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.columns.batch import EventBatch
-    from penstock.columns.event import Event
+    from penstock.columns.event import Event, Origin
 
 Format = Literal["table", "json", "arrow"]
 
@@ -50,8 +50,11 @@ def printer(style: Format) -> Printer:
     return _Stream()
 
 
-def print_events(batches: Iterable[EventBatch], style: Format, limit: int | None) -> int:
-    """Print what comes, at most ``limit`` events; gives how many."""
+def print_events(batches: Iterable[EventBatch], style: Format, limit: int | None = None) -> int:
+    """Print what comes, at most ``limit`` events; gives how many.
+
+    The next batch is asked for when the one before is out.
+    """
     printed = 0
     with closing(printer(style)) as out:
         for batch in batches:
@@ -71,7 +74,9 @@ class _Rows:
         self._names: tuple[str, ...] = ()
 
     def add(self, batch: EventBatch, taken: int) -> None:
-        events = list(islice(batch, taken))
+        self.write(islice(batch, taken))
+
+    def write(self, events: Iterable[Event]) -> None:
         lines = [_fields(event) for event in events]
         names = tuple(dict.fromkeys(name for fields in lines for name in fields))
         if self._table is None or not set(names) <= set(self._names):
@@ -86,16 +91,27 @@ class _Rows:
         pass
 
 
+def print_rows(events: Iterable[Event]) -> None:
+    """Print a table of events that are here."""
+    _Rows().write(events)
+
+
 def _fields(event: Event) -> dict[str, Any]:
     fields: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
     if event.redelivery_count:
         fields["redelivered"] = event.redelivery_count
     if event.tag is not None:
         fields["tag"] = event.tag
+    if event.origin is not None:
+        fields["came_from"] = _whence(event.origin)
     fields["data"] = event.data
     for name, value in event.properties.items():
         fields[f"properties.{name}" if name in fields else name] = value
     return fields
+
+
+def _whence(origin: Origin) -> str:
+    return f"{origin.store} {origin.event_id}, {origin.cause}"
 
 
 class _Lines:

@@ -22,7 +22,7 @@ PIECE_ROWS: Final = 65_536
 CSV_BLOCK_BYTES: Final = 8 << 20
 """The types of a CSV file's columns are told from this much of it."""
 
-GIVEN_BY_REALM: Final = ("event_id", "published")
+GIVEN_BY_REALM: Final = ("event_id", "published", "$penstock")
 
 
 class Piece(NamedTuple):

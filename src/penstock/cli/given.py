@@ -1,10 +1,10 @@
-"""What people type: properties, durations, where to begin."""
+"""What people type: properties, keys, durations, times, where to begin."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +12,7 @@ import typer
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_SECONDS: Final = re.compile(r"\d+(\.\d+)?")
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
 _UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -43,6 +44,32 @@ def milliseconds(text: str) -> int:
     if found is None:
         raise typer.BadParameter(f"{text!r} is no duration; 500ms, 10s, 5m, 2h, 1d are")
     return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def delivery(text: str) -> datetime:
+    """When to publish: a time, or ``+30``, ``+1.5``, ``+5m`` from now; seconds without a unit."""
+    try:
+        if not text.startswith("+"):
+            return time(text)
+        wait = text[1:]
+        if _SECONDS.fullmatch(wait):
+            return datetime.now(UTC) + timedelta(seconds=float(wait))
+        return datetime.now(UTC) + timedelta(milliseconds=milliseconds(wait))
+    except (ValueError, OverflowError, typer.BadParameter):
+        raise typer.BadParameter(
+            f"{text!r} is neither a time such as 2026-05-04T12:00:00 nor a wait such as +30 "
+            "(seconds) or +5m"
+        ) from None
+
+
+def key(text: str) -> tuple[str, int]:
+    """A publish key with its depth: ``sku=1``."""
+    name, equals, depth = text.rpartition("=")
+    if not equals or not name or not depth.isdecimal():
+        raise typer.BadParameter(
+            f"{text!r} is no publish key; name=depth is, e.g. sku=1 for the newest of each sku"
+        )
+    return name, int(depth)
 
 
 def properties(given: Sequence[str]) -> dict[str, Any]:

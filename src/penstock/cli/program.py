@@ -10,7 +10,22 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli import channels, durables, publishing, reading, reference, server
+from penstock.cli import (
+    administration,
+    channels,
+    durables,
+    joins,
+    publishing,
+    queue_reading,
+    queues,
+    reading,
+    redriving,
+    reference,
+    scheduling,
+    server,
+    store,
+    transfer,
+)
 from penstock.core.errors import PenstockError
 
 REFUSED: Final = 1
@@ -42,8 +57,8 @@ class Program(TyperGroup):
 
 
 _ORDER: Final = (
-    *("serve", "channel", "publish", "subscribe", "browse", "durable"),
-    *("info", "settings", "error", "bench"),
+    *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
+    *("schedule", "redrive", "realm", "store", "info", "settings", "error", "bench"),
 )
 
 
@@ -61,7 +76,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (server, channels, publishing, reading, durables, reference):
+for group in (
+    *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
+    *(scheduling, redriving, administration, store, reference),
+):
     group.register(app)
 
 

@@ -1,26 +1,67 @@
-"""``penstock publish``: one event, or a file of them."""
+"""``penstock publish``: one event, or a file of them; also what ``penstock queue push`` does."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from penstock.cli import given
-from penstock.cli.output import count, write
+from penstock.cli.output import count, moment, write
+from penstock.cli.progress import progress
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.files import Opened, Piece
-    from penstock.client.sync import Channel
+    from penstock.client.sync import Session
+    from penstock.columns.event import Event
+    from penstock.wire.native.messages import Kind
 
 RATED_EVENTS = 1_000
 """Fewer than these say nothing about a rate."""
+
+Data = Annotated[
+    str | None,
+    typer.Argument(help="Data of the event; - reads it from standard input.", metavar="DATA"),
+]
+File = Annotated[
+    str | None,
+    typer.Option(
+        help="Publish the events of a file: .ndjson, .csv, .parquet, .arrow; - is ndjson from "
+        "standard input.",
+        metavar="FILE",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        "-p",
+        help="A property: price=9.5, open=true, zip:string=0815. Types: string, int, float, "
+        "bool, time, json, null.",
+        metavar="K=V",
+    ),
+]
+Tag = Annotated[str | None, typer.Option(help="A word to tell events apart by.")]
+Ttl = Annotated[str | None, typer.Option(help="How long the event stays: 500ms, 10s, 5m, 2h, 1d.")]
+Priority = Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")]
+Persistent = Annotated[
+    bool | None,
+    typer.Option("--persistent/--volatile", help="Where the type is mixed: survive a restart?"),
+]
+DeliverAt = Annotated[
+    str | None,
+    typer.Option(
+        help="Publish it later: at a time (UTC), or after a wait, +30 (seconds), +5m.",
+        metavar="TIME",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,103 +70,135 @@ def register(app: typer.Typer) -> None:
 
 def publish(
     name: Annotated[str, typer.Argument(help="Name of the channel.", metavar="NAME")],
-    data: Annotated[
-        str | None,
-        typer.Argument(help="Data of the event; - reads it from standard input.", metavar="DATA"),
-    ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            help="Publish the events of a file: .ndjson, .csv, .parquet, .arrow; - is ndjson from "
-            "standard input.",
-            metavar="FILE",
-        ),
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            "-p",
-            help="A property: price=9.5, open=true, zip:string=0815. Types: string, int, float, "
-            "bool, time, json, null.",
-            metavar="K=V",
-        ),
-    ] = None,
-    tag: Annotated[str | None, typer.Option(help="A word to tell events apart by.")] = None,
-    ttl: Annotated[
-        str | None, typer.Option(help="How long the event stays: 500ms, 10s, 5m, 2h, 1d.")
-    ] = None,
-    priority: Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")] = None,
-    persistent: Annotated[
+    data: Data = None,
+    file: File = None,
+    properties: Properties = None,
+    tag: Tag = None,
+    ttl: Ttl = None,
+    priority: Priority = None,
+    persistent: Persistent = None,
+    transient: Annotated[
         bool | None,
-        typer.Option("--persistent/--volatile", help="On a mixed channel: survive a restart?"),
+        typer.Option("--transient", help="Only for those who are there; it is not stored."),
     ] = None,
+    deliver_at: DeliverAt = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish; on return the events are safe.
 
     In a file a column, or a field of a JSON object, is a property, except data, tag, ttl,
-    priority and persistent, which mean what they say.
+    priority, persistent and deliver_at, which mean what they say.
 
     \b
     Examples:
       penstock publish orders "hello" --property price=9.5 --tag new
+      penstock publish orders "good morning" --deliver-at 2030-05-04T08:00
       penstock publish orders --file orders.parquet
     """
+    parts = parts_of(properties, tag, ttl, deliver_at, priority=priority, persistent=persistent)
+    if transient:
+        parts["transient"] = True
+    send("channel", name, data, file, parts, url)
+
+
+def parts_of(
+    properties: list[str] | None,
+    tag: str | None,
+    ttl: str | None,
+    deliver_at: str | None,
+    **others: Any,
+) -> dict[str, Any]:
+    """The parts of an event that were given, as the client takes them."""
     parts: dict[str, Any] = {
         "properties": given.properties(properties or []) or None,
         "tag": tag,
         "ttl": None if ttl is None else given.milliseconds(ttl),
-        "priority": priority,
-        "persistent": persistent,
+        "deliver_at": None if deliver_at is None else given.delivery(deliver_at),
+        **others,
     }
-    parts = {part: value for part, value in parts.items() if value is not None}
+    return {part: value for part, value in parts.items() if value is not None}
+
+
+def send(
+    kind: Kind, name: str, data: str | None, file: str | None, parts: dict[str, Any], url: str
+) -> None:
+    """Publish what was given on a channel, or push it to a queue."""
     if file is not None:
         if data is not None or parts:
             raise typer.BadParameter("--file brings whole events; leave out DATA and its options")
-        _publish_file(name, file, url)
+        _publish_file(kind, name, file, url)
         return
     if data is None and not parts:
         raise typer.BadParameter("give DATA, a --property or a --file")
     body = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
     with session(url) as realm:
-        channel = realm.channels.get(name)
-        event_id = channel.publish(body, **parts)
-    write(f"event {event_id} published on {channel.name}")
+        target = _target(realm, kind, name)
+        number = target.one(body, **parts)
+    at: datetime | None = parts.get("deliver_at")
+    if at is None:
+        write(f"event {number} {target.done} {target.name}")
+    else:
+        write(f"event scheduled on {target.name} for {moment(at)} UTC, number {number}")
 
 
-def _publish_file(name: str, file: str, url: str) -> None:
+class Target(NamedTuple):
+    """Where events go."""
+
+    name: str
+    one: Callable[..., int]
+    many: Callable[[Sequence[Event]], range]
+    table: Callable[[Any], range]
+    done: str
+
+
+def _target(realm: Session, kind: Kind, name: str) -> Target:
+    if kind == "queue":
+        queue = realm.queues.get(name)
+        return Target(queue.name, queue.push, queue.push_many, queue.push_table, "pushed to")
+    channel = realm.channels.get(name)
+    return Target(
+        channel.name, channel.publish, channel.publish_many, channel.publish_table, "published on"
+    )
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def _publish_file(kind: Kind, name: str, file: str, url: str) -> None:
     from penstock.cli.files import open_events
 
     with session(url) as realm:
-        channel = realm.channels.get(name)
+        target = _target(realm, kind, name)
         opened = open_events(file)
         begun = perf_counter()
-        first, last, published = _publish_pieces(channel, opened)
+        first, last, published, waits = _publish_pieces(target, opened)
         took_s = perf_counter() - begun
     if not published:
         write(f"no events in {file}")
         return
     rate = f", {published / took_s:,.0f} a second" if published >= RATED_EVENTS else ""
+    done, given_are = ("scheduled on", "numbers") if waits else (target.done, "ids")
     write(
-        f"{count(published, 'event')} published on {channel.name}, ids {first} .. {last}, "
+        f"{count(published, 'event')} {done} {target.name}, {given_are} {first} .. {last}, "
         f"in {took_s:.1f} s{rate}"
     )
 
 
-def _publish_pieces(channel: Channel, opened: Opened) -> tuple[int, int, int]:
-    """Each piece in one step; gives the first and last id, and how many there were."""
+def _publish_pieces(target: Target, opened: Opened) -> tuple[int, int, int, bool]:
+    """Each piece in one step; gives the first and last id, how many there were, and whether
+    they wait for their time."""
     first = last = -1
-    published = 0
-    with closing(opened.pieces), _progress(opened.total) as progress:
+    published, waits = 0, False
+    with closing(opened.pieces), progress("publishing", opened.total) as seen:
         try:
             for piece in opened.pieces:
                 if not len(piece.events):
                     continue
-                ids = _publish_piece(channel, piece)
+                ids = _publish_piece(target, piece)
                 first, last = ids[0] if first < 0 else first, ids[-1]
                 published += len(ids)
-                progress.reached(piece.read)
+                waits = waits or _waits(piece)
+                seen.reached(piece.read)
         except PenstockError as error:
             if not published:
                 raise
@@ -133,38 +206,18 @@ def _publish_pieces(channel: Channel, opened: Opened) -> tuple[int, int, int]:
                 f"{error}; {count(published, 'event')} before it were published, ids "
                 f"{first} .. {last}"
             ) from error
-    return first, last, published
+    return first, last, published, waits
 
 
-def _publish_piece(channel: Channel, piece: Piece) -> range:
+def _publish_piece(target: Target, piece: Piece) -> range:
     if isinstance(piece.events, list):
-        return channel.publish_many(piece.events)
-    return channel.publish_table(piece.events)
+        return target.many(piece.events)
+    return target.table(piece.events)
 
 
-class _Progress(Protocol):
-    def reached(self, read: int) -> None: ...
-
-
-class _NoProgress:
-    def reached(self, read: int) -> None:
-        pass
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[_Progress]:
-    """A bar on standard error, when that is a terminal and the end is known."""
-    if not total or not sys.stderr.isatty():
-        yield _NoProgress()
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("publishing", total=total)
-
-        class Bar:
-            def reached(self, read: int) -> None:
-                bar.update(task, completed=read)
-
-        yield Bar()
+def _waits(piece: Piece) -> bool:
+    """Whether the events of a piece are scheduled; the realm takes all of them so, or none."""
+    if isinstance(piece.events, list):
+        return piece.events[0].deliver_at is not None
+    columns = piece.events.schema.names
+    return "deliver_at" in columns and not piece.events.column("deliver_at").null_count

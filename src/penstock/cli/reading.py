@@ -84,13 +84,14 @@ def subscribe(
             printed = _consume(channel.durables.get(durable), format, limit, timeout)
         else:
             with channel.subscribe(start=begin, selector=selector) as reading:
-                _say_waiting(channel.name, timeout)
+                say_waiting(channel.name, timeout)
                 printed = print_events(_live(reading, timeout), format, limit)
     if not printed and format == "table":
         note("no events came")
 
 
-def _say_waiting(name: str, timeout: float | None) -> None:
+def say_waiting(name: str, timeout: float | None) -> None:
+    """To a person who might wonder."""
     if timeout is None and sys.stderr.isatty():
         note(f"waiting for events on {name}; Ctrl-C ends")
 

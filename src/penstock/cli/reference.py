@@ -1,4 +1,4 @@
-"""Looking things up: the realm, its settings, what an error means, how fast it is."""
+"""Looking things up: the settings of a server, what an error means, how fast it is."""
 
 from __future__ import annotations
 
@@ -12,55 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import (
-    ListFormat,
-    size,
-    write,
-    write_facts,
-    write_json,
-)
-from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.cli.output import ListFormat, write, write_facts, write_json
 from penstock.core.errors import InvalidArgument, PenstockError, error_classes
 
 
 def register(app: typer.Typer) -> None:
-    app.command("info")(info)
     app.command("settings")(settings)
     app.command("error")(error)
     passed_on = {"ignore_unknown_options": True, "help_option_names": []}
     app.command("bench", context_settings={**passed_on, "allow_extra_args": True})(bench)
-
-
-def info(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
-    """Show what the realm says of itself.
-
-    \b
-    Example:
-      penstock info --url penstock://localhost:9000
-    """
-    with session(url) as realm:
-        said = realm.info()
-        identity = realm.realm_id
-    if format == "json":
-        write_json({"url": url, "identity": identity, **_fields(said)})
-        return
-    memory = f"{size(said.memory_bytes)} of {size(said.memory_bytes_max)}"
-    write_facts(
-        [
-            ("realm", said.name),
-            ("identity", identity),
-            ("version", said.version),
-            ("url", url),
-            ("channels", f"{said.channels:,}"),
-            ("connections", f"{said.connections:,}, this one among them"),
-            ("journal", size(said.journal_bytes)),
-            ("memory", f"{memory} for events that live in memory"),
-        ]
-    )
-
-
-def _fields(struct: Any) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def settings(format: ListFormat = "table") -> None:

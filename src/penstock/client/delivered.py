@@ -13,7 +13,7 @@ from penstock.columns.rows import Publishers
 from penstock.core.ids import IdSet
 
 if TYPE_CHECKING:
-    from penstock.client.durables import DurableSubscription
+    from penstock.client.durable_subscription import DurableSubscription
 
 
 class DeliveredEvent(Event):

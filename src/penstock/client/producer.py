@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.client.conversation import Conversation
 from penstock.client.gathering import Gathered, Gathering
 from penstock.client.publishing import Publisher
-from penstock.client.session import Session
 from penstock.core.errors import InvalidEvent, PenstockError, SessionClosed
 
 ProducerErrorListener = Callable[[PenstockError, int], None]
@@ -27,7 +27,7 @@ class Producer:
 
     def __init__(
         self,
-        session: Session,
+        conversation: Conversation,
         publisher: Publisher,
         *,
         batch_events: int = 1_024,
@@ -35,7 +35,7 @@ class Producer:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> None:
-        self._session = session
+        self._conversation = conversation
         self._publisher = publisher
         self._gathering = Gathering(batch_events, batch_bytes)
         self._linger_s = linger_ms / 1_000
@@ -134,7 +134,7 @@ class Producer:
             self._on_error(error, count)
         else:
             error.add_note(f"{count} pipelined events were not published")
-            self._session.report(error)
+            self._conversation.report(error)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is safe or has been reported as refused."""

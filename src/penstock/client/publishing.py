@@ -10,13 +10,17 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.client.session import Session
+from penstock.client.conversation import Conversation
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
 from penstock.columns.ipc import batch_bytes
 from penstock.core.errors import EventTooLarge, NoSuchStage
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Published
 from penstock.wire.native.frames import FRAME_BYTES_MAX
 
+BODY_EVENTS_MAX = 65_536
+"""More events than this become several batches."""
 BODY_BYTES_MAX = 8 << 20
 """A larger batch is cut in halves."""
 FRAME_BODIES_MAX = 32 << 20
@@ -30,8 +34,8 @@ UNANSWERED_MAX = 128
 class Publisher:
     """The producer identity of one channel in one session (SEM X3)."""
 
-    def __init__(self, session: Session, channel: int) -> None:
-        self._session = session
+    def __init__(self, conversation: Conversation, channel: int) -> None:
+        self._conversation = conversation
         self._channel = channel
         self._producer = uuid.uuid4().hex
         self._sequence = 0
@@ -46,7 +50,7 @@ class Publisher:
         parts = [part for body in bodies for part in self._parts(body)]
         await self._unanswered.acquire()
         try:
-            await self._session.drained()
+            await self._conversation.drained()
             self._sequence += 1
             sequence = self._sequence
             buffers = [memoryview(batch_bytes(part)) for part in parts]
@@ -77,20 +81,20 @@ class Publisher:
     def _send(
         self, schema: pa.Schema, buffers: list[memoryview], sequence: int
     ) -> asyncio.Future[Any]:
-        number = self._session.schema_number(schema)
+        number = self._conversation.schema_number(schema)
         message = wire.PublishEvents(
             0, self._channel, self._producer, sequence, number, tuple(map(len, buffers))
         )
-        return self._session.request(message, buffers, schema=number)
+        return self._conversation.request(message, buffers, schemas=(number,))
 
     async def _stage(
         self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int
     ) -> asyncio.Future[Any]:
         attempts = 0
         while True:
-            stages = await stage(self._session, self._channel, parts, buffers)
+            stages = await stage(self._conversation, self._channel, parts, buffers)
             message = wire.CommitStages(0, self._channel, self._producer, sequence, tuple(stages))
-            answer = self._session.request(message)
+            answer = self._conversation.request(message)
             await asyncio.wait([answer])
             attempts += 1
             lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
@@ -98,25 +102,36 @@ class Publisher:
                 return answer  # lost: the realm was restarted in between, and has no parts
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
-        return parts_of(body, self._session.event_bytes_max)
+        return parts_of(body, self._conversation.event_bytes_max)
 
 
 async def stage(
-    session: Session, channel: int, parts: Sequence[pa.RecordBatch], buffers: Sequence[memoryview]
+    conversation: Conversation,
+    channel: int,
+    parts: Sequence[pa.RecordBatch],
+    buffers: Sequence[memoryview],
 ) -> list[str]:
     """Put batches aside on the server; gives the names to commit them by, in order."""
     names, answers = [], []
     for part, buffer in zip(parts, buffers, strict=True):
         names.append(uuid.uuid4().hex)
-        number = session.schema_number(part.schema)
+        number = conversation.schema_number(part.schema)
         message = wire.StageEvents(0, channel, names[-1], number, (len(buffer),))
-        await session.drained()
-        answers.append(session.request(message, [buffer], schema=number))
+        await conversation.drained()
+        answers.append(conversation.request(message, [buffer], schemas=(number,)))
         if len(answers) > 4:
             await answers.pop(0)
     for answer in answers:
         await answer
     return names
+
+
+def bodies_of_events(events: Sequence[Event]) -> list[pa.RecordBatch]:
+    """Events as batches, in their order. Raises ``InvalidEvent``, also when there are none."""
+    return [
+        body_of(events[first : first + BODY_EVENTS_MAX])
+        for first in range(0, max(len(events), 1), BODY_EVENTS_MAX)
+    ]
 
 
 def parts_of(body: pa.RecordBatch, event_bytes_max: int) -> list[pa.RecordBatch]:

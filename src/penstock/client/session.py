@@ -1,81 +1,25 @@
-"""A session with a realm: survives its connections, and retries what is safe to retry."""
+"""A session with a realm: where everything a client does begins."""
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import logging
-import socket
-import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from types import TracebackType
 
-import msgspec
-import pyarrow as pa
-from msgspec import Struct
-
-from penstock.client.link import Link
-from penstock.client.urls import Address, RealmUrl
-from penstock.columns.ipc import schema_bytes
-from penstock.columns.memo import SchemaMemo
-from penstock.core.errors import (
-    CannotConnect,
-    ConnectionLost,
-    InvalidArgument,
-    PenstockError,
-    RemoteProtocolViolation,
-    SessionClosed,
-    error_classes,
+from penstock.client.channels import Channels
+from penstock.client.conversation import (
+    RECONNECT_TIMEOUT_S,
+    Connector,
+    Conversation,
+    ErrorListener,
 )
+from penstock.client.joins import Joins
+from penstock.client.queues import Queues
+from penstock.client.transaction import JointTransaction, describe
+from penstock.client.urls import RealmUrl
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import RealmInfo
-
-T = TypeVar("T")
-
-Body = bytes | bytearray | memoryview
-ErrorListener = Callable[[PenstockError], None]
-Connector = Callable[[Callable[[], Link]], Any]
-
-CONNECT_TIMEOUT_S = 5.0
-RECONNECT_TIMEOUT_S = 60.0
-"""How long a session tries to come back before it gives up, unless told otherwise."""
-CLOSE_TIMEOUT_S = 5.0
-"""How long an orderly end waits until its last bytes have left."""
-PING_AFTER_S = 10.0
-DEAD_AFTER_S = 30.0
-"""A connection on which nothing was heard this long, pings notwithstanding, is given up; so is
-one on which a subscription cannot be opened again for so long."""
-
-_log = logging.getLogger("penstock.client")
-_errors = error_classes()
+from penstock.wire.native.answers import RealmInfo, Redriven
 
 
-class _Pending(Struct):
-    """A request without an answer yet."""
-
-    message: wire.Request
-    bodies: Sequence[Body]
-    schema: int | None
-    answer: asyncio.Future[Any]
-    resend: bool
-    """Whether it may be sent again on a new connection without changing the outcome."""
-
-
-class Incoming(Protocol):
-    """A subscription, as the session sees it."""
-
-    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None: ...
-
-    def finished(self) -> None: ...
-
-    def failed(self, error: PenstockError) -> None: ...
-
-    async def reopen(self) -> None:
-        """The session has a new connection."""
-        ...
-
-
-class Session:
+class Session(Conversation):
     """Opened by :func:`connect`; closed by :meth:`close` or at the end of ``async with``."""
 
     def __init__(
@@ -86,363 +30,66 @@ class Session:
         connector: Connector | None = None,
     ) -> None:
         """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
-        from penstock.client.channels import Channels
-
-        if not reconnect_timeout >= 0:
-            raise InvalidArgument(
-                f"reconnect_timeout is {reconnect_timeout!r}; give seconds, 0 or more"
-            )
-        self.session_id = uuid.uuid4().hex
+        super().__init__(url, reconnect_timeout=reconnect_timeout, connector=connector)
         self.channels = Channels(self)
-        self._url = url
-        self._connector = connector
-        self._reconnect_timeout_s = reconnect_timeout
-        self._link: Link | None = None
-        self._welcome: wire.Welcome | None = None
-        self._next_request = 1
-        self._next_subscription = 1
-        self._pending: dict[int, _Pending] = {}
-        self._incoming: dict[int, Incoming] = {}
-        self._schemas: list[bytes] = []
-        self._schema_numbers = SchemaMemo(self._number_schema)
-        self._greeting: asyncio.Future[wire.Welcome] | None = None
-        self._lost = asyncio.Event()
-        self._online = asyncio.Event()
-        self._root: asyncio.Task[None] | None = None
-        self._closed: PenstockError | None = None
-        self._farewell: PenstockError | None = None
-        """Why the realm ended the connection, when it said so."""
-        self._listeners: list[ErrorListener] = []
-        self.reconnects = 0
-
-    # --- coming and going ----------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Connect. Raises ``CannotConnect`` naming each address and its reason."""
-        await self._connect_once()
-        loop = asyncio.get_running_loop()
-        self._root = loop.create_task(self._stay_connected(), name="penstock-session")
-
-    async def close(self) -> None:
-        """End the session: what was settled is settled, what was not goes back."""
-        if self._closed is None:
-            self._closed = SessionClosed("the session is closed")
-        if self._root is not None:
-            self._root.cancel()
-            await asyncio.wait([self._root])
-            self._root = None
-        link, self._link = self._link, None
-        self._online.clear()
-        self._fail_everything(self._closed)
-        if link is not None and link.is_open:
-            link.send(wire.Bye())
-            link.close()
-            await link.gone(CLOSE_TIMEOUT_S)
+        self.queues = Queues(self)
+        self.joins = Joins(self)
 
     async def __aenter__(self) -> Session:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         await self.close()
-
-    def on_error(self, listener: ErrorListener) -> None:
-        """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
-        self._listeners.append(listener)
-
-    def report(self, error: PenstockError) -> None:
-        for listener in self._listeners:
-            listener(error)
-        if not self._listeners:
-            _log.warning("session.error: %s [%s]", error, error.code)
-
-    @property
-    def event_bytes_max(self) -> int:
-        return self._welcome.event_bytes_max if self._welcome else 20 << 20
-
-    @property
-    def queues(self) -> NoReturn:
-        """Not in this version."""
-        raise InvalidArgument("queues are not in this version; use a channel with a shared durable")
-
-    @property
-    def joins(self) -> NoReturn:
-        """Not in this version."""
-        raise InvalidArgument("joins are not in this version; subscribe and publish instead")
-
-    @property
-    def realm_id(self) -> str:
-        """Identity of the realm; the same over restarts."""
-        return self._welcome.realm if self._welcome else ""
 
     async def info(self) -> RealmInfo:
         """What the realm says of itself."""
         return await self.ask(wire.DescribeRealm(0), RealmInfo)
 
-    async def _connect_once(self) -> None:
-        reasons = []
-        for address in self._url.addresses:
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for may swallow close()
-                    await self._connect_to(address)
-            except (OSError, PenstockError, TimeoutError) as error:
-                reasons.append(f"{address}: {_reason(error)}")
-            else:
-                return
-        raise CannotConnect(
-            f"no realm answered ({'; '.join(reasons)}); is one running? "
-            "start it with: penstock serve --data DIR"
-        )
+    # --- transactions --------------------------------------------------------------------
 
-    async def _connect_to(self, address: Address) -> None:
-        loop = asyncio.get_running_loop()
-        self._greeting = loop.create_future()
-        self._farewell = None
-        self._lost.clear()
-        if self._connector is not None:
-            link: Link = await self._connector(lambda: Link(self))
-        else:
-            _, link = await loop.create_connection(lambda: Link(self), address.host, address.port)
-        self._link = link
-        try:
-            link.send(wire.Hello(_client_name(), self.session_id, self._url.user or _user_name()))
-            welcome = self._recognised(await self._greeting)
-        except BaseException:
-            self._link = None
-            link.abort()
-            raise
-        self._welcome = welcome
-        # Without a pause between the two: nothing newer may overtake what waits for an answer.
-        for pending in self._pending.values():
-            self._send(pending)
-        self._online.set()
+    def transaction(self) -> JointTransaction:
+        """Publish to several channels and queues in one step (SEM X4)::
 
-    def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
-        if self._welcome is not None and self._welcome.realm != welcome.realm:
-            raise CannotConnect("another realm answers at this address now")
-        return welcome
+        async with session.transaction() as tx:
+            await tx.publish(orders, b"...")
+            await tx.publish(work, b"...")
+        """
+        return JointTransaction(self)
 
-    async def _stay_connected(self) -> None:
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(PING_AFTER_S):
-                        await self._lost.wait()
-                except TimeoutError:
-                    self._ping()
-                    continue
-                await self._reconnect()
-        except PenstockError as error:
-            self._closed = error
-            self._fail_everything(error)
-            self.report(error)
+    async def is_committed(self, transaction_id: str) -> bool:
+        """Whether a transaction, of this session or another, was committed (SEM X2).
 
-    def _ping(self) -> None:
-        link = self._link
-        if link is None:
-            return
-        silent_s = asyncio.get_running_loop().time() - link.heard_s
-        if silent_s > DEAD_AFTER_S:
-            link.abort()
-        elif self._online.is_set():
-            link.send(wire.Ping(0))  # also when events flow: the realm wants to hear of us
+        Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
+        """
+        return (await describe(self, transaction_id)).state == "committed"
 
-    async def _reconnect(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._reconnect_timeout_s
-        pause_s = 0.05
-        while True:
-            try:
-                await self._connect_once()
-            except CannotConnect as error:
-                if loop.time() >= deadline:
-                    raise CannotConnect(f"the connection was lost, and {error}") from error
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, 2.0)
-            else:
-                break
-        self.reconnects += 1
-        for number, incoming in list(self._incoming.items()):
-            try:
-                async with asyncio.timeout(DEAD_AFTER_S):
-                    await incoming.reopen()
-            except ConnectionLost:
-                return  # lost again: the next connection reopens everything
-            except TimeoutError:
-                if self._link is not None:
-                    self._link.abort()
-                return
-            except PenstockError as error:
-                self._incoming.pop(number, None)
-                incoming.failed(error)
+    # --- administration ------------------------------------------------------------------
 
-    # --- Receiver ------------------------------------------------------------------------
+    async def redrive(
+        self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
+    ) -> Redriven:
+        """Publish dead events again, each once, and take them out of their store (SEM T10).
 
-    def received(  # noqa: C901, PLR0912  one case a message
-        self, link: Link, message: wire.FromServer, body: memoryview
-    ) -> None:
-        if link is not self._link and not isinstance(message, wire.Welcome):
-            return
-        match message:
-            case wire.Done(request, answer):
-                if pending := self._pending.pop(request, None):
-                    _resolve(pending.answer, answer)
-            case wire.Delivery(number, schema):
-                if incoming := self._incoming.get(number):
-                    incoming.delivered(message, link.schemas[schema], body)
-            case wire.Failed(request, code, text):
-                if pending := self._pending.pop(request, None):
-                    _reject(pending.answer, _error(code, text))
-            case wire.Finished(number):
-                if incoming := self._incoming.get(number):
-                    incoming.finished()
-            case wire.Closed(number, code, text):
-                if incoming := self._incoming.pop(number, None):
-                    incoming.failed(_error(code, text))
-            case wire.Welcome():
-                if self._greeting is not None and not self._greeting.done():
-                    self._greeting.set_result(message)
-            case wire.Goodbye(code, text):
-                self._farewell = _error(code, text)
-                if self._greeting is not None and not self._greeting.done():
-                    self._greeting.set_exception(self._farewell)
-                    self._greeting.exception()  # nobody may be waiting any more
-            case wire.Schema():
-                pass  # the link keeps them
+        Each goes where it came from, or all go ``to`` a channel or queue; those that have no
+        place to go back to stay. A redrive that was interrupted is resumed by the next one.
+        Raises ``NameDoesNotExist``, ``InvalidSelector``.
+        """
+        message = wire.Redrive(0, source, to, selector, dry_run)
+        return await self.ask(message, Redriven, resend=dry_run)
 
-    def lost(self, link: Link, reason: BaseException | None) -> None:
-        if link is not self._link:
-            return
-        self._link = None
-        self._online.clear()
-        why = _reason(reason or self._farewell)
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
-            self._greeting.exception()
-        for request, pending in list(self._pending.items()):
-            if isinstance(self._farewell, RemoteProtocolViolation):
-                # It would end the next connection as well, and the one after.
-                _reject(self._pending.pop(request).answer, self._farewell)
-            elif not pending.resend:
-                what = type(pending.message).__name__
-                _reject(
-                    self._pending.pop(request).answer,
-                    ConnectionLost(
-                        f"the connection was lost ({why}) before {what} was answered; "
-                        "whether it was done is unknown"
-                    ),
-                )
-        self._lost.set()
+    async def pause_publishing(self) -> None:
+        """Refuse publishes and commits of all clients from now on, also after a restart; the
+        realm's own work, reading and administration go on (SEM X5)."""
+        await self.request(wire.PausePublishing(0, True))
 
-    def _fail_everything(self, error: PenstockError) -> None:
-        pendings, self._pending = list(self._pending.values()), {}
-        for pending in pendings:
-            _reject(pending.answer, error)
-        incomings, self._incoming = list(self._incoming.values()), {}
-        for incoming in incomings:
-            incoming.failed(error)
-
-    # --- asking --------------------------------------------------------------------------
-
-    def request(
-        self,
-        message: wire.Request,
-        bodies: Sequence[Body] = (),
-        *,
-        schema: int | None = None,
-        resend: bool = True,
-    ) -> asyncio.Future[Any]:
-        """Send ``message`` (its number is filled in); the future has the answer."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._closed is not None:
-            answer.set_exception(self._closed)
-            return answer
-        number = self._next_request
-        self._next_request += 1
-        message = msgspec.structs.replace(message, request=number)
-        pending = _Pending(message, bodies, schema, answer, resend)
-        self._pending[number] = pending
-        if self._link is not None and self._online.is_set():
-            self._send(pending)
-        elif not resend:
-            del self._pending[number]
-            _reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
-        return answer
-
-    async def ask(self, message: wire.Request, answer: type[T], *, resend: bool = True) -> T:
-        """Send a request and wait for its answer, as a ``T``."""
-        return msgspec.convert(await self.request(message, resend=resend), answer)
-
-    def tell(self, message: wire.Message) -> None:
-        """Send something that has no answer; lost with the connection."""
-        if self._link is not None and self._online.is_set():
-            self._link.send(message)
-
-    def _send(self, pending: _Pending) -> None:
-        link = self._link
-        if link is None:
-            return
-        schema = pending.schema
-        if schema is not None and schema not in link.announced:
-            link.announced.add(schema)
-            link.send(wire.Schema(schema), self._schemas[schema])
-        link.send(pending.message, *pending.bodies)
-
-    async def drained(self) -> None:
-        """Wait until the connection takes more."""
-        link = self._link
-        if link is not None and not link.is_drained:
-            await link.drained()
-
-    # --- schemas and subscriptions -------------------------------------------------------
-
-    def schema_number(self, schema: pa.Schema) -> int:
-        return self._schema_numbers.of(schema)
-
-    def _number_schema(self, schema: pa.Schema) -> int:
-        self._schemas.append(schema_bytes(schema))
-        return len(self._schemas) - 1
-
-    def add(self, incoming: Incoming) -> int:
-        """Register a subscription; gives its number."""
-        number = self._next_subscription
-        self._next_subscription += 1
-        self._incoming[number] = incoming
-        return number
-
-    def remove(self, number: int) -> None:
-        self._incoming.pop(number, None)
+    async def resume_publishing(self) -> None:
+        """Take publishes and commits again (SEM X5)."""
+        await self.request(wire.PausePublishing(0, False))
 
 
-def _client_name() -> str:
-    return f"penstock-python@{socket.gethostname()}"
-
-
-def _user_name() -> str:
-    """Who runs this process; events say so (SEM E3). A claim until the realm authenticates."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return ""
-
-
-def _error(code: str, text: str) -> PenstockError:
-    return _errors.get(code, PenstockError)(text)
-
-
-def _reason(error: BaseException | None) -> str:
-    if error is None:
-        return "it was closed"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__
-
-
-def _resolve(answer: asyncio.Future[Any], result: Any) -> None:
-    if not answer.done():
-        answer.set_result(result)
-
-
-def _reject(answer: asyncio.Future[Any], error: PenstockError) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()  # somebody may have stopped waiting: that is no warning
+__all__ = ["RECONNECT_TIMEOUT_S", "ErrorListener", "Session"]

@@ -1,7 +1,8 @@
-"""Where to begin, as users write it."""
+"""Where to begin and when to publish, as users write it."""
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 from penstock.core.errors import InvalidArgument
@@ -26,3 +27,21 @@ def start_of(given: StartLike) -> AnyStart:
     if given == "latest":
         return FromLatest()
     raise InvalidArgument(f"start is {given!r}; give 'earliest', 'latest', an id or a datetime")
+
+
+Moment = datetime | float
+"""A time: a datetime with a time zone, or seconds since 1970."""
+
+
+def moment_of(given: Moment | None) -> datetime | None:
+    """When to publish; None: now. Raises ``InvalidArgument``."""
+    if given is None or isinstance(given, datetime):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise InvalidArgument(
+            f"deliver_at is {given!r}; give a datetime with a time zone, or seconds since 1970"
+        )
+    try:
+        return datetime.fromtimestamp(given, UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise InvalidArgument(f"deliver_at is {given!r} seconds since 1970: {error}") from error

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
+from penstock.client.conversation import Conversation
 from penstock.client.inbox import Inbox
-from penstock.client.session import Session
 from penstock.columns.batch import EventBatch, stamp
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_from
@@ -33,6 +33,16 @@ def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) 
     return stamp(batch, Span(first, first + message.count), message.at_us)
 
 
+def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
+    """How often events of a delivery were delivered before, by id; those never are not in."""
+    return {
+        event_id: count
+        for count, spans in message.redeliveries
+        for first, end in spans
+        for event_id in range(first, end)
+    }
+
+
 class Subscription:
     """Events of a channel, in id order, each once; goes on after a reconnect where it was.
 
@@ -41,7 +51,7 @@ class Subscription:
 
     def __init__(
         self,
-        session: Session,
+        conversation: Conversation,
         channel: int,
         start: AnyStart,
         *,
@@ -50,7 +60,7 @@ class Subscription:
         browse: bool = False,
         last_id: int | None = None,
     ) -> None:
-        self._session = session
+        self._conversation = conversation
         self._channel = channel
         self._start = start
         self._selector = selector
@@ -66,22 +76,23 @@ class Subscription:
         self._granted = CREDIT_FIRST
         self._credit = CREDIT_FIRST
         """Events the server may still send."""
+        self._renews_credit = True
 
     async def open(self) -> Subscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
         if not self._is_open:
-            self._number = self._session.add(self)
+            self._number = self._conversation.add(self)
             try:
                 await self._ask(self._start)
             except BaseException:
-                self._session.remove(self._number)
+                self._conversation.remove(self._number)
                 raise
             self._is_open = True
         return self
 
     async def _ask(self, start: AnyStart) -> None:
         self._credit = self._granted
-        answer = await self._session.ask(
+        answer = await self._conversation.ask(
             wire.Subscribe(
                 0,
                 self._channel,
@@ -127,11 +138,15 @@ class Subscription:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         await self.open()
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
-        if batch is not None and not len(self._inbox) and self._credit * 2 <= self._granted:
+        if batch is not None and not len(self._inbox) and self._renews_credit:
+            self._renew_credit()
+        return batch
+
+    def _renew_credit(self) -> None:
+        if self._credit * 2 <= self._granted:
             more = self._granted - self._credit
             self._credit += more
-            self._session.tell(wire.Credit(self._number, more))
-        return batch
+            self._conversation.tell(wire.Credit(self._number, more))
 
     async def batches(self) -> AsyncIterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
@@ -161,9 +176,9 @@ class Subscription:
         """Stop reading."""
         if self._is_open:
             self._is_open = False
-            self._session.remove(self._number)
+            self._conversation.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._session.request(wire.Unsubscribe(0, self._number), resend=True)
+            await self._conversation.request(wire.Unsubscribe(0, self._number), resend=True)
 
     async def __aenter__(self) -> Subscription:
         return await self.open()

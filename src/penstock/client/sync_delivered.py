@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.client import delivered
-from penstock.client.durables import DurableSubscription
+from penstock.client.durable_subscription import DurableSubscription
 from penstock.client.threads import LoopThread
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event

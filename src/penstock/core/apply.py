@@ -12,6 +12,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Acked,
     Appended,
+    Buried,
     Cause,
     DurableCreated,
     DurableDeleted,
@@ -23,7 +24,11 @@ from penstock.core.messages import (
     Spans,
     StoredFact,
 )
+from penstock.core.queue import KIND, READERS
 from penstock.core.state import ChannelState
+
+COUNTED_AS = {Cause.UNDELIVERABLE: "dead"}
+"""Counters whose name is not their cause's."""
 
 
 def apply(state: ChannelState, fact: StoredFact) -> None:  # noqa: C901  one case a fact
@@ -34,20 +39,22 @@ def apply(state: ChannelState, fact: StoredFact) -> None:  # noqa: C901  one cas
             _appended(state, fact)
         case Acked(name, spans):
             _acked(state, name, spans)
-        case Removed(spans, cause):
-            _removed(state, spans, cause)
+        case Removed():
+            _removed(state, fact)
+        case Buried(name, spans):
+            _acked(state, name, spans)
         case RolledBack(name, spans):
             durable = state.durables.get(name)
-            for span in spans if durable else ():
-                assert durable is not None, "checked in the line above"
-                durable.reach(span[1], state.stored)
-                durable.roll_back(Span(*span))
-                state.counters.redelivered += span[1] - span[0]
+            if durable is not None and spans:
+                durable.reach(spans[-1][1], state.stored)
+                state.counters.redelivered += durable.roll_back(IdSet(Span(*s) for s in spans))
         case IdsReserved(through):
             state.reserved = through
         case Edited(definition):
             state.definition = definition
             state.fresh = state.acked.copy()
+            if READERS in state.durables:
+                state.durables[READERS].max_deliveries = definition.max_deliveries
         case DurableCreated():
             _created(state, fact)
         case DurableDeleted(name):
@@ -72,52 +79,86 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         state.volatile.add(part)
     for gone in fact.absent:
         state.counters.published -= len(state.stored.remove(Span(*gone)))
+    for passing in fact.relayed:
+        state.relayed.add_all(state.stored.remove(Span(*passing)))
     state.ages.appended(span, fact.at_us, state.definition.ttl)
+    state.ages.forget_below(state.stored.lowest)
     if fact.ttls:
-        state.ages.own_ttl(
-            fact.at_us, tuple((ttl, tuple(Span(*s) for s in parts)) for ttl, parts in fact.ttls)
-        )
+        exact = state.definition.kind == "schedule"  # never before its time (SEM X4)
+        state.ages.own_ttl(fact.at_us, fact.ttls, exact=exact)
     if fact.producer:
         state.producers.stored(fact.producer, fact.sequence, span, fact.at_us)
+    if fact.relayed:
+        _relay(state, fact)
     if fact.matched:
         _offer_matched(state, fact, span)
 
 
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
+    gone = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed))
     for name, matched in fact.matched.items():
         durable = state.durables.get(name)
         if durable is None:
             continue
-        durable.offered(span, tuple(Span(*part) for part in matched))
-        for gone in fact.absent:
-            durable.settle(Span(*gone))
+        lasting = IdSet(Span(*part) for part in matched)
+        lasting.remove_all(gone)
+        durable.offered(span, lasting.spans)
+
+
+def _relay(state: ChannelState, fact: Appended) -> None:
+    """Those who are there get what is never stored (SEM E8, C1e)."""
+    passing = IdSet(Span(*span) for span in fact.relayed)
+    for durable in state.durables.values():
+        if not durable.seats or not (durable.kind.takes_transient or state.type.relays):
+            continue
+        if durable.selector:
+            matched = IdSet(Span(*span) for span in fact.matched.get(durable.name, ()))
+            wanted = passing.overlap(matched)
+        else:
+            wanted = passing
+        wanted = wanted.within(Span(durable.head, 1 << 62))
+        durable.passing(wanted, Span(*fact.span).end, state.stored)
 
 
 def _acked(state: ChannelState, name: str, spans: Spans) -> None:
     durable = state.durables.get(name)
     if durable is None:
         return
-    for first, end in spans:
-        span = Span(first, end)
-        durable.reach(end, state.stored)
-        durable.settle(span)
-        done = state.stored.within(span)
-        state.acked.add_all(done)
-        state.fresh.add_all(done)
+    if not spans:
+        return
+    ids = IdSet(spans)
+    durable.reach(spans[-1][1], state.stored)
+    durable.settle_all(ids)
+    done = state.stored.overlap(ids)
+    state.acked.add_all(done)
+    state.fresh.add_all(done)
 
 
-def _removed(state: ChannelState, spans: Spans, cause: Cause) -> None:
-    gone = 0
-    for first, end in spans:
-        span = Span(first, end)
-        gone += len(state.stored.remove(span))
-        state.volatile.remove(span)
-        state.acked.remove(span)
-        state.fresh.remove(span)
-        for durable in state.durables.values():
-            durable.settle(span)
+def _removed(state: ChannelState, fact: Removed) -> None:
+    ids = IdSet(fact.spans)
+    if fact.cause is Cause.RELAYED:
+        _passed(state, ids)
+        return
+    before = len(state.stored)
+    dead = 0
+    if fact.dead:
+        dead = len(state.stored.overlap(IdSet(fact.dead)))
+    for left_behind in (state.stored, state.volatile, state.acked, state.fresh):
+        left_behind.discard_all(ids)
+    for durable in state.durables.values():
+        durable.settle_all(ids)
     counters = state.counters
-    setattr(counters, cause.value, getattr(counters, cause.value) + gone)
+    counters.dead += dead
+    if left := before - len(state.stored) - dead:
+        counter = COUNTED_AS.get(fact.cause, fact.cause.value)
+        setattr(counters, counter, getattr(counters, counter) + left)
+
+
+def _passed(state: ChannelState, ids: IdSet) -> None:
+    """Who was there has what was relayed."""
+    state.counters.relayed += len(state.relayed.remove_all(ids))
+    for durable in state.durables.values():
+        durable.passed(ids)
 
 
 def _created(state: ChannelState, fact: DurableCreated) -> None:
@@ -128,12 +169,15 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         head,
         selector=fact.selector,
         persistent=fact.persistent,
+        max_deliveries=fact.max_deliveries,
+        cluster_wide=fact.cluster_wide,
     )
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:
             durable.outstanding.add(part)
             durable.pending.add(part)
     state.durables[fact.name] = durable
+    state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
 
 
 def _restored(state: ChannelState, fact: Restored) -> None:
@@ -142,10 +186,12 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.reserved = fact.reserved
     state.stored = IdSet(Span(*span) for span in fact.stored)
     state.ages.restore(fact.ages, fact.own_expiry)
-    state.durables = {
-        kept.name: Durable.restored(kept, state.rules.kinds) for kept in fact.durables
-    }
+    for kept in fact.durables:
+        kind = state.rules.kinds[kept.kind] if kept.name else KIND
+        state.durables[kept.name] = Durable.restored(kept, kind)
     state.producers.restore(fact.producers)
     state.acked = IdSet(Span(*span) for span in fact.consumed)
     state.fresh = state.acked.copy()
     state.counters = replace(fact.counters)
+    if READERS in state.durables:
+        state.durables[READERS].max_deliveries = fact.definition.max_deliveries

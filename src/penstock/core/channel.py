@@ -51,6 +51,10 @@ class Channel:
         """A session's connection is full, or can take more again."""
         offer.stall(self.state, session, stalled=stalled)
 
+    def hold_back(self, now_us: int) -> None:
+        """What has expired cannot leave now; nothing is delivered until it can (SEM T1)."""
+        self.state.overdue = len(self.state.expired(now_us))
+
     @property
     def has_offers(self) -> bool:
         return self.state.dirty

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from penstock.core.messages import Digest, Spans
+
+Home = Literal["journal", "heap", "off_heap", "pages", "nowhere"]
+"""What keeps the events of a channel, and whose limit they count against (SEM C6)."""
 
 
 class ChannelType(Protocol):
@@ -14,13 +17,39 @@ class ChannelType(Protocol):
     def name(self) -> str: ...
 
     @property
+    def home(self) -> Home:
+        """Where events live; of mixed channels: those that are not in memory only."""
+        ...
+
+    @property
     def survives_restart(self) -> bool:
         """Whether events (all, or those flagged persistent) are kept over a restart."""
         ...
 
     @property
+    def ids_survive(self) -> bool:
+        """Whether ids go on after a restart, or start again (SEM E4)."""
+        ...
+
+    @property
     def event_ttl_counts(self) -> bool:
         """Whether an event's own TTL replaces the channel's (SEM T2)."""
+        ...
+
+    @property
+    def relays(self) -> bool:
+        """Whether events only go to those who are there to take them (SEM C1e)."""
+        ...
+
+    @property
+    def clusterable(self) -> bool:
+        """Whether such a channel may be cluster-wide (SEM N5)."""
+        ...
+
+    @property
+    def scheduled_on(self) -> str:
+        """The type of the store where events wait for their time (SEM X4): what is lost in a
+        restart here is lost there."""
         ...
 
     @property

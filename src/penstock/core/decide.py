@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.core.durable import Durable
-from penstock.core.errors import DurableInUse, InvalidArgument, NameAlreadyBound
+from penstock.core.dead import lowest, moved_at_once, unconsumed
+from penstock.core.durable import Durable, Kind
+from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument, NameAlreadyBound
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
     Acked,
     AckPrevious,
     Attach,
+    Buried,
     Cause,
     Command,
     CreateDurable,
@@ -23,29 +25,39 @@ from penstock.core.messages import (
     DurableDeleted,
     Edit,
     Edited,
+    EndRelay,
     Publish,
     Purge,
+    PurgeDurable,
     Quarantine,
+    Redrive,
     Removed,
     RollBack,
     RolledBack,
     Skip,
     Spans,
+    StoredFact,
     Subscribe,
     Sweep,
 )
-from penstock.core.publish import Shelf, decide_publish
-from penstock.core.retention import check_limits, make_room
+from penstock.core.publish import decide_publish
+from penstock.core.retention import REDELIVERIES_MAX, check_limits, make_room
 from penstock.core.state import ChannelState
 
 WINDOW_MAX = 1_000_000
+
+_CAUSES: dict[type[Command], Cause] = {
+    Purge: Cause.PURGED,
+    Redrive: Cause.REDRIVEN,
+    Quarantine: Cause.QUARANTINED,
+}
 
 
 def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
     """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
     match command:
         case Publish():
-            return decide_publish(command, _shelf(state), now_us, state.rules.event_bytes_max)
+            return decide_publish(command, state, now_us)
         case Ack(subscription, spans):
             durable, seat = state.seat(subscription)
             mine = durable.settled_by(seat, spans, state.stored)
@@ -74,19 +86,18 @@ def _rare(state: ChannelState, command: Command) -> Decided:
     match command:
         case Attach():
             _check_attach(state, command)
+        case Subscribe(stop_id=None) if state.definition.kind != "channel":
+            raise IllegalState(
+                f"{state.name} is a {state.definition.kind}: open a reader, or peek; "
+                "only channels have subscribers"
+            )
         case Subscribe(credit=count) | Credit(_, count) | Demand(_, count):
             if count < 0:
                 raise InvalidArgument(f"a credit of {count}: give 0 or more")
-        case CreateDurable():
-            return _create(state, command)
-        case DeleteDurable(name):
-            state.durable(name)
-            return Decided((DurableDeleted(name),))
-        case Purge(spans):
-            gone = state.stored_part(spans)
-            return _removed(gone, Cause.PURGED, answer=len(gone))
-        case Quarantine(spans):
-            return _removed(state.stored_part(spans), Cause.QUARANTINED)
+        case CreateDurable() | DeleteDurable() | PurgeDurable():
+            return _about_durable(state, command)
+        case Purge() | Redrive() | Quarantine() | EndRelay():
+            return _taken_out(state, command)
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
@@ -97,35 +108,66 @@ def _rare(state: ChannelState, command: Command) -> Decided:
     return Decided()
 
 
-def _shelf(state: ChannelState) -> Shelf:
-    selectors = {d.name: d.selector for d in state.durables.values() if d.selector}
-    return Shelf(
-        state.definition,
-        state.type,
-        state.stored,
-        state.next_id,
-        state.reserved,
-        state.producers,
-        selectors,
-    )
-
-
 def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     if not spans or not durable.kind.redelivers_at_once:
         return Decided()
-    return Decided((RolledBack(durable.name, spans),))
+    if not durable.max_deliveries or not state.moves_dead:
+        return Decided((RolledBack(durable.name, spans),))
+    back = IdSet(Span(*span) for span in spans)
+    exhausted = durable.exhausted(back.overlap(state.stored))
+    back.remove_all(exhausted)
+    facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
+    return Decided((*facts, *_buried(state, durable, exhausted)))
+
+
+def _buried(state: ChannelState, durable: Durable, exhausted: IdSet) -> list[StoredFact]:
+    """SEM T10: dead for this durable; it leaves the channel unless another still wants it."""
+    wanted = IdSet()
+    for other in state.durables.values():
+        if other is not durable:
+            wanted.add_all(other.wanting(exhausted))
+    alone = IdSet() if state.definition.retain_consumed else exhausted.copy()
+    alone.remove_all(wanted)
+    shared = exhausted.copy()
+    shared.remove_all(alone)
+    facts: list[StoredFact] = [Buried(durable.name, shared.spans)] if shared else []
+    if alone:
+        facts.append(Removed(alone.spans, Cause.UNDELIVERABLE, alone.spans))
+    return facts
 
 
 def _sweep(state: ChannelState, now_us: int) -> Decided:
-    expired = state.ages.expired(state.definition.ttl, state.next_id, state.stored, now_us)
+    expired = state.expired(now_us)
     consumed = _consumed(state)
     consumed.remove_all(expired)
-    facts = [
-        Removed(gone.spans, cause)
-        for gone, cause in ((expired, Cause.EXPIRED), (consumed, Cause.CONSUMED))
-        if gone
-    ]
+    facts: list[StoredFact] = []
+    if state.moves_dead:
+        facts += _dying(state, expired)
+    elif expired:
+        facts.append(Removed(expired.spans, Cause.EXPIRED))
+    if consumed:
+        facts.append(Removed(consumed.spans, Cause.CONSUMED))
     return Decided(tuple(facts))
+
+
+def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
+    """What is too old or too much leaves for the dead event store. Bytes move: not more of them
+    at once than a group should hold."""
+    room = moved_at_once(state)
+    facts: list[StoredFact] = []
+    if expired:
+        going = lowest(expired, room)
+        room -= len(going)
+        scheduled = state.definition.kind == "schedule"
+        dead = going if scheduled else unconsumed(state, going)
+        facts.append(Removed(going.spans, Cause.EXPIRED, dead.spans))
+    if state.excess > len(expired) and room:
+        left = state.stored.copy()
+        left.remove_all(expired)
+        above = IdSet(make_room(state.definition.capacity, left, IdSet()))
+        going = lowest(above, room)
+        facts.append(Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans))
+    return facts
 
 
 def _consumed(state: ChannelState) -> IdSet:
@@ -152,6 +194,10 @@ def _check_attach(state: ChannelState, command: Attach) -> None:
             )
         if not 1 <= command.window <= WINDOW_MAX:
             raise InvalidArgument(f"window is {command.window}; it may be 1 to {WINDOW_MAX}")
+    if command.selector and state.definition.kind != "queue":
+        raise InvalidArgument(
+            f"durable {durable.name} has no readers of their own selector; only queues do"
+        )
     if not kind.may_attach(durable.seats):
         raise DurableInUse(
             f"durable {durable.name} of {state.name} is {kind.name} and held by session "
@@ -159,8 +205,23 @@ def _check_attach(state: ChannelState, command: Attach) -> None:
         )
 
 
+def _about_durable(
+    state: ChannelState, command: CreateDurable | DeleteDurable | PurgeDurable
+) -> Decided:
+    match command:
+        case CreateDurable():
+            return _create(state, command)
+        case DeleteDurable(name):
+            state.durable(name)
+            return Decided((DurableDeleted(name),))
+        case PurgeDurable():
+            return _purged(state, command)
+
+
 def _create(state: ChannelState, command: CreateDurable) -> Decided:
     name = command.name
+    if state.definition.kind == "queue":
+        raise IllegalState(f"{state.name} is a queue: it has readers, not durables")
     if name in state.durables:
         raise NameAlreadyBound(f"durable {name} exists already on {state.name}")
     kind = state.rules.kinds.get(command.kind)
@@ -172,36 +233,90 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
             f"a durable of type {kind.name} keeps no selector; "
             "give one with each subscription instead"
         )
+    _check_deliveries(state, command.max_deliveries, kind)
+    if command.cluster_wide and not state.definition.cluster_wide:
+        raise InvalidArgument(
+            f"{state.name} is not cluster-wide, so its durables cannot be (SEM N1)"
+        )
     persistent = command.persistent
     if persistent is None:
         persistent = state.type.survives_restart
     return Decided(
         (
             DurableCreated(
-                name, kind.name, command.start_id, command.selector, command.matched, persistent
+                name,
+                kind.name,
+                command.start_id,
+                command.selector,
+                command.matched,
+                persistent,
+                command.max_deliveries,
+                command.cluster_wide,
             ),
         )
     )
 
 
+def _purged(state: ChannelState, command: PurgeDurable) -> Decided:
+    durable = state.durable(command.name)
+    if not durable.kind.purgeable:
+        raise IllegalState(
+            f"durable {durable.name} is {durable.kind.name}: its events cannot be purged for it "
+            "alone; purge the channel"
+        )
+    gone = durable.wanting(state.stored_part(command.spans))
+    return Decided((Acked(durable.name, gone.spans),) if gone else (), len(gone))
+
+
+def _check_deliveries(state: ChannelState, limit: int, kind: Kind) -> None:
+    if not 0 <= limit <= REDELIVERIES_MAX:
+        raise InvalidArgument(f"max_deliveries is {limit}; it may be 0 to {REDELIVERIES_MAX}")
+    if limit and not kind.redelivers_at_once:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} does not count redeliveries: max_deliveries is for "
+            "types that redeliver at once"
+        )
+    if limit and not state.moves_dead:
+        raise InvalidArgument(
+            f"max_deliveries needs a dead event store: {state.name} has none for what is "
+            "rolled back too often"
+        )
+
+
 def _check_edit(state: ChannelState, wanted: Definition) -> None:
     mine = state.definition
-    for fixed in ("type", "engine", "start_event_id"):
+    for fixed in ("kind", "type", "engine", "keys", "start_event_id"):
         if getattr(wanted, fixed) != getattr(mine, fixed):
             raise InvalidArgument(
                 f"{fixed} is fixed at creation ({getattr(mine, fixed)!r}); "
-                "create another channel to change it"
+                f"create another {mine.kind} to change it"
             )
     check_limits(wanted)
+    limited = [d.name for d in state.durables.values() if d.name and d.max_deliveries]
+    if limited and not wanted.dead_event_store:
+        raise InvalidArgument(
+            f"durable {limited[0]} of {state.name} has max_deliveries and needs the dead event "
+            "store; name another one instead of none"
+        )
 
 
 def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
     """SEM C3: a new capacity applies at once. One that is honoured evicts nothing (SEM T4)."""
     if wanted.storage.honour_capacity:
         return ()
-    gone = make_room(wanted.capacity, state.stored, Span(state.next_id, state.next_id))
-    return (Removed(gone, Cause.EVICTED),) if gone else ()
+    gone = make_room(wanted.capacity, state.stored, IdSet())
+    if not gone:
+        return ()
+    if not wanted.dead_event_store:
+        return (Removed(gone, Cause.EVICTED),)
+    going = lowest(IdSet(gone), moved_at_once(state))  # the others follow, step by step
+    return (Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans),)
 
 
-def _removed(gone: IdSet, cause: Cause, answer: int | None = None) -> Decided:
-    return Decided((Removed(gone.spans, cause),) if gone else (), answer)
+def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndRelay) -> Decided:
+    """Events that somebody names leave, whoever wanted them."""
+    if isinstance(command, EndRelay):
+        gone, cause = state.relayed, Cause.RELAYED
+    else:
+        gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
+    return Decided((Removed(gone.spans, cause),) if gone else (), len(gone))

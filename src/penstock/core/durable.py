@@ -20,9 +20,28 @@ from penstock.core.messages import DurableState, Spans
 class Seat:
     """One attached subscription, its window, and what it holds unsettled."""
 
-    __slots__ = ("demand", "in_flight", "reach", "session", "stalled", "subscription", "window")
+    __slots__ = (
+        "demand",
+        "in_flight",
+        "reach",
+        "selector",
+        "session",
+        "stalled",
+        "subscription",
+        "wanted",
+        "window",
+    )
 
-    def __init__(self, subscription: int, session: str, window: int, *, pull: bool) -> None:
+    def __init__(
+        self,
+        subscription: int,
+        session: str,
+        window: int,
+        *,
+        pull: bool,
+        selector: str = "",
+        matched: Spans = (),
+    ) -> None:
         self.subscription = subscription
         self.session = session
         self.window = window
@@ -33,6 +52,10 @@ class Seat:
         """The end of the newest span handed to this seat."""
         self.stalled = False
         """The session's connection cannot take more right now."""
+        self.selector = selector
+        """This reader's own; the durable's is applied before (SEM Q1)."""
+        self.wanted = IdSet(Span(*span) for span in matched) if selector else None
+        """With a selector: the ids it matches, of what is stored."""
 
     @property
     def credit(self) -> int:
@@ -68,6 +91,16 @@ class Kind(Protocol):
     def takes_window(self) -> bool: ...
 
     @property
+    def takes_transient(self) -> bool:
+        """Whether a client of it gets transient events, which nothing keeps (SEM E8)."""
+        ...
+
+    @property
+    def purgeable(self) -> bool:
+        """Whether events can be taken out of this durable alone (SEM D)."""
+        ...
+
+    @property
     def window_default(self) -> int: ...
 
     @property
@@ -88,9 +121,11 @@ class Durable:
     """Outstanding events of one durable, and who holds which."""
 
     __slots__ = (
+        "cluster_wide",
         "head",
         "kind",
         "levels",
+        "max_deliveries",
         "name",
         "outstanding",
         "parked",
@@ -102,12 +137,23 @@ class Durable:
     )
 
     def __init__(
-        self, name: str, kind: Kind, head: int, *, selector: str = "", persistent: bool = True
+        self,
+        name: str,
+        kind: Kind,
+        head: int,
+        *,
+        selector: str = "",
+        persistent: bool = True,
+        max_deliveries: int = 0,
+        cluster_wide: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind
         self.selector = selector
         self.persistent = persistent
+        self.max_deliveries = max_deliveries
+        """Deliveries after which a rolled-back event is dead; 0: no limit (SEM T10)."""
+        self.cluster_wide = cluster_wide
         self.head = head
         """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
         self.outstanding = IdSet()
@@ -134,43 +180,42 @@ class Durable:
             self.pending.add(wanted)
         self.head = max(self.head, span.end)
 
-    def settle(self, span: Span) -> None:
+    def settle_all(self, ids: IdSet) -> None:
         """Acknowledged, or gone from the channel."""
-        if self.outstanding.remove(span):
-            self.pending.remove(span)
-            self.parked.remove(span)
-            for seat in self.seats:
-                if seat.in_flight:
-                    seat.in_flight.remove(span)
-            for level in self.levels:
-                level.remove(span)
+        self._take_back(ids)
+        for ledger in (self.outstanding, self.pending, self.parked, *self.levels):
+            if ledger:
+                ledger.discard_all(ids)
+        for seat in self.seats:
+            if seat.wanted:
+                seat.wanted.discard_all(ids)
 
-    def roll_back(self, span: Span) -> None:
-        """Take ``span`` out of all hands at once, one more redelivery on the count."""
-        back = self.outstanding.within(span)
-        self._take_back(span)
+    def roll_back(self, ids: IdSet) -> int:
+        """Take ``ids`` out of all hands at once, one more redelivery on the count of those that
+        are outstanding; gives how many these are."""
+        back = self.outstanding.overlap(ids)
+        self._take_back(ids)
         self.pending.add_all(back)
         self._count(back)
+        return len(back)
 
-    def park(self, span: Span) -> None:
-        """Take ``span`` out of all hands; it returns, uncounted, with the next attach."""
-        back = self.outstanding.within(span)
-        self._take_back(span)
-        self.parked.add_all(back)
+    def park(self, ids: IdSet) -> None:
+        """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
+        self._take_back(ids)
+        self.parked.add_all(self.outstanding.overlap(ids))
 
-    def unsent(self, span: Span) -> None:
-        """``span`` was granted and never sent: it is as if it had not been granted."""
+    def unsent(self, ids: IdSet) -> None:
+        """``ids`` were granted and never sent: it is as if they had not been granted."""
         if not self.kind.redelivers_at_once:
-            self.park(span)
+            self.park(ids)
             return
-        back = self.outstanding.within(span)
-        self._take_back(span)
-        self.pending.add_all(back)
+        self._take_back(ids)
+        self.pending.add_all(self.outstanding.overlap(ids))
 
-    def _take_back(self, span: Span) -> None:
+    def _take_back(self, ids: IdSet) -> None:
         for seat in self.seats:
             if seat.in_flight:
-                seat.in_flight.remove(span)
+                seat.in_flight.discard_all(ids)
 
     def _count(self, back: IdSet) -> None:
         for n in range(len(self.levels) - 1, -1, -1):
@@ -204,22 +249,44 @@ class Durable:
 
     def attach(self, seat: Seat) -> None:
         assert self.kind.may_attach(self.seats), "decide() has checked"
+        if not self.seats:
+            self._unpark()
         self.seats.append(seat)
+
+    def _unpark(self) -> None:
         self.pending.add_all(self.parked)
         self.parked = IdSet()
+
+    def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
+        """Events that are never stored go by: in this turn they are pending, in their place
+        among the others (SEM E8)."""
+        if not self.selector:
+            self.reach(end, stored)
+        self.pending.add_all(ids)
+
+    def passed(self, ids: IdSet) -> None:
+        """They are gone; whom they have not reached will not see them."""
+        self.pending.remove_all(ids)
+        for seat in self.seats:
+            if seat.wanted is not None:
+                seat.wanted.remove_all(ids)
 
     def detach(self, subscription: int) -> None:
         """The seat is left; what it held is nobody's. Counting was the business of a fact."""
         seat = self.seat_of(subscription)
         if seat is None:
             return
-        self.pending.add_all(seat.in_flight)
+        self.pending.add_all(self.outstanding.overlap(seat.in_flight))
         self.seats.remove(seat)
+        if seat.reach:  # it was served: what it rolled back is for whoever takes over
+            self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
         """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8);
         none at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
+        if any(seat.wanted is not None for seat in self.seats):
+            return self._selective(stored, chunk, below)
         while seats := self.kind.servable(self.seats):
             wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
             self._fill(wanted, stored, below)
@@ -235,11 +302,44 @@ class Durable:
                 granted.append((seat, spans))
         return granted
 
+    def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
+        """The same, where some seats want only part of what there is: what one leaves waits for
+        another."""
+        granted: list[tuple[Seat, Spans]] = []
+        idle = 0
+        self.reach(below, stored)
+        while seats := self.kind.servable(self.seats):
+            seat = seats[0]
+            ready = self.pending.within(Span(0, below))
+            if seat.wanted is not None:
+                ready = ready.overlap(seat.wanted)
+            share = max(1, len(ready) // len(seats))
+            spans = self._lowest(ready, min(seat.credit, share, chunk))
+            if spans:
+                self._hand(seat, spans)
+                granted.append((seat, spans))
+                idle = 0
+                continue
+            idle += 1
+            if idle >= len(seats):
+                break
+            self._hand(seat, ())  # its turn is over
+        return granted
+
+    def _lowest(self, ready: IdSet, limit: int) -> Spans:
+        """Take the lowest ``limit`` of ``ready`` out of what is pending."""
+        taken: list[Span] = []
+        while limit > 0 and (span := ready.take(limit)) is not None:
+            self.pending.remove(span)
+            taken.append(span)
+            limit -= span.size
+        return tuple(taken)
+
     def _ready(self, below: int) -> int:
         highest = self.pending.highest
         if highest is None or highest < below:
             return len(self.pending)
-        return len(self.pending.within(Span(0, below)))
+        return self.pending.count(Span(0, below))
 
     def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
         """Pull from beyond ``head`` until ``wanted`` events are pending."""
@@ -277,17 +377,16 @@ class Durable:
         Ids that are settled or gone already are left out: a second ack has no effect, and an
         event may be purged while it is in a client's hands (SEM T9).
         """
-        mine = IdSet()  # an id named twice is settled once
-        for span in spans:
-            due = self._outstanding_within(span, stored)
-            held = seat.in_flight.within(span)
-            if len(held) != len(due):
-                due.remove_all(held)
+        named = IdSet(Span(*span) for span in spans)  # an id named twice is settled once
+        mine = seat.in_flight.overlap(named)
+        if len(mine) != len(named):
+            due = self.wanting(named.overlap(stored))
+            due.discard_all(mine)
+            if due:
                 raise IllegalState(
                     f"event {due.lowest} of durable {self.name} was not delivered to this "
                     "subscription, or has been given back since; only its receiver may settle it"
                 )
-            mine.add_all(held)
         return mine.spans
 
     def below(self, seat: Seat, event_id: int) -> Spans:
@@ -295,12 +394,27 @@ class Durable:
         for a cumulative kind everything outstanding up to the newest event the seat has got."""
         if not self.kind.cumulative:
             return seat.in_flight.within(Span(0, event_id + 1)).spans
-        return self.outstanding.within(Span(0, min(event_id + 1, seat.reach))).spans
+        covered = Span(0, min(event_id + 1, seat.reach))
+        settled = self.outstanding.within(covered)
+        settled.add_all(seat.in_flight.within(covered))  # what is never stored is only there
+        return settled.spans
 
-    def _outstanding_within(self, span: Span, stored: IdSet) -> IdSet:
-        found = self.outstanding.within(span)
-        if not self.selector and span.end > self.head:
-            found.add_all(stored.within(Span(max(span.first, self.head), span.end)))
+    def wanting(self, ids: IdSet) -> IdSet:
+        """The part of ``ids``, all of them stored, that is outstanding here."""
+        found = self.outstanding.overlap(ids)
+        if not self.selector:
+            found.add_all(ids.within(Span(self.head, 1 << 62)))
+        return found
+
+    def exhausted(self, ids: IdSet) -> IdSet:
+        """The part of ``ids`` that may not be rolled back once more (SEM T10)."""
+        if not self.max_deliveries:
+            return IdSet()
+        if self.max_deliveries == 1:
+            return ids.copy()
+        found = IdSet()
+        for level in self.levels[self.max_deliveries - 2 :]:
+            found.add_all(level.overlap(ids))
         return found
 
     def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
@@ -315,7 +429,7 @@ class Durable:
         return tuple(found)
 
     def outstanding_count(self, stored: IdSet) -> int:
-        beyond = 0 if self.selector else len(stored.within(Span(self.head, 1 << 62)))
+        beyond = 0 if self.selector else stored.count(Span(self.head, 1 << 62))
         return len(self.outstanding) + beyond
 
     def outstanding_spans(self, stored: IdSet) -> Spans:
@@ -339,16 +453,20 @@ class Durable:
             self.head,
             self.outstanding.spans,
             tuple((n, level.spans) for n, level in enumerate(self.levels, start=1) if level),
+            self.max_deliveries,
+            self.cluster_wide,
         )
 
     @classmethod
-    def restored(cls, state: DurableState, kinds: Kinds) -> Durable:
+    def restored(cls, state: DurableState, kind: Kind) -> Durable:
         durable = cls(
             state.name,
-            kinds[state.kind],
+            kind,
             state.head,
             selector=state.selector,
             persistent=state.persistent,
+            max_deliveries=state.max_deliveries,
+            cluster_wide=state.cluster_wide,
         )
         durable.outstanding = IdSet(Span(*span) for span in state.outstanding)
         durable.pending = durable.outstanding.copy()

@@ -111,6 +111,37 @@ class NoSuchStage(Refused):
     retryable = True
 
 
+class NoSuchTransaction(Refused):
+    """Never begun here, or ended more than a day ago (SEM X2)."""
+
+    code = "no-such-transaction"
+
+
+class AlreadyCommitted(Refused):
+    """The transaction was committed before; its events are stored once (SEM X2)."""
+
+    code = "already-committed"
+
+
+class AlreadyAborted(Refused):
+    """The transaction was aborted before; none of its events is stored (SEM X2)."""
+
+    code = "already-aborted"
+
+
+class PublishingPaused(Refused):
+    """An administrator has paused publishing; consumers and administration go on (SEM X5)."""
+
+    code = "publishing-paused"
+    retryable = True
+
+
+class DamagedExport(Refused):
+    """An export is incomplete, was altered or contradicts itself; nothing of it was imported."""
+
+    code = "damaged-export"
+
+
 class Unavailable(PenstockError):
     """The realm cannot do this now. Trying again later may succeed."""
 

@@ -37,6 +37,9 @@ class Digest(Struct, frozen=True):
     """Events with a TTL of their own, by TTL in ms (SEM T2)."""
     matched: dict[str, Spans] = field(default_factory=dict)
     """Per selector text in use on the channel: the events it matches."""
+    superseded: Spans = ()
+    """Ids, of stored events and of this batch, that newer values of a publish key replace
+    (SEM K1). Ids, not offsets: the shell knows where the batch begins."""
 
 
 class Cause(StrEnum):
@@ -46,6 +49,16 @@ class Cause(StrEnum):
     EXPIRED = "expired"
     EVICTED = "evicted"
     PURGED = "purged"
+    REPLACED = "replaced"
+    """A newer event of the same publish key has come (SEM K1)."""
+    RELAYED = "relayed"
+    """Never stored: it went to those who were there (SEM E8, C1e)."""
+    REDRIVEN = "redriven"
+    """Moved from a dead event store to where it is wanted again (SEM T10)."""
+    DROPPED = "dropped"
+    """Nobody has interest in it any more (SEM J2)."""
+    UNDELIVERABLE = "redelivery_limit"
+    """Rolled back too often (SEM T10); counted as dead."""
     QUARANTINED = "quarantined"
 
 
@@ -53,30 +66,60 @@ class Cause(StrEnum):
 
 
 class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Storage properties of a channel (SEM S)."""
+    """Storage properties of a channel or queue (SEM S)."""
 
     honour_capacity: bool = False
     """Refuse a publish to a full channel instead of evicting the oldest event (SEM T4)."""
-    sync: Literal["group", "each", "none"] = "group"
-    """When an acknowledged event is on disk: one sync a group, one a publish, or left to the
-    operating system (``none``: survives a crash of the process, not of the machine)."""
+    sync: Literal["group", "none"] = "group"
+    """When an acknowledged event is on disk: with its group, or when the operating system likes
+    (``none``: survives a crash of the process, not of the machine)."""
+    sync_each_write: bool = False
+    """One sync a publish instead of one a group."""
+    sync_max_batch_size: int = 1 << 20
+    """Bytes at which a group closes: what waits longer goes into the next."""
+    sync_batch_time: int = 2
+    """Milliseconds after which a group closes, however much waits still."""
     events_per_spindle: int = 50_000
-    """Events in a sealed segment file."""
+    """Events in a sealed segment file; 0: a single file, rewritten by maintenance."""
+    auto_maintenance: bool = True
+    """Rewrite a single file once much of it is dead."""
+    enable_caching: bool = True
+    """Keep files open and what was read from them in memory."""
+    cache_on_reload: bool = False
+    """Read everything once at start-up."""
+    read_buffer_size: int = 1 << 20
+    """Bytes read for one delivery, at most, where files are not kept open. Files that are
+    (``enable_caching``) are mapped, and deliveries of them larger."""
+    priority: int = 4
+    """Priority of events published without one."""
+    stamp_dictionary: bool = False
+    """Add publisher, host, time and id as read-only properties under ``$penstock``."""
 
 
 class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Attributes of a channel (SEM C3)."""
+    """Attributes of a channel or queue (SEM C3)."""
 
     type: str = "mixed"
     engine: str = "default"
+    kind: Literal["channel", "queue", "schedule"] = "channel"
+    """A queue gives each event to one reader (SEM Q); a schedule is the realm's own: events
+    that wait for their time (SEM X4)."""
     ttl: int = 0
     """Milliseconds an event stays, from its publish; 0 = for ever (SEM T1)."""
     capacity: int = 0
     """Most events on the channel; 0 = no limit (SEM T3)."""
+    dead_event_store: str = ""
+    """Channel or queue for events that leave unconsumed by age or capacity (SEM T5)."""
+    keys: dict[str, int] = {}
+    """Publish keys: of each value of the property only so many of the newest stay (SEM K1)."""
+    max_deliveries: int = 0
+    """Queues: deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     retain_consumed: bool = False
     """Keep events that all durables have acknowledged (SEM D6)."""
     event_ttl: bool = False
     """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
+    cluster_wide: bool = False
+    """Exists on every node of a cluster (SEM C5, N1)."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
     storage: Storage = Storage()
@@ -120,7 +163,10 @@ class Publish(Command, frozen=True):
     overshoot: bool = False
     """A transaction begun below capacity may overshoot it as a whole (SEM T4)."""
     memory_left: int = 1 << 62
-    """Bytes the realm still grants to memory-backed events (SEM C6)."""
+    """Bytes the realm still grants to events kept the way this channel keeps them (SEM C6)."""
+    forced: bool = False
+    """The realm's own publish (a dead event, a join's copy, a scheduled one): what was accepted
+    once is not refused for want of room."""
 
 
 class CreateDurable(Command, frozen=True):
@@ -133,10 +179,20 @@ class CreateDurable(Command, frozen=True):
     """With a selector: the stored events at or after ``start_id`` it matches."""
     persistent: bool | None = None
     """None: true where the channel's events survive a restart (SEM D3)."""
+    max_deliveries: int = 0
+    """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    cluster_wide: bool = False
 
 
 class DeleteDurable(Command, frozen=True):
     name: str
+
+
+class PurgeDurable(Command, frozen=True):
+    """Take ``spans`` off what is outstanding at a durable; the others keep them."""
+
+    name: str
+    spans: Spans
 
 
 class Attach(Command, frozen=True):
@@ -149,6 +205,10 @@ class Attach(Command, frozen=True):
     """Most events sent and not settled; None: the type's default (SEM D9)."""
     pull: bool = False
     """Synchronous consumption: events go out on :class:`Demand` only (SEM D5)."""
+    selector: str = ""
+    """A queue reader's own: it gets only what this matches (SEM Q1)."""
+    matched: Spans = ()
+    """With a selector: the outstanding events it matches."""
 
 
 class Demand(Command, frozen=True):
@@ -229,6 +289,16 @@ class Quarantine(Command, frozen=True):
     spans: Spans
 
 
+class Redrive(Command, frozen=True):
+    """These were published where they are wanted again; they leave here (SEM T10)."""
+
+    spans: Spans
+
+
+class EndRelay(Command, frozen=True):
+    """What is relayed has been offered to all who are there (SEM E8)."""
+
+
 # --- facts --------------------------------------------------------------------------------
 
 
@@ -250,6 +320,8 @@ class Appended(Fact, frozen=True):
     ttls: tuple[tuple[int, Spans], ...] = ()
     matched: dict[str, Spans] = {}
     """By durable name: the ids its selector wants. Unnamed durables want all."""
+    relayed: Spans = ()
+    """Ids of events that are never stored (SEM E8)."""
 
 
 class IdsReserved(Fact, frozen=True):
@@ -261,6 +333,8 @@ class IdsReserved(Fact, frozen=True):
 class Removed(Fact, frozen=True):
     spans: Spans
     cause: Cause
+    dead: Spans = ()
+    """Of ``spans``: what moves to the dead event store in the same step (SEM T7)."""
 
 
 class DurableCreated(Fact, frozen=True):
@@ -270,6 +344,8 @@ class DurableCreated(Fact, frozen=True):
     selector: str = ""
     matched: Spans = ()
     persistent: bool = True
+    max_deliveries: int = 0
+    cluster_wide: bool = False
 
 
 class DurableDeleted(Fact, frozen=True):
@@ -283,6 +359,13 @@ class Acked(Fact, frozen=True):
 
 class RolledBack(Fact, frozen=True):
     """Back among the undelivered, one more redelivery on the count."""
+
+    durable: str
+    spans: Spans
+
+
+class Buried(Fact, frozen=True):
+    """Rolled back too often: dead for this durable (SEM T10), of no concern to the others."""
 
     durable: str
     spans: Spans
@@ -302,6 +385,8 @@ class DurableState(Struct, frozen=True, array_like=True):
     head: int
     outstanding: Spans
     redelivered: tuple[tuple[int, Spans], ...]
+    max_deliveries: int = 0
+    cluster_wide: bool = False
 
 
 class ProducerState(Struct, frozen=True, array_like=True):
@@ -312,21 +397,33 @@ class ProducerState(Struct, frozen=True, array_like=True):
 
 
 class Counters(Struct, array_like=True):
-    """Conservation (SEM T8): published = live + consumed + expired + evicted + purged
-    + quarantined."""
+    """Conservation (SEM T8): published = live + all of the others but the redelivered."""
 
     published: int = 0
     consumed: int = 0
     expired: int = 0
+    """Without a dead event store, or consumed by all who wanted them; so for ``evicted``."""
     evicted: int = 0
     purged: int = 0
     quarantined: int = 0
     redelivered: int = 0
     """Deliveries after the first; not part of the sum."""
+    dead: int = 0
+    """Moved to the dead event store."""
+    replaced: int = 0
+    """By a newer event of the same publish key."""
+    relayed: int = 0
+    """Transient: given to those who were there, never stored."""
+    redriven: int = 0
+    """Moved on to where they are wanted again."""
+    dropped: int = 0
+    """By the JMS engine: of interest to nobody."""
 
     @property
     def gone(self) -> int:
-        return self.consumed + self.expired + self.evicted + self.purged + self.quarantined
+        """All that have left."""
+        counted: int = sum(getattr(self, name) for name in self.__struct_fields__)
+        return counted - self.published - self.redelivered
 
 
 class Restored(Fact, frozen=True):
@@ -352,6 +449,7 @@ StoredFact = (
     | DurableDeleted
     | Acked
     | RolledBack
+    | Buried
     | Edited
     | Restored
 )
@@ -362,6 +460,8 @@ class Decided(Struct, frozen=True):
 
     facts: tuple[StoredFact, ...] = ()
     answer: Span | int | None = None
+    is_retry: bool = False
+    """The publish was stored before; the answer is what it got then (SEM X3)."""
 
 
 # --- effects ------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from penstock.core.messages import (
     Deliver,
     Demand,
     Detach,
+    Digest,
     Effect,
     Finished,
+    Publish,
     RollBack,
     Skip,
     Spans,
@@ -27,7 +29,7 @@ from penstock.core.state import ChannelState
 from penstock.core.subscriber import Subscriber
 
 
-def attend(  # noqa: C901  one case a command
+def attend(  # noqa: C901, PLR0912  one case a command
     state: ChannelState, command: Command, now_us: int
 ) -> None:
     """Follow sessions coming and going: soft state, forgotten on restart."""
@@ -56,13 +58,30 @@ def attend(  # noqa: C901  one case a command
             _attach(state, command, now_us)
         case Detach(subscription):
             _detach(state, subscription)
+        case Publish(digest):
+            _match_readers(state, digest)
         case Sweep():
-            state.ages.forget(
-                state.next_id if state.stored.lowest is None else state.stored.lowest, now_us
-            )
-            state.fresh = IdSet()
+            _swept(state, now_us)
         case _:
             pass
+
+
+def _match_readers(state: ChannelState, digest: Digest) -> None:
+    """Readers with a selector of their own: which of the events just published they want."""
+    first = state.next_id - digest.count
+    for _, seat in state.seats.values():
+        if seat.wanted is not None:
+            for offsets in digest.matched.get(seat.selector, ()):
+                seat.wanted.add(Span(*offsets).shifted(first))
+
+
+def _swept(state: ChannelState, now_us: int) -> None:
+    state.fresh = IdSet()
+    state.overdue = 0
+    if state.moves_dead:
+        state.overdue = max(len(state.expired(now_us)), state.excess)
+    if not state.overdue:
+        state.ages.forget(state.stored.lowest, now_us)
 
 
 def _demand(state: ChannelState, seat: Seat, count: int) -> None:
@@ -78,7 +97,14 @@ def _demand(state: ChannelState, seat: Seat, count: int) -> None:
 def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
     durable = state.durables[command.durable]
     window = durable.kind.window_default if command.window is None else command.window
-    seat = Seat(command.subscription, command.session, window, pull=command.pull)
+    seat = Seat(
+        command.subscription,
+        command.session,
+        window,
+        pull=command.pull,
+        selector=command.selector,
+        matched=command.matched,
+    )
     durable.attach(seat)
     durable.read_us = now_us
     state.seats[command.subscription] = (durable, seat)
@@ -96,8 +122,8 @@ def _detach(state: ChannelState, subscription: int) -> None:
 
 def _park(state: ChannelState, subscription: int, spans: Spans) -> None:
     durable, _ = state.seats[subscription]
-    for span in () if durable.kind.redelivers_at_once else spans:
-        durable.park(span)
+    if not durable.kind.redelivers_at_once:
+        durable.park(IdSet(Span(*span) for span in spans))
 
 
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
@@ -105,8 +131,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
     if subscriber := state.subscribers.get(subscription):
         subscriber.credit += size
     elif held := state.seats.get(subscription):
-        for span in spans:
-            held[0].unsent(span)
+        held[0].unsent(IdSet(Span(*span) for span in spans))
         if held[1].demand is not None:
             held[1].demand += size
     state.dirty = True
@@ -138,15 +163,19 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     Ask again while :attr:`has_offers`: between two rounds the shell may mark sessions
     that cannot take more (:meth:`stall`).
     """
-    if not state.dirty:
+    if not state.dirty or state.overdue:
         return
     state.dirty = below is not None
     end = state.next_id if below is None else below
+    there = state.stored
+    if state.relayed and below is None:
+        there = state.stored.copy()
+        there.add_all(state.relayed)
     for subscriber in list(state.subscribers.values()):
         if not subscriber.hungry and not subscriber.is_finished:
             continue
         before = subscriber.cursor
-        spans = subscriber.advance(state.stored, end, state.chunk)
+        spans = subscriber.advance(there, end, state.chunk)
         if state.acked and subscriber.cursor > before:
             state.fresh.add_all(state.acked.within(Span(before, subscriber.cursor)))  # SEM D6
         if spans:

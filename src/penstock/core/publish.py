@@ -6,105 +6,168 @@
 4. Refuse, when an event is too large, when memory is short, or when the channel is full and
    honours its capacity (``core.retention.refuse_when_full``).
 5. Number. The batch gets the next dense ids; an id is never given twice.
-6. Make room. Over capacity the oldest events are evicted (``core.retention.make_room``).
-7. Apply. The ids join the channel and the ledger of every durable
+6. Replace. Of each publish key only so many of the newest events stay
+   (``columns.keys.KeyIndex``).
+7. Make room. Over capacity the oldest events are evicted (``core.retention.make_room``); what
+   was not consumed goes to the dead event store (``core.dead.unconsumed``).
+8. Apply. The ids join the channel and the ledger of every durable
    (``core.channel.Channel.apply``).
-8. Store. The shell writes the facts and the columns of everything that waited in one block;
-   only then does the publisher hear of it (``runtime.shard.Shard``).
-9. Offer. Durables grant events to seats with credit, subscribers follow
-   (``core.channel.Channel.offer``).
-10. Send. The columns travel as they came, with their ids (``runtime.delivery``).
+9. Copy. Joins publish what their selectors match on other channels
+   (``runtime.joining.copy``).
+10. Store. The shell writes the facts and the columns of everything that waited in one block;
+    only then does the publisher hear of it (``runtime.shard.Shard``).
+11. Offer. Durables grant events to seats with credit, subscribers follow
+    (``core.channel.Channel.offer``). A transient event is offered, and gone.
+12. Send. The columns travel as they came, with their ids (``runtime.delivery``).
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from penstock.core.channel_type import ChannelType
-from penstock.core.errors import EventTooLarge, InvalidEvent, MemoryLimit
+from penstock.core.dead import lowest, moved_at_once, unconsumed
+from penstock.core.errors import EventTooLarge, MemoryLimit
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Appended,
     Cause,
     Decided,
-    Definition,
+    Digest,
     IdsReserved,
     Publish,
     Removed,
     Spans,
     StoredFact,
 )
-from penstock.core.producers import Producers
 from penstock.core.retention import make_room, refuse_when_full
+from penstock.core.state import ChannelState
 
 RESERVE = 100_000
 """Ids reserved at once for events kept in memory: one stored fact instead of one a publish."""
 
-
-class Shelf(Struct):
-    """The part of a channel that publishing looks at."""
-
-    definition: Definition
-    type: ChannelType
-    stored: IdSet
-    next_id: int
-    reserved: int
-    producers: Producers
-    selectors: dict[str, str]
-    """Durable name to selector text, for durables that have one."""
+ALL = 1 << 62
 
 
-def decide_publish(command: Publish, shelf: Shelf, now_us: int, event_bytes_max: int) -> Decided:
+def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decided:
     """Facts of a publish, answered with its span. Raises ``Refused``."""
     if command.producer:
-        known = shelf.producers.stored_as(command.producer, command.sequence)
+        known = state.producers.stored_as(command.producer, command.sequence)
         if known is not None:
-            return Decided(answer=known)
+            return Decided(answer=known, is_retry=True)
     digest = command.digest
-    volatile = shelf.type.volatile(digest)
-    if digest.transient:
-        raise InvalidEvent(
-            f"event {digest.transient[0].first} of the publish is flagged transient, which this "
-            "version does not deliver; publish it without the flag"
-        )
-    _refuse_oversize(digest.largest, event_bytes_max)
-    if volatile and digest.size > command.memory_left:
-        raise MemoryLimit(
-            f"{digest.size} bytes offered, {max(command.memory_left, 0)} bytes of the realm's "
-            "memory for such channels are free; consume, purge or raise the limit"
-        )
-    stored = len(shelf.stored)
-    refuse_when_full(shelf.definition, stored, digest.count, overshoot=command.overshoot)
-
-    span = Span(shelf.next_id, shelf.next_id + digest.count)
-    by_event = shelf.type.event_ttl_counts or shelf.definition.event_ttl
+    if not command.forced:
+        _refuse(command, state)
+    span = Span(state.next_id, state.next_id + digest.count)
+    appended = _appended(command, state, span, now_us)
     facts: list[StoredFact] = []
-    if volatile and span.end > shelf.reserved:
+    lost = appended.volatile or appended.relayed  # a restart would not know of these ids
+    if lost and state.type.ids_survive and span.end > state.reserved:
         facts.append(IdsReserved(span.end + RESERVE))
-    facts.append(
-        Appended(
-            span,
-            now_us,
-            digest.size,
-            command.producer,
-            command.sequence,
-            volatile=_placed(volatile, span.first),
-            ttls=_placed_ttls(digest.ttls, span.first) if by_event else (),
-            matched={
-                name: _placed(digest.matched.get(text, ()), span.first)
-                for name, text in shelf.selectors.items()
-            },
-        )
-    )
-    if not shelf.definition.storage.honour_capacity:
-        evicted = make_room(shelf.definition.capacity, shelf.stored, span)
-        if evicted:
-            facts.append(Removed(evicted, Cause.EVICTED))
+    facts.append(appended)
+    if digest.superseded:
+        facts.append(Removed(digest.superseded, Cause.REPLACED))
+    if not state.definition.storage.honour_capacity:
+        evicted = _evicted(state, appended, digest.superseded)
+        if evicted is not None:
+            facts.append(evicted)
     return Decided(tuple(facts), span)
 
 
+def _refuse(command: Publish, state: ChannelState) -> None:
+    digest = command.digest
+    _refuse_oversize(digest.largest, state.rules.event_bytes_max)
+    kept = state.type.home in ("off_heap", "pages") or state.type.volatile(digest)
+    if kept and digest.size > command.memory_left:
+        raise MemoryLimit(
+            f"{digest.size} bytes offered, {max(command.memory_left, 0)} bytes of the realm's "
+            f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
+        )
+    stays = digest.count - sum(span.size for span in _relayed(digest, state))
+    replaced = sum([end - first for first, end in digest.superseded])
+    stored = len(state.stored) - state.overdue
+    refuse_when_full(state.definition, stored, stays - replaced, overshoot=command.overshoot)
+
+
+def _relayed(digest: Digest, state: ChannelState) -> Spans:
+    """Offsets of the events that are never stored (SEM C1e, E8)."""
+    if state.type.relays:
+        return (Span(0, digest.count),)
+    return digest.transient if state.definition.kind == "channel" else ()
+
+
+def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) -> Appended:
+    digest = command.digest
+    first = span.first
+    relayed = _relayed(digest, state)
+    volatile = state.type.volatile(digest)
+    if relayed and volatile:
+        rest = IdSet(volatile)
+        rest.remove_all(IdSet(relayed))
+        volatile = rest.spans
+    by_event = state.type.event_ttl_counts or state.definition.event_ttl
+    return Appended(
+        span,
+        now_us,
+        digest.size,
+        command.producer,
+        command.sequence,
+        volatile=_placed(volatile, first),
+        ttls=_placed_ttls(digest.ttls, first) if by_event else (),
+        matched={
+            durable.name: _placed(digest.matched.get(durable.selector, ()), first)
+            for durable in state.durables.values()
+            if durable.selector
+        },
+        relayed=_placed(relayed, first),
+    )
+
+
+def _evicted(state: ChannelState, appended: Appended, superseded: Spans) -> Removed | None:
+    """What has to go for the new events (SEM T3); of a batch larger than the capacity also the
+    first of itself."""
+    capacity = state.definition.capacity
+    if not capacity:
+        return None
+    fresh = IdSet((appended.span,))
+    for span in (*appended.relayed, *superseded):
+        fresh.remove(span)
+    stored = state.stored
+    if superseded:
+        stored = stored.copy()
+        stored.remove_all(IdSet(superseded))
+    evicted = make_room(capacity, stored, fresh)
+    if not evicted:
+        return None
+    if not state.moves_dead:
+        return Removed(evicted, Cause.EVICTED)
+    going = lowest(IdSet(evicted), max(moved_at_once(state), len(fresh)))
+    return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended))
+
+
+def _dead(state: ChannelState, evicted: IdSet, appended: Appended) -> Spans:
+    before = evicted.within(Span(0, appended.span.first))
+    dead = unconsumed(state, before)
+    own = evicted.within(appended.span)
+    if own:
+        dead.add_all(_wanted(state, own, appended))
+    return dead.spans
+
+
+def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
+    """The part of the events being published that somebody will want."""
+    if not state.durables:
+        return own
+    wanted = IdSet()
+    for durable in state.durables.values():
+        begins = Span(durable.head, ALL)
+        if durable.selector:
+            matched = IdSet(span.clipped(begins) for span in appended.matched[durable.name])
+            wanted.add_all(own.overlap(matched))
+        else:
+            wanted.add_all(own.within(begins))
+    return wanted
+
+
 def _placed(offsets: Spans, first: int) -> Spans:
-    return tuple(offset.shifted(first) for offset in offsets)
+    return tuple([Span(start + first, end + first) for start, end in offsets])
 
 
 def _placed_ttls(ttls: tuple[tuple[int, Spans], ...], first: int) -> tuple[tuple[int, Spans], ...]:

@@ -1,7 +1,8 @@
 """What leaves a channel without being consumed, and why (SEM T1-T4).
 
 Ages are kept per publish, not per event: a list of (first id, time), coalesced while publishes
-are closer together than the TTL can tell.
+are closer together than the TTL can tell. Events with a TTL of their own are kept by when it
+ends, coalesced in the same way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from penstock.core.messages import Definition, Spans
 
 CAPACITY_MAX = 2_147_483_646
 TTL_MS_MAX = 1 << 50
+KEY_DEPTH_MAX = 1_000_000
+REDELIVERIES_MAX = 1_000_000
+READ_BYTES_MIN = 4_096
+READ_BYTES_MAX = 16 << 20
 COARSE_US = 100_000
 """Without a TTL, publishes this close together share one age."""
 
@@ -27,52 +32,76 @@ def check_limits(definition: Definition) -> None:
         ("ttl", definition.ttl, TTL_MS_MAX),
         ("capacity", definition.capacity, CAPACITY_MAX),
         ("start_event_id", definition.start_event_id, 1 << 62),
+        ("max_deliveries", definition.max_deliveries, REDELIVERIES_MAX),
         ("storage.events_per_spindle", definition.storage.events_per_spindle, CAPACITY_MAX),
+        ("storage.sync_batch_time", definition.storage.sync_batch_time, 60_000),
+        ("storage.sync_max_batch_size", definition.storage.sync_max_batch_size, 1 << 30),
+        ("storage.priority", definition.storage.priority, 9),
     )
     for name, value, highest in bounds:
         if not 0 <= value <= highest:
             raise InvalidArgument(f"{name} is {value}; it may be 0 to {highest}")
+    if not READ_BYTES_MIN <= definition.storage.read_buffer_size <= READ_BYTES_MAX:
+        raise InvalidArgument(
+            f"storage.read_buffer_size is {definition.storage.read_buffer_size}; "
+            f"it may be {READ_BYTES_MIN} to {READ_BYTES_MAX}"
+        )
+    check_keys(definition)
+
+
+def check_keys(definition: Definition) -> None:
+    """Raise ``InvalidArgument`` for a publish key that cannot be (SEM K1, C4)."""
+    for name, depth in definition.keys.items():
+        if not name or name.startswith("$"):
+            raise InvalidArgument(f"publish key {name!r}: name a property of your events")
+        if not 1 <= depth <= KEY_DEPTH_MAX:
+            raise InvalidArgument(f"publish key {name} has depth {depth}; 1 to {KEY_DEPTH_MAX}")
 
 
 def refuse_when_full(
     definition: Definition, stored: int, incoming: int, *, overshoot: bool
 ) -> None:
-    """SEM T4. A transaction (``overshoot``) may pass the limit it began below."""
-    if not (definition.storage.honour_capacity and definition.capacity):
+    """SEM T4. A transaction that began below the limit (``overshoot``) may pass it as a whole."""
+    if overshoot or not (definition.storage.honour_capacity and definition.capacity):
         return
-    over = stored >= definition.capacity if overshoot else stored + incoming > definition.capacity
-    if over:
+    if stored + incoming > definition.capacity:
         raise CapacityReached(
             f"{stored} of {definition.capacity} events are stored, {incoming} more offered; "
             "wait until some are consumed or expire, or raise the capacity"
         )
 
 
-def make_room(capacity: int, stored: IdSet, incoming: Span) -> Spans:
+def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
     """The oldest events above capacity (SEM T3).
 
     They leave after the append, for a batch larger than the capacity evicts part of itself.
     """
-    excess = len(stored) + incoming.size - capacity if capacity else 0
+    excess = len(stored) + len(incoming) - capacity if capacity else 0
     evicted: list[Span] = []
     at = -1
     while excess > 0 and (span := stored.next_span(at, excess)) is not None:
         evicted.append(span)
         excess -= span.size
         at = span.end
-    if excess > 0:
-        evicted.append(Span(incoming.first, incoming.first + excess))
+    at = -1
+    while excess > 0 and (span := incoming.next_span(at, excess)) is not None:
+        evicted.append(span)
+        excess -= span.size
+        at = span.end
     return tuple(evicted)
 
 
 class Ages:
     """When which events were published, and when those with a TTL of their own end."""
 
-    __slots__ = ("_entries", "_own", "_own_ids")
+    __slots__ = ("_entries", "_own", "_own_ids", "_times")
 
     def __init__(self) -> None:
         self._entries: deque[tuple[int, int]] = deque()
-        self._own: list[tuple[int, Spans]] = []
+        self._own: dict[int, IdSet] = {}
+        """Events with a TTL of their own, by when it ends."""
+        self._times: list[int] = []
+        """The keys of ``_own``, a heap."""
         self._own_ids = IdSet()
 
     def appended(self, span: Span, at_us: int, ttl_ms: int) -> None:
@@ -80,19 +109,37 @@ class Ages:
         if not self._entries or at_us - self._entries[-1][1] >= resolution:
             self._entries.append((span.first, at_us))
 
-    def own_ttl(self, at_us: int, ttls: tuple[tuple[int, Spans], ...]) -> None:
-        """Events whose own TTL replaces the channel's (SEM T2)."""
+    def own_ttl(
+        self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False
+    ) -> None:
+        """Events whose own TTL replaces the channel's (SEM T2).
+
+        Unless it is to be ``exact``, events that end closer together than their TTL can tell
+        end together, with the first of them.
+        """
         for ttl_ms, spans in ttls:
             if ttl_ms <= 0:
                 continue
-            heapq.heappush(self._own, (at_us + ttl_ms * 1_000, spans))
-            for span in spans:
-                self._own_ids.add(span)
+            ends_us = at_us + ttl_ms * 1_000
+            if not exact:  # down to a power of two of at most a thousandth of the TTL
+                coarse = ttl_ms.bit_length() - 1
+                ends_us = ends_us >> coarse << coarse
+            self._end_at(ends_us, spans)
+        ending = [span for ttl_ms, spans in ttls if ttl_ms > 0 for span in spans]
+        self._own_ids.add_all(IdSet(sorted(ending)))
+
+    def _end_at(self, ends_us: int, spans: Spans) -> None:
+        ids = self._own.get(ends_us)
+        if ids is None:
+            ids = self._own[ends_us] = IdSet()
+            heapq.heappush(self._times, ends_us)
+        for span in spans:
+            ids.add(span)
 
     def due_us(self, ttl_ms: int) -> int | None:
         """When the next event may expire."""
         by_channel = self._entries[0][1] + ttl_ms * 1_000 if ttl_ms and self._entries else None
-        by_event = self._own[0][0] if self._own else None
+        by_event = self._times[0] if self._times else None
         if by_channel is None or by_event is None:
             return by_channel if by_event is None else by_event
         return min(by_channel, by_event)
@@ -107,10 +154,8 @@ class Ages:
                 gone = stored.within(Span(lowest, end))
                 if self._own_ids:
                     gone.remove_all(self._own_ids)
-        for expires_us, spans in self._own_due(now_us):
-            assert expires_us <= now_us, "only what is due"
-            for span in spans:
-                gone.add_all(stored.within(span))
+        for ends_us in self._due(now_us):
+            gone.add_all(stored.overlap(self._own[ends_us]))
         return gone
 
     def _expired_through(self, ttl_ms: int, next_id: int, now_us: int) -> int:
@@ -122,19 +167,30 @@ class Ages:
             end = self._entries[i + 1][0] if i + 1 < len(self._entries) else next_id
         return end
 
-    def _own_due(self, now_us: int) -> Iterator[tuple[int, Spans]]:
-        if self._own and self._own[0][0] <= now_us:
-            yield from (entry for entry in self._own if entry[0] <= now_us)
+    def _due(self, now_us: int) -> Iterator[int]:
+        """The times that have come; a heap has them at its top, so no other is looked at."""
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(self._times) and self._times[place] <= now_us:
+                yield self._times[place]
+                places += (2 * place + 1, 2 * place + 2)
 
-    def forget(self, lowest: int, now_us: int) -> None:
-        """Drop ages of events that have left: below ``lowest``, or expired by now."""
+    def forget(self, lowest: int | None, now_us: int) -> None:
+        """Drop ages of events that have left: below the lowest stored, or expired by now."""
+        self.forget_below(lowest)
+        while self._times and self._times[0] <= now_us:
+            self._own_ids.discard_all(self._own.pop(heapq.heappop(self._times)))
+
+    def forget_below(self, lowest: int | None) -> None:
+        """Drop ages of events below the lowest stored (None: nothing is); costs nothing when
+        there are none."""
         entries = self._entries
+        if lowest is None:
+            entries.clear()
+            return
         while len(entries) > 1 and entries[1][0] <= lowest:
             entries.popleft()
-        while self._own and self._own[0][0] <= now_us:
-            _, spans = heapq.heappop(self._own)
-            for span in spans:
-                self._own_ids.remove(span)
 
     def first_at(self, at_us: int, next_id: int) -> int:
         """An id at or before the first event published at ``at_us`` or later."""
@@ -149,12 +205,14 @@ class Ages:
         return self._entries[i - 1][1] if i else None
 
     def state(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, Spans], ...]]:
-        return tuple(self._entries), tuple(self._own)
+        own = tuple((ends_us, self._own[ends_us].spans) for ends_us in sorted(self._times))
+        return tuple(self._entries), own
 
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: tuple[tuple[int, Spans], ...]
     ) -> None:
         self._entries = deque((first, at) for first, at in entries)
-        self._own = [(at, tuple(Span(*s) for s in spans)) for at, spans in own]
-        heapq.heapify(self._own)
-        self._own_ids = IdSet(span for _, spans in self._own for span in spans)
+        self._own, self._times, self._own_ids = {}, [], IdSet()
+        for ends_us, spans in own:
+            self._end_at(ends_us, spans)
+            self._own_ids.add_all(self._own[ends_us])

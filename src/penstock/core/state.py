@@ -11,11 +11,13 @@ from penstock.core.errors import IllegalState, NameDoesNotExist
 from penstock.core.ids import IdSet
 from penstock.core.messages import Counters, Definition, Spans
 from penstock.core.producers import Producers
+from penstock.core.queue import READERS, readers_of
 from penstock.core.retention import Ages
 from penstock.core.subscriber import Subscriber
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
+"""Where files are mapped and kept; else a delivery is as large as the channel's read buffer."""
 
 
 class Rules(Struct, frozen=True):
@@ -41,6 +43,8 @@ class ChannelState:
         self.stored = IdSet()
         self.volatile = IdSet()
         """Stored events that live in memory only."""
+        self.relayed = IdSet()
+        """Soft: events that go to those who are there in this very turn (SEM E8)."""
         self.durables: dict[str, Durable] = {}
         self.counters = Counters()
         self.ages = Ages()
@@ -57,11 +61,40 @@ class ChannelState:
         """Soft: acknowledged events to be looked at for removal."""
         self.dirty = False
         """Soft: something changed that may lead to a delivery."""
+        self.overdue = 0
+        """Soft: events expired or above the capacity that still have to move to the dead event
+        store. Meanwhile nothing is delivered: none of them may be (SEM T1)."""
+        if definition.kind == "queue":
+            self.durables[READERS] = readers_of(
+                definition.start_event_id,
+                persistent=self.type.survives_restart,
+                max_deliveries=definition.max_deliveries,
+            )
 
     @property
     def chunk(self) -> int:
         """How many events one delivery may have, so that it stays within some megabytes."""
-        return int(max(1, min(CHUNK_EVENTS_MAX, CHUNK_BYTES_MAX / max(1.0, self.event_bytes))))
+        storage = self.definition.storage
+        bytes_max = CHUNK_BYTES_MAX if storage.enable_caching else storage.read_buffer_size
+        return int(max(1, min(CHUNK_EVENTS_MAX, bytes_max / max(1.0, self.event_bytes))))
+
+    @property
+    def selectors(self) -> set[str]:
+        """The selectors that are asked of every event published here."""
+        texts = {durable.selector for durable in self.durables.values()}
+        texts |= {seat.selector for _, seat in self.seats.values()}
+        return texts - {""}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the capacity is reached (SEM T3)."""
+        capacity = self.definition.capacity
+        return 0 < capacity <= len(self.stored) - self.overdue
+
+    @property
+    def moves_dead(self) -> bool:
+        """Whether events that leave unconsumed go somewhere (SEM T5)."""
+        return bool(self.definition.dead_event_store)
 
     def seat(self, subscription: int) -> tuple[Durable, Seat]:
         try:
@@ -84,9 +117,24 @@ class ChannelState:
         except KeyError:
             raise NameDoesNotExist(f"{self.name} has no durable {name}") from None
 
+    def expired(self, now_us: int) -> IdSet:
+        """Stored events that have outlived their TTL (SEM T1)."""
+        return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us)
+
+    @property
+    def excess(self) -> int:
+        """Events above a capacity that evicts: it was lowered, and they move in steps."""
+        definition = self.definition
+        if not definition.capacity or definition.storage.honour_capacity:
+            return 0
+        return max(0, len(self.stored) - definition.capacity)
+
     def needs_sweep(self, now_us: int) -> bool:
-        """Whether a sweep may find something: a TTL has passed, or events were acknowledged."""
+        """Whether a sweep may find something: a TTL has passed, events were acknowledged, or
+        there are more than the capacity says."""
         if self.fresh and not self.definition.retain_consumed:
+            return True
+        if self.moves_dead and self.excess:
             return True
         due = self.ages.due_us(self.definition.ttl)
         return due is not None and due <= now_us

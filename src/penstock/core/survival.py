@@ -8,8 +8,12 @@ from penstock.core.ids import IdSet
 from penstock.core.messages import (
     Acked,
     Appended,
+    Buried,
+    Cause,
+    Counters,
     DurableCreated,
     DurableDeleted,
+    Edited,
     IdsReserved,
     Removed,
     Restored,
@@ -21,13 +25,18 @@ from penstock.core.state import ChannelState
 
 def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+    if not state.type.ids_survive:
+        return _without_ids(fact)
     match fact:
-        case Appended(span, volatile=volatile):
-            if not volatile:
+        case Appended(span, volatile=volatile, relayed=relayed):
+            absent = (*volatile, *relayed)
+            if not absent:
                 return fact
-            if sum(part.size for part in volatile) == span.size:
+            if sum(part.size for part in absent) == span.size:
                 return None
-            return replace(fact, volatile=(), absent=volatile)
+            return replace(fact, volatile=(), relayed=(), absent=absent)
+        case Removed(cause=Cause.RELAYED):
+            return None
         case Removed(spans):
             if not state.volatile or any(
                 len(state.stored.within(span)) != len(state.volatile.within(span)) for span in spans
@@ -36,16 +45,31 @@ def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
             return None
         case DurableCreated():
             return fact if fact.persistent else None
-        case Acked(name) | RolledBack(name) | DurableDeleted(name):
+        case Acked(name) | RolledBack(name) | Buried(name) | DurableDeleted(name):
             durable = state.durables.get(name)
             return fact if durable is not None and durable.persistent else None
         case _:
             return fact
 
 
+def _without_ids(fact: StoredFact) -> StoredFact | None:
+    """Where ids start again, all that is worth keeping is which durables there are (SEM C1d)."""
+    match fact:
+        case DurableCreated():
+            return replace(fact, matched=()) if fact.persistent else None
+        case DurableDeleted() | Edited():
+            return fact
+        case _:
+            return None
+
+
 def recovered(state: ChannelState) -> None:
     """All facts are applied and the realm was not closed cleanly, or was: ids that may have
     been given to events in memory are skipped (SEM E4)."""
+    if not state.type.ids_survive:
+        for durable in state.durables.values():
+            durable.head = state.next_id
+        return
     state.next_id = max(state.next_id, state.reserved)
     for durable in state.durables.values():
         if durable.selector:
@@ -65,11 +89,15 @@ def given(state: ChannelState, end: int) -> None:
 
 def closing(state: ChannelState) -> tuple[StoredFact, ...]:
     """What to store when the realm is closed in order: no id needs to be skipped."""
-    return (IdsReserved(state.next_id),) if state.reserved > state.next_id else ()
+    if not state.type.ids_survive or state.reserved <= state.next_id:
+        return ()
+    return (IdsReserved(state.next_id),)
 
 
 def snapshot(state: ChannelState) -> Restored:
     """This channel as it would be after a restart now."""
+    if not state.type.ids_survive:
+        return _reset(state)
     entries, own = state.ages.state()
     stored = state.stored.copy()
     stored.remove_all(state.volatile)
@@ -77,6 +105,7 @@ def snapshot(state: ChannelState) -> Restored:
     acked.remove_all(state.volatile)
     counters = replace(state.counters)
     counters.published -= len(state.volatile)
+    counters.relayed += len(state.relayed)  # they pass in this very turn
     durables = []
     for durable in state.durables.values():
         if durable.persistent:
@@ -101,3 +130,14 @@ def snapshot(state: ChannelState) -> Restored:
         acked.spans,
         counters,
     )
+
+
+def _reset(state: ChannelState) -> Restored:
+    """Such a channel after a restart: empty, with its durables at the beginning (SEM C1d)."""
+    first = state.definition.start_event_id
+    durables = tuple(
+        replace(durable.state(), head=first, outstanding=(), redelivered=())
+        for durable in state.durables.values()
+        if durable.persistent
+    )
+    return Restored(state.definition, first, 0, (), (), (), durables, (), (), Counters())

@@ -22,11 +22,10 @@ from penstock.core.errors import (
 from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.frontends.requests import Requests
+from penstock.runtime.bodies import Body
 from penstock.runtime.channel_store import Rows
 from penstock.runtime.schemas import Schemas
-from penstock.runtime.work import Body
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Published
 from penstock.wire.native.frames import (
     FRAME_BYTES_MAX,
     PREFACE,
@@ -146,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         for subscription in self.subscriptions.values():
             self.realm.subscriptions.detach(subscription)
         self.subscriptions.clear()
+        self._requests.transfers.leave()
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -158,9 +158,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- in ------------------------------------------------------------------------------
 
-    def _receive(  # noqa: C901  one case a message
-        self, message: wire.FromClient, body: memoryview
-    ) -> None:
+    def _receive(self, message: wire.FromClient, body: memoryview) -> None:
         if not self._is_open:
             return
         match message:
@@ -168,8 +166,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._greet(message)
             case _ if not self.session:
                 raise RemoteProtocolViolation("the first frame has to be a Hello")
-            case wire.PublishEvents():
-                self._publish(message, body)
             case wire.Schema(number):
                 self._learn(number, bytes(body))
             case wire.Bye():
@@ -208,30 +204,6 @@ class Connection(asyncio.BufferedProtocol):
             )
         schema_from(schema)
         self._schemas_in[number] = schema
-
-    def _publish(self, message: wire.PublishEvents, body: memoryview) -> None:
-        size = len(body)
-
-        def reply(span: Any, error: BaseException | None) -> None:
-            self.listener.pending_bytes -= size
-            if error is None:
-                self.send(wire.Done(message.request, Published(span[0], span[1] - span[0])))
-            else:
-                self.fail(message.request, error)
-
-        self.listener.pending_bytes += size
-        try:
-            bodies = self.bodies(message.schema, message.sizes, body)
-            self.realm.publish(
-                message.channel,
-                bodies,
-                message.producer,
-                message.sequence,
-                reply,
-                publisher=self.publisher,
-            )
-        except PenstockError as error:
-            reply(None, error)
 
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
         """The batches of a frame, checked. Raises ``InvalidEvent``."""

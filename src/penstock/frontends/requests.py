@@ -1,4 +1,5 @@
-"""What each request of the native protocol asks of the realm."""
+"""What each request of the native protocol asks of the realm: subscriptions and durables here,
+the rest in ``administration`` and ``publications``."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument, PenstockError, RemoteProtocolViolation
-from penstock.core.ids import Span
+from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.core.messages import Spans
+from penstock.frontends.administration import Administration
+from penstock.frontends.publications import Publications
+from penstock.frontends.transfers import Transfers
 from penstock.runtime.delivery import Outlet
 from penstock.runtime.subscriptions import Opened
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Published, Subscribed
+from penstock.wire.native.answers import Subscribed
 
 if TYPE_CHECKING:
     from penstock.frontends.connection import Connection
@@ -22,63 +25,52 @@ class Requests:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._realm = connection.realm
+        self._publications = Publications(connection)
+        self._administration = Administration(connection)
+        self.transfers = Transfers(connection)
 
-    def take(self, message: wire.FromClient, body: memoryview) -> None:
+    def take(  # noqa: C901  one case a message
+        self, message: wire.FromClient, body: memoryview
+    ) -> None:
         """Do what can be done at once; spawn what has to wait."""
         connection = self._connection
         match message:
+            case wire.PublishEvents():
+                self._publications.publish(message, body)
             case wire.Settle():
                 self._settle(message)
             case wire.StageEvents():
-                self._stage(message, body)
+                self._publications.stage(message, body)
             case wire.CommitStages():
-                self._commit(message)
-            case wire.DropStages(request, stages):
-                self._realm.stages.drop(stages)
-                connection.send(wire.Done(request))
+                self._publications.commit_stages(message)
+            case wire.CommitTransaction():
+                self._publications.commit_transaction(message, body)
+            case wire.DropStages():
+                self._publications.drop_stages(message)
             case wire.Ping(request):
                 connection.send(wire.Done(request))
             case wire.Unsubscribe(request, number):
                 self._unsubscribe(request, number)
+            case wire.Transfer():
+                self.transfers.take(message, body)
             case wire.Request():
                 connection.spawn(message.request, lambda: self._answer(message))
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
 
-    def _answer(  # noqa: C901  one case a request
-        self, message: wire.Request
-    ) -> Awaitable[Any]:
-        realm = self._realm
-        match message:
-            case wire.CreateChannel(_, name, definition):
-                return realm.create_channel(name, definition)
-            case wire.OpenChannel(_, name):
-                return realm.open_channel(name)
-            case wire.DeleteChannel(_, name):
-                return realm.delete_channel(name)
-            case wire.EditChannel(_, name, definition):
-                return realm.edit_channel(name, definition)
-            case wire.ListChannels():
-                return realm.list_channels()
-            case wire.DescribeChannel(_, name):
-                return realm.describe_channel(name)
-            case wire.DescribeRealm():
-                return realm.describe(self._connection.listener.version)
-            case wire.PurgeChannel(_, channel, first, last, selector):
-                return realm.subscriptions.purge(channel, first, last, selector)
-            case wire.DescribeColumns(_, channel):
-                return realm.subscriptions.columns(channel)
-            case wire.Locate(_, channel, first, end):
-                return realm.subscriptions.locate(channel, Span(first, end))
-            case _:
-                return self._answer_durable(message)
-
-    def _answer_durable(self, message: wire.Request) -> Awaitable[Any]:
+    def _answer(self, message: wire.Request) -> Awaitable[Any]:
         subscriptions = self._realm.subscriptions
         match message:
-            case wire.CreateDurable(_, channel, name, kind, start, selector, persistent):
+            case wire.CreateDurable():
                 return subscriptions.create_durable(
-                    channel, name, kind, start, selector, persistent=persistent
+                    message.channel,
+                    message.name,
+                    message.kind,
+                    message.start,
+                    message.selector,
+                    persistent=message.persistent,
+                    max_deliveries=message.max_deliveries,
+                    cluster_wide=message.cluster_wide,
                 )
             case wire.DeleteDurable(_, channel, name):
                 return subscriptions.delete_durable(channel, name)
@@ -86,10 +78,12 @@ class Requests:
                 return subscriptions.durables(channel)
             case wire.DescribeDurable(_, channel, name):
                 return subscriptions.durable(channel, name)
+            case wire.PurgeDurable(_, channel, name, first, last, selector):
+                return subscriptions.purge_durable(channel, name, first, last, selector)
             case wire.Subscribe() | wire.Attach() | wire.BrowseDurable():
                 return self._open(message)
             case _:
-                raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
+                return self._administration.answer(message)
 
     async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
         from penstock.frontends.connection import Subscription
@@ -98,7 +92,7 @@ class Requests:
         number = message.subscription
         if number in connection.subscriptions:
             raise InvalidArgument(f"subscription {number} is open already")
-        text = "" if isinstance(message, wire.BrowseDurable) else message.selector
+        text = message.selector
         outlet = Subscription(connection, number, Selector(text) if text else None)
         connection.subscriptions[number] = 0
         try:
@@ -161,37 +155,6 @@ class Requests:
             self._connection.send(wire.Done(request))
         else:
             self._connection.fail(request, error)
-
-    def _stage(self, message: wire.StageEvents, body: memoryview) -> None:
-        connection = self._connection
-        try:
-            bodies = connection.bodies(message.schema, message.sizes, body)
-            self._realm.digest(bodies)
-            self._realm.stages.put(message.stage, message.channel, bodies)
-        except PenstockError as error:
-            connection.fail(message.request, error)
-        else:
-            connection.send(wire.Done(message.request))
-
-    def _commit(self, message: wire.CommitStages) -> None:
-        realm, connection = self._realm, self._connection
-
-        def reply(span: Any, error: BaseException | None) -> None:
-            if error is None:
-                realm.stages.drop(message.stages)
-                answer = Published(span[0], span[1] - span[0])
-                connection.send(wire.Done(message.request, answer))
-            else:
-                connection.fail(message.request, error)
-
-        realm.commit(
-            message.channel,
-            message.stages,
-            message.producer,
-            message.sequence,
-            reply,
-            publisher=connection.publisher,
-        )
 
 
 def _checked(spans: Spans) -> Spans:

@@ -7,126 +7,27 @@ journal too (unless they live in memory only) until they are sealed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns.batch import stamp
-from penstock.columns.ipc import batch_bytes, batch_from
+from penstock.columns.ipc import batch_bytes
+from penstock.columns.keys import KeyIndex
 from penstock.columns.schema import ChannelSchema
-from penstock.columns.segments import SegmentIndex, SegmentReader
 from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
-from penstock.core.ports import Buffer
+from penstock.core.ports import Buffer, Place
+from penstock.runtime.pieces import Meter, Piece, stored_together
+from penstock.runtime.sealed_file import Damage, Publishers, SealedFile
 
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""
 MERGE_BYTES_MAX = 4 << 20
+NOWHERE = Span(0, 0)
 MERGE_BELOW = 1_024
 """A batch of at least this many events is sent as it is."""
-
-
-Publishers = tuple[tuple[str, Spans], ...]
-"""By publisher (``user@host``): ids it published; no ids: all there are."""
-
-IntArray = npt.NDArray[np.int64]
-
-
-def _ids(spans: Iterable[Span]) -> IntArray:
-    return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
-
-
-class Piece:
-    """One published batch, as it came."""
-
-    __slots__ = (
-        "_batch",
-        "at_us",
-        "body",
-        "end",
-        "first",
-        "ids",
-        "in_memory",
-        "live",
-        "number",
-        "publisher",
-        "schema",
-    )
-
-    def __init__(
-        self,
-        span: Span,
-        at_us: int,
-        number: int,
-        schema: pa.Schema,
-        body: Buffer,
-        batch: pa.RecordBatch | None = None,
-        ids: IdSet | None = None,
-        *,
-        in_memory: bool = False,
-        publisher: str = "",
-    ) -> None:
-        self.publisher = publisher
-        """``user@host`` of the connection it came by (SEM E3)."""
-        self.first, self.end = span
-        self.at_us = at_us
-        self.number = number
-        """The schema's number."""
-        self.schema = schema
-        self.body = body
-        self._batch = batch
-        self.ids = ids
-        """The ids its rows have; None: every id of the span."""
-        self.in_memory = in_memory
-        """Some of its events are nowhere else (SEM C6)."""
-        self.live = span.size if ids is None else len(ids)
-
-    @property
-    def batch(self) -> pa.RecordBatch:
-        if self._batch is None:
-            self._batch = batch_from(self.body, self.schema)
-        return self._batch
-
-    @property
-    def is_whole(self) -> bool:
-        return self.ids is None
-
-    def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
-        """The rows of ``spans`` (all inside this piece), with ids and times."""
-        if self.ids is None and len(spans) == 1:
-            first, end = spans[0]
-            rows = self.batch.slice(first - self.first, end - first)
-            return stamp(rows, spans[0], self.at_us)
-        wanted = _ids(spans)
-        return stamp(self._rows(wanted), wanted, self.at_us)
-
-    def publishers(self, spans: Sequence[Span]) -> Publishers:
-        """Who published ``spans`` of it."""
-        return ((self.publisher, tuple(spans)),) if self.publisher else ()
-
-    def body_of(self, ids: IdSet) -> Buffer:
-        """The body with only the rows of ``ids``."""
-        return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
-
-    def _rows(self, wanted: IntArray) -> pa.RecordBatch:
-        if self.ids is None:
-            offsets = wanted - self.first
-        else:
-            offsets = np.searchsorted(_ids(self.ids.spans), wanted)
-        return self.batch.take(pa.array(offsets))
-
-
-def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """All rows of whole pieces of one schema: far less work than stamping each."""
-    counts = np.array([piece.end - piece.first for piece in pieces])
-    firsts = np.array([piece.first for piece in pieces])
-    total = int(counts.sum())
-    ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
-    return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
 
 
 class Rows:
@@ -188,58 +89,10 @@ class Rows:
         return self._body
 
 
-class SealedFile:
-    __slots__ = ("index", "is_damaged", "live", "name", "publishers", "reader")
-
-    def __init__(self, name: str, index: SegmentIndex, publishers: Publishers = ()) -> None:
-        self.publishers = publishers
-        self.name = name
-        self.index = index
-        self.live = index.rows
-        self.reader: SegmentReader | None = None
-        self.is_damaged = False
-        """Known to fail its checksum: kept, though none of its events is left (SEM S1)."""
-
-    @property
-    def span(self) -> Span:
-        return Span(self.index.first_id, self.index.end_id)
-
-
-class Damage:
-    """Stored events that turned out to be unreadable: their ids, and why."""
-
-    __slots__ = ("ids", "reasons")
-
-    def __init__(self) -> None:
-        self.ids = IdSet()
-        self.reasons: list[str] = []
-
-    def found(self, error: Damaged, span: Span) -> None:
-        self.ids.add(span)
-        self.reasons.append(str(error))
-
-
-class Meter:
-    """Bytes in memory, over all channels of a realm."""
-
-    __slots__ = ("memory_bytes", "tail_bytes")
-
-    def __init__(self) -> None:
-        self.tail_bytes = 0
-        """Events not sealed yet."""
-        self.memory_bytes = 0
-        """Of these, batches with events that are nowhere else."""
-
-    def add(self, piece: Piece, sign: int) -> None:
-        self.tail_bytes += sign * len(piece.body)
-        if piece.in_memory:
-            self.memory_bytes += sign * len(piece.body)
-
-
 class ChannelStore:
     """Tail and segments of one channel. Knows bytes, no rules."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
         self._realm = meter
         self.meter = Meter()
         self.tail: list[Piece] = []
@@ -249,6 +102,10 @@ class ChannelStore:
         """Events below this that survive a restart are in files."""
         self.columns = ChannelSchema.empty()
         self.quarantined: list[str] = []
+        self.keys = KeyIndex(keys) if keys else None
+        """Which event is the newest of its publish key; derived from what is stored (SEM K1)."""
+        self.freed: list[Place] = []
+        """Places in pages whose events have left: given back once that is on disk."""
 
     # --- changes -------------------------------------------------------------------------
 
@@ -260,21 +117,46 @@ class ChannelStore:
 
     def removed(self, spans: Iterable[tuple[int, int]], stored: IdSet) -> None:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
+        pieces: dict[int, None] = {}
+        files: dict[SealedFile, None] = {}
+        piece = segment = NOWHERE  # a span inside the one met last is not looked up again
+        sealed_through = self.sealed_through if self.files else 0
         for first, end in spans:
-            i = bisect_right(self._ends, first)
-            while i < len(self.tail) and self.tail[i].first < end:
-                piece = self.tail[i]
-                piece.live = len(stored.within(Span(piece.first, piece.end)))
-                if piece.live == 0:
-                    self._drop(i, i + 1)
-                else:
+            if not (piece.first <= first and end <= piece.end):
+                i = bisect_right(self._ends, first)
+                while i < len(self.tail) and self.tail[i].first < end:
+                    pieces[i] = None
+                    piece = Span(self.tail[i].first, self._ends[i])
                     i += 1
-            for file in self.files_for((Span(first, end),)):
-                file.live = len(stored.within(file.span))
+            if first < sealed_through and not (segment.first <= first and end <= segment.end):
+                for met in self.files_for((Span(first, end),)):
+                    files[met] = None
+                    segment = met.span
+        for file in files:
+            file.is_stale = True
+            if not file.grows:  # others are large: counted when asked for
+                file.recount(stored)
+        self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
+
+    def _is_empty(self, piece: Piece, stored: IdSet) -> bool:
+        whole = Span(piece.first, piece.end)
+        piece.live = stored.count(whole) if piece.is_whole else len(piece.of(stored))
+        return piece.live == 0
+
+    def _drop_empty(self, indexes: list[int]) -> None:
+        """Neighbours go together: a million small pieces may expire at once."""
+        while indexes:
+            stop = indexes.pop() + 1
+            start = stop - 1
+            while indexes and indexes[-1] == start - 1:
+                start = indexes.pop()
+            self._drop(start, stop)
 
     def _drop(self, start: int, stop: int) -> None:
         for piece in self.tail[start:stop]:
             self._count(piece, -1)
+            if piece.place is not None:
+                self.freed.append(piece.place)
         del self.tail[start:stop], self._ends[start:stop]
 
     def _count(self, piece: Piece, sign: int) -> None:
@@ -290,6 +172,19 @@ class ChannelStore:
         self.sealed_through = max(self.sealed_through, through)
         if file is not None:
             self.files.append(file)
+        self._forget_tail(through, volatile)
+
+    def extended(self, through: int, volatile: IdSet) -> None:
+        """The newest file has grown: events below ``through`` are in it."""
+        self.sealed_through = max(self.sealed_through, through)
+        self._forget_tail(through, volatile)
+
+    def rewritten(self, names: Sequence[str], file: SealedFile | None) -> None:
+        """``file`` takes the place of the files ``names`` (SEM S, maintenance)."""
+        kept = [own for own in self.files if own.name not in names]
+        self.files = sorted([*kept, *([file] if file else [])], key=lambda own: own.index.first_id)
+
+    def _forget_tail(self, through: int, volatile: IdSet) -> None:
         done = bisect_right(self._ends, through)
         if not volatile:
             self._drop(0, done)
@@ -302,7 +197,11 @@ class ChannelStore:
 
     def empty_files(self) -> list[SealedFile]:
         """Files none of whose events is left, but the newest (SEM S, spindles) and damaged ones."""
-        return [file for file in self.files[:-1] if file.live == 0 and not file.is_damaged]
+        return [
+            file
+            for file in self.files[:-1]
+            if file.live == 0 and not (file.is_damaged or file.is_frozen)
+        ]
 
     def keep_damaged(self, file: SealedFile, reason: str) -> None:
         """Somebody should look at this file: it is not deleted (SEM S1)."""
@@ -317,6 +216,27 @@ class ChannelStore:
     @property
     def sealed_bytes(self) -> int:
         return sum(file.index.size for file in self.files)
+
+    @property
+    def event_bytes(self) -> float:
+        """About how large events are, where they are largest."""
+        in_files = (file.index.size / max(1, file.index.rows) for file in self.files)
+        in_tail = (len(piece.body) / max(1, piece.end - piece.first) for piece in self.tail)
+        return max([0.0, *in_files, *in_tail])
+
+    def recount(self, stored: IdSet) -> None:
+        """Make what files say of the events left in them exact."""
+        for file in self.files:
+            file.recount(stored)
+
+    @property
+    def dead_bytes(self) -> int:
+        """About how many bytes in files are events that have left the channel."""
+        return sum(file.dead_bytes for file in self.files)
+
+    def is_open(self) -> bool:
+        """Whether every file that can be read can be read right now."""
+        return all(file.is_open or file.is_unreadable for file in self.files)
 
     def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[Piece]] | None:
         """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
@@ -367,7 +287,9 @@ class ChannelStore:
         for piece in self.tail:
             if piece.first >= self.sealed_through:
                 break
-            in_memory.add_all(in_files.remove(Span(piece.first, piece.end)))
+            own = piece.of(in_files)
+            in_files.discard_all(own)
+            in_memory.add_all(own)
         for span in spans:
             in_memory.add(span.clipped(Span(self.sealed_through, max(span.end, below.end))))
         return list(in_files.spans), list(in_memory.spans)
@@ -391,7 +313,10 @@ class ChannelStore:
                     damage.found(Damaged(f"{file.name} cannot be opened"), part)
                     continue
                 for batch in file.reader.read(part, damage.found):
-                    yield Rows(_spans_of(batch), batch=batch, publishers=file.publishers)
+                    spans_here = _spans_of(batch)
+                    around = Span(spans_here[0].first, spans_here[-1].end)
+                    publishers = file.publishers_of(around)
+                    yield Rows(spans_here, batch=batch, publishers=publishers)
 
     def _from_tail(self, spans: Sequence[Span]) -> list[Rows]:
         found: list[Rows] = []

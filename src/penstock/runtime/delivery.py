@@ -8,14 +8,15 @@ import pyarrow as pa
 import structlog
 
 from penstock.columns.digest import spans_of
-from penstock.columns.segments import SegmentReader
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.errors import NameDoesNotExist, PenstockError
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Deliver, Finished, Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
-from penstock.runtime.channel_store import ChannelStore, Damage, Rows
+from penstock.runtime.channel_store import ChannelStore, Rows
+from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock.runtime.sealed_file import Damage
 
 _log = structlog.get_logger("penstock.delivery")
 
@@ -57,8 +58,11 @@ class Quarantiner(Protocol):
 class Dispatch:
     """All subscriptions of a realm, and the way to them."""
 
-    def __init__(self, blobs: Blobs, clock: Clock) -> None:
+    def __init__(
+        self, blobs: Blobs, clock: Clock, *, cache_bytes_max: int = CACHE_BYTES_MAX
+    ) -> None:
         self._blobs = blobs
+        self.files = OpenFiles(blobs, cache_bytes_max)
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._next = 1
@@ -123,7 +127,9 @@ class Dispatch:
                     outlet.finished()
                 case Deliver(subscription, spans, redeliveries):
                     if spans not in read:
-                        read[spans] = await self.read(store, spans)
+                        state = channel.state
+                        keep = state.definition.storage.enable_caching or state.moves_dead
+                        read[spans] = await self.read(store, spans, keep=keep)
                         self._report(number, store, read[spans][1], quarantiner)
                     rows, damage = read[spans]
                     if damage.ids:
@@ -134,23 +140,22 @@ class Dispatch:
                 case _:
                     raise AssertionError(f"no such effect: {effect}")
 
-    async def read(self, store: ChannelStore, spans: Spans) -> tuple[list[Rows], Damage]:
-        """The events of ``spans``; files are opened as needed."""
+    async def read(
+        self, store: ChannelStore, spans: Spans, *, keep: bool = True
+    ) -> tuple[list[Rows], Damage]:
+        """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
         await self.open_files(store, spans)
         damage = Damage()
         rows = [part for whole in store.read(spans, damage) for part in whole.within(FRAME_MAX)]
+        if not keep:
+            for file in store.files_for(spans):
+                self.files.close(file)
         return rows, damage
 
     async def open_files(self, store: ChannelStore, spans: Spans) -> None:
         """Map the files that hold some of ``spans``."""
-        for file in store.files_for(spans):
-            if file.reader is None:
-                try:
-                    buffer = await self._blobs.get(file.name)
-                except PenstockError as error:
-                    _log.error("segment.unreadable", name=file.name, reason=str(error))
-                    continue
-                file.reader = SegmentReader(buffer, file.index, name=file.name)
+        if store.files and spans[0].first < store.sealed_through:
+            await self.files.open(store.files_for(spans))
 
     def _report(
         self, number: int, store: ChannelStore, damage: Damage, quarantiner: Quarantiner

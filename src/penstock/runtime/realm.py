@@ -9,20 +9,39 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from penstock.core.directory import Directory
+from penstock.core.directory import Directory, PublishingPaused
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Definition, Digest, Edit
-from penstock.core.ports import Blobs, Clock, Journal
+from penstock.core.ports import Blobs, Clock, Journal, Pages
 from penstock.core.state import Rules
 from penstock.runtime import views
+from penstock.runtime.bodies import Body, digest_of
 from penstock.runtime.delivery import Dispatch
-from penstock.runtime.recovery import Recovered, recover
+from penstock.runtime.exporting import Exports
+from penstock.runtime.group import Group
+from penstock.runtime.importing import Imports
+from penstock.runtime.joins import Joins
+from penstock.runtime.mending import mend_files
+from penstock.runtime.placing import MemoryLimits, Placing
+from penstock.runtime.reading import act_reading
+from penstock.runtime.recovery import Recovered, index_keys, recover
+from penstock.runtime.redriving import Redriving
+from penstock.runtime.scheduling import Alarm
+from penstock.runtime.sealed_file import SealedFile
 from penstock.runtime.sealing import Sealer, SealingLimits
 from penstock.runtime.shard import Shard
 from penstock.runtime.stages import CommitStaged, Stages
 from penstock.runtime.subscriptions import Subscriptions
-from penstock.runtime.work import Body, Group, PublishBatches, Reply
-from penstock.wire.native.answers import ChannelInfo, ChannelOpened, RealmInfo
+from penstock.runtime.transactions import Transactions
+from penstock.runtime.work import PublishBatches, Reply
+from penstock.wire.native.answers import (
+    ChannelInfo,
+    ChannelOpened,
+    Maintained,
+    RealmInfo,
+    Redriven,
+)
+from penstock.wire.native.messages import Kind
 
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -33,8 +52,8 @@ class Limits(Struct, frozen=True):
     """What a realm allows itself."""
 
     event_bytes_max: int = 20 << 20
-    memory_bytes_max: int = 1 << 30
-    """For events that live in memory only (SEM C6)."""
+    memory: MemoryLimits = MemoryLimits()
+    """For events of each kind of memory (SEM C6)."""
     stage_bytes_max: int = 2 << 30
     backlog_bytes_max: int = 64 << 20
     """Bytes of publishes waiting; above it connections are not read until it shrinks."""
@@ -52,6 +71,7 @@ class RunningRealm:
         recovered: Recovered,
         journal: Journal,
         blobs: Blobs,
+        pages: Pages,
         clock: Clock,
         offload: Offload,
         *,
@@ -68,16 +88,34 @@ class RunningRealm:
         self._state = recovered.state
         self._journal = journal
         self.blobs = blobs
-        self.dispatch = Dispatch(blobs, clock)
+        self.dispatch = Dispatch(blobs, clock, cache_bytes_max=sealing.cache_bytes_max)
+        self.placing = Placing(pages)
         self.shard = Shard(
-            self._state, journal, clock, self.dispatch, memory_bytes_max=limits.memory_bytes_max
+            self._state, journal, clock, self.dispatch, placing=self.placing, limits=limits.memory
         )
         self._sealer = Sealer(
-            self.shard, journal, blobs, offload, sealing, snapshot=recovered.snapshot
+            self.shard,
+            journal,
+            blobs,
+            self.dispatch.files,
+            offload,
+            sealing,
+            snapshot=recovered.snapshot,
         )
         self._journal_bytes_max = sealing.journal_bytes_max
         self.stages = Stages(clock, limits.stage_bytes_max)
         self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
+        self.exports = Exports(self.shard, blobs, clock, offload, realm=identity)
+        self.imports = Imports(
+            self.shard, blobs, clock, offload, self.directory.rules, limits.memory
+        )
+        self.transactions = Transactions(self.shard, self.stages, limits.event_bytes_max)
+        self.joins = Joins(self.shard)
+        self._redriving = Redriving(self.shard, self.dispatch.files)
+        self._alarm = Alarm(self.shard, clock)
+        self.shard.on_scheduled = self._alarm.changed.set
+        for number, command in recovered.unreadable:
+            self.shard.quarantine(number, command)
         self.connections = 0
         self._serving: asyncio.Task[None] | None = None
 
@@ -86,6 +124,7 @@ class RunningRealm:
         cls,
         journal: Journal,
         blobs: Blobs,
+        pages: Pages,
         rules: Rules,
         clock: Clock,
         offload: Offload,
@@ -96,15 +135,17 @@ class RunningRealm:
         sealing: SealingLimits | None = None,
     ) -> RunningRealm:
         """Recover what is stored and make ready to serve."""
-        recovered = await recover(journal, blobs, rules)
+        recovered = await recover(journal, blobs, pages, rules)
         if recovered.damage:
             _keep_unknown(recovered)
         else:
             await _remove_strays(recovered, blobs)
-        return cls(
+        await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
+        realm = cls(
             recovered,
             journal,
             blobs,
+            pages,
             clock,
             offload,
             identity=identity,
@@ -112,6 +153,9 @@ class RunningRealm:
             limits=limits or Limits(),
             sealing=sealing or SealingLimits(),
         )
+        recovered.damage += await realm.dispatch.files.load(recovered.state, offload)
+        await index_keys(recovered, realm.dispatch)
+        return realm
 
     @property
     def directory(self) -> Directory:
@@ -124,11 +168,15 @@ class RunningRealm:
         async with asyncio.TaskGroup() as group:
             sealing = group.create_task(self._sealer.run())
             sweeping = group.create_task(self._sweep_forever())
+            waking = group.create_task(self._alarm.run())
+            removing = group.create_task(self.imports.run())
             try:
                 await self.shard.run()
             finally:
                 sealing.cancel()
                 sweeping.cancel()
+                waking.cancel()
+                removing.cancel()
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -138,6 +186,8 @@ class RunningRealm:
                 if channel.needs_sweep(now_us):
                     self.shard.wake(number)
             self.stages.expire()
+            self.exports.expire()
+            self.imports.expire()
 
     async def close(self) -> None:
         """Store what an orderly end stores. Everything acknowledged is on disk already, except
@@ -151,10 +201,16 @@ class RunningRealm:
         finally:
             self.shard.stop()
         await self.shard.ended.wait()
+        await self.placing.pages.flush()
         await self._journal.sync()
+
+    async def snapshot(self) -> None:
+        """Write the whole state down and cut the journal behind it."""
+        await self._sealer.snapshot()
 
     async def release(self) -> None:
         """Give the data directory back."""
+        await self.placing.pages.close()
         await self._journal.close()
 
     # --- channels ------------------------------------------------------------------------
@@ -163,53 +219,78 @@ class RunningRealm:
         def create(group: Group) -> ChannelOpened:
             fact = self.directory.decide_create(name, definition)
             group.realm_fact(0, fact)
-            return ChannelOpened(fact.number, fact.name, definition)
+            return ChannelOpened(fact.number, fact.name, fact.definition)
 
         opened: ChannelOpened = await self.shard.act(create)
         return opened
 
-    async def open_channel(self, name: str) -> ChannelOpened:
+    async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
         def look(_: Group) -> ChannelOpened:
-            number = self.directory.number_of(name)
+            number = self.directory.number_of(name, kind)
             state = self.directory.channels[number].state
             return ChannelOpened(number, state.name, state.definition)
 
         opened: ChannelOpened = await self.shard.act(look)
         return opened
 
-    async def delete_channel(self, name: str) -> None:
-        def delete(group: Group) -> list[str]:
-            fact = self.directory.decide_delete(name)
-            files = [file.name for file in self._state.stores[fact.number].files]
-            group.realm_fact(0, fact)
-            group.touched[fact.number] = None
+    async def delete_channel(self, name: str, kind: Kind = "channel") -> None:
+        def delete(group: Group) -> list[SealedFile]:
+            files: list[SealedFile] = []
+            for fact in self.directory.decide_delete(name, kind):
+                files += self._state.stores[fact.number].files
+                group.realm_fact(0, fact)
+                group.touched[fact.number] = None
             return files
 
         for file in await self.shard.act(delete):
-            await self.blobs.delete(file)
+            self.dispatch.files.close(file)
+            await self.blobs.delete(file.name)
+
+    async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:
+        """Rewrite a single-file channel without its dead events (SEM S, maintain).
+
+        Does nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
+        ``IllegalState`` while it is being maintained already, ``Damaged``, ``StorageFailed``.
+        """
+
+        def look(_: Group) -> int:
+            return self.directory.number_of(name, kind)
+
+        return await self._sealer.maintainer.maintain(await self.shard.act(look))
 
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
-        def edit(group: Group) -> ChannelOpened:
-            number = self.directory.number_of(name)
-            group.do(number, Edit(definition))
-            return ChannelOpened(number, self.directory.channels[number].state.name, definition)
+        def look(_: Group) -> int:
+            return self.directory.number_of(name, definition.kind)
 
-        opened: ChannelOpened = await self.shard.act(edit)
+        def edit(group: Group) -> ChannelOpened:
+            number = self.directory.number_of(name, definition.kind)
+            state = self.directory.channels[number].state
+            wanted = self.directory.checked(state.name, definition)
+            group.do(number, Edit(wanted))
+            return ChannelOpened(number, state.name, wanted)
+
+        number = await self.shard.act(look)  # a new capacity may move what is in files (SEM T7)
+        opened: ChannelOpened = await act_reading(self.shard, self.dispatch.files, number, edit)
         return opened
 
-    async def list_channels(self) -> list[str]:
+    async def list_channels(self, kind: Kind = "channel") -> list[str]:
         def look(_: Group) -> list[str]:
-            return sorted(channel.state.name for channel in self.directory.channels.values())
+            return self.directory.names(kind)
 
         names: list[str] = await self.shard.act(look)
         return names
 
-    async def describe_channel(self, name: str) -> ChannelInfo:
+    async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
         def look(group: Group) -> ChannelInfo:
-            number = self.directory.number_of(name)
+            number = self.directory.number_of(name, kind)
             group.sweep(number)
+            schedule = self.directory.schedule_of(number)
+            waiting = self.directory.channels[schedule].state.stored if schedule else ()
             return views.channel_info(
-                self.directory.channels[number].state, self._state.stores[number]
+                self.directory.channels[number].state,
+                self._state.stores[number],
+                scheduled=len(waiting),
+                paged_bytes=self.placing.pages.info(number).size,
             )
 
         info: ChannelInfo = await self.shard.act(look)
@@ -219,12 +300,47 @@ class RunningRealm:
         return RealmInfo(
             name=self.name,
             version=version,
-            channels=len(self.directory.channels),
+            channels=len(self.directory.names("channel")),
+            queues=len(self.directory.names("queue")),
             connections=self.connections,
             journal_bytes=self._journal.info().size,
             memory_bytes=self._state.meter.memory_bytes,
-            memory_bytes_max=self.limits.memory_bytes_max,
+            memory_bytes_max=self.limits.memory.heap_bytes_max,
+            off_heap_bytes=self.placing.off_heap_bytes,
+            off_heap_bytes_max=self.limits.memory.off_heap_bytes_max,
+            paged_bytes=self._state.meter.paged_bytes,
+            paged_bytes_max=self.limits.memory.paged_bytes_max,
+            publishing_paused=self.directory.publishing_paused,
         )
+
+    async def schedule_of(self, number: int) -> ChannelOpened | None:
+        """The store of what waits to be published on a channel (SEM X4); None: nothing ever did."""
+
+        def look(group: Group) -> ChannelOpened | None:
+            group.channel(number)
+            schedule = self.directory.schedule_of(number)
+            if schedule is None:
+                return None
+            state = self.directory.channels[schedule].state
+            return ChannelOpened(schedule, state.name, state.definition)
+
+        opened: ChannelOpened | None = await self.shard.act(look)
+        return opened
+
+    async def redrive(
+        self, source: str, destination: str, selector: str, *, dry_run: bool = False
+    ) -> Redriven:
+        """Publish dead events again, each once (SEM T10)."""
+        return await self._redriving.redrive(source, destination, selector, dry_run=dry_run)
+
+    async def pause(self, paused: bool) -> None:
+        """Refuse publishes and commits of clients, or take them again (SEM X5)."""
+
+        def pause(group: Group) -> None:
+            if self.directory.publishing_paused != paused:
+                group.realm_fact(0, PublishingPaused(paused))
+
+        await self.shard.act(pause)
 
     # --- publishing ----------------------------------------------------------------------
 
@@ -252,7 +368,7 @@ class RunningRealm:
 
     def digest(self, bodies: Sequence[Body]) -> Digest:
         """What the rules need to know of these events. Raises ``EventTooLarge``."""
-        return views.digest_of(bodies, self.limits.event_bytes_max)
+        return digest_of(bodies, self.limits.event_bytes_max)
 
     def commit(
         self,
@@ -281,9 +397,7 @@ class RunningRealm:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
-        return self._state.meter.tail_bytes - self._state.meter.memory_bytes > (
-            self.limits.tail_bytes_max
-        )
+        return self._state.meter.waiting_bytes > self.limits.tail_bytes_max
 
 
 def _store_closing(group: Group) -> None:

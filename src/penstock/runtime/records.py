@@ -18,7 +18,8 @@ from msgspec import Struct
 from penstock.core.directory import AnyRealmFact, RealmFact
 from penstock.core.errors import Damaged
 from penstock.core.messages import Spans, StoredFact
-from penstock.core.ports import Buffer
+from penstock.core.ports import Buffer, Place
+from penstock.core.transactions import Ended
 
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 8
@@ -42,6 +43,36 @@ class Sealed(RealmFact, frozen=True):
     index: bytes = b""
     publishers: tuple[tuple[str, Spans], ...] = ()
     """Who published which of the file's events."""
+    grows: bool = False
+    """Batches will be added to it: the channel keeps its events in a single file."""
+
+
+class Extended(RealmFact, frozen=True):
+    """Stored events of a channel below ``through`` have been added to the end of a file."""
+
+    through: int
+    name: str
+    size: int
+    """Bytes the file has now."""
+    checksum: int
+    """Of its tail."""
+    batches: bytes
+    """What was added, as the file's index has it."""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of these events."""
+
+
+class Rewritten(RealmFact, frozen=True):
+    """What was left of the events in the files ``names`` is in the file ``name`` now.
+
+    Without a name nothing was left of them.
+    """
+
+    names: tuple[str, ...]
+    name: str = ""
+    index: bytes = b""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    grows: bool = True
 
 
 class SegmentDropped(RealmFact, frozen=True):
@@ -66,7 +97,24 @@ class RealmFacts(RealmFact, frozen=True):
     next_number: int
 
 
-AnyFact = StoredFact | AnyRealmFact | SchemaSeen | Sealed | SegmentDropped | Kept | RealmFacts
+class TransactionEnded(RealmFact, frozen=True):
+    """A transaction is over, and how (SEM X2)."""
+
+    ended: Ended
+
+
+AnyFact = (
+    StoredFact
+    | AnyRealmFact
+    | SchemaSeen
+    | Sealed
+    | Extended
+    | Rewritten
+    | SegmentDropped
+    | Kept
+    | RealmFacts
+    | TransactionEnded
+)
 
 
 class BodyRef(Struct, frozen=True, array_like=True):
@@ -75,6 +123,8 @@ class BodyRef(Struct, frozen=True, array_like=True):
     rows: int
     publisher: str = ""
     """``user@host`` of the connection it came by (SEM E3)."""
+    place: Place | None = None
+    """Where it lies in the pages of its channel; None: in this block."""
 
 
 class Record(Struct, frozen=True, array_like=True):
@@ -119,6 +169,8 @@ def _bodies(block: memoryview, header: Header, at: int) -> Iterator[memoryview]:
     at += -at % _ALIGNMENT
     for record in header.records:
         for ref in record.bodies:
+            if ref.place is not None:
+                continue
             if at + ref.size > len(block):
                 raise Damaged(f"a block of {len(block)} bytes ends inside a body")
             yield block[at : at + ref.size]

@@ -5,14 +5,20 @@ from __future__ import annotations
 import structlog
 from msgspec import Struct
 
+from penstock.columns.batch import ids_of
 from penstock.core.errors import Damaged
-from penstock.core.ports import Blobs, Block, Journal
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Quarantine
+from penstock.core.ports import Blobs, Block, Journal, Pages, Place
 from penstock.core.state import Rules
+from penstock.runtime.delivery import Dispatch
 from penstock.runtime.records import decode_block
 from penstock.runtime.state import RealmState
 
 SNAPSHOTS = "snapshots/"
 READ_BLOCKS = 256
+INDEX_EVENTS = 65_536
+"""Events read at once to find the newest of each publish key."""
 
 _log = structlog.get_logger("penstock.recovery")
 
@@ -27,16 +33,18 @@ class Recovered(Struct):
     """Sequence of the block the snapshot was taken after; 0: there was none."""
     damage: list[str]
     """What could not be read, for people."""
+    unreadable: list[tuple[int, Quarantine]]
+    """By channel: stored events that are known to be damaged, to be quarantined."""
 
 
 def snapshot_name(sequence: int) -> str:
     return f"{SNAPSHOTS}{sequence:020d}.snap"
 
 
-async def recover(journal: Journal, blobs: Blobs, rules: Rules) -> Recovered:
+async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) -> Recovered:
     """Read everything that is stored. Damage is reported and left where it is (SEM S1)."""
     damage: list[str] = []
-    state, sequence = await _from_snapshot(blobs, rules, damage)
+    state, sequence = await _from_snapshot(blobs, pages, rules, damage)
     info = journal.info()
     if info.cut:
         damage.append(f"a torn tail of {info.cut} bytes was cut from the journal and kept aside")
@@ -56,26 +64,62 @@ async def recover(journal: Journal, blobs: Blobs, rules: Rules) -> Recovered:
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                _apply(state, block.data, damage)
+                _apply(state, block.data, pages, damage)
             else:
                 damage.append(f"{block.where}: {block.reason}")
-    for channel in state.channels.values():
+    for number, channel in state.channels.items():
         channel.recovered()
+        state.stores[number].recount(channel.state.stored)
+        event_bytes = max(channel.state.event_bytes, state.stores[number].event_bytes)
+        channel.state.event_bytes = event_bytes
+    keep_rest = bool(damage)  # what is damaged may have named other places
+    unreadable = await _unreadable(state, pages, damage)
+    await pages.restore(_places(state), keep_rest=keep_rest)
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
-    return Recovered(state, events, blocks, sequence, damage)
+    return Recovered(state, events, blocks, sequence, damage, unreadable)
 
 
-def _apply(state: RealmState, data: memoryview, damage: list[str]) -> None:
+def _places(state: RealmState) -> dict[int, list[Place]]:
+    """What is in use of the pages of each channel."""
+    return {
+        number: [piece.place for piece in store.tail if piece.place is not None]
+        for number, store in state.stores.items()
+        if state.channels[number].state.type.home == "pages"
+    }
+
+
+async def _unreadable(
+    state: RealmState, pages: Pages, damage: list[str]
+) -> list[tuple[int, Quarantine]]:
+    """Bodies in pages that are not what was put there: their events are to be quarantined."""
+    found = []
+    for number, places in _places(state).items():
+        bad = {each.place: each for each in await pages.check(number, places)}
+        ids = IdSet()
+        for piece in state.stores[number].tail:
+            if piece.place is not None and piece.place in bad:
+                ids.add(Span(piece.first, piece.end))
+                reason = f"{bad[piece.place].where}: {bad[piece.place].reason}"
+                state.stores[number].quarantined.append(reason)
+                damage.append(reason)
+        if ids:
+            found.append((number, Quarantine(ids.spans)))
+    return found
+
+
+def _apply(state: RealmState, data: memoryview, pages: Pages, damage: list[str]) -> None:
     try:
         header, bodies = decode_block(data)
         for record in header.records:
-            state.apply_stored(record, bodies)
+            state.apply_stored(record, bodies, pages)
     except Damaged as error:
         damage.append(str(error))
 
 
-async def _from_snapshot(blobs: Blobs, rules: Rules, damage: list[str]) -> tuple[RealmState, int]:
+async def _from_snapshot(
+    blobs: Blobs, pages: Pages, rules: Rules, damage: list[str]
+) -> tuple[RealmState, int]:
     """The state of the newest snapshot that can be read, and the block it stands for."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
     for name in reversed(names):
@@ -83,7 +127,7 @@ async def _from_snapshot(blobs: Blobs, rules: Rules, damage: list[str]) -> tuple
         try:
             header, bodies = decode_block(checked(await blobs.get(name), name))
             for record in header.records:
-                state.apply_stored(record, bodies)
+                state.apply_stored(record, bodies, pages)
         except Damaged as error:
             damage.append(f"snapshot {name}: {error}")
             continue
@@ -99,3 +143,24 @@ def checked(blob: memoryview, name: str) -> memoryview:
     if xxh3_64_intdigest(body) != checksum:
         raise Damaged(f"{name} fails its checksum")
     return body
+
+
+async def index_keys(recovered: Recovered, dispatch: Dispatch) -> None:
+    """Find out which stored events are the newest of their publish keys (SEM K1)."""
+    state = recovered.state
+    unreadable = {number: IdSet(command.spans) for number, command in recovered.unreadable}
+    for number, channel in state.channels.items():
+        store = state.stores[number]
+        if store.keys is None:
+            continue
+        left = channel.state.stored.copy()
+        left.discard_all(unreadable.get(number, IdSet()))
+        while left:
+            spans: list[Span] = []
+            room = INDEX_EVENTS
+            while room > 0 and (span := left.take(room)) is not None:
+                spans.append(span)
+                room -= span.size
+            rows, _ = await dispatch.read(store, tuple(spans))
+            for part in rows:
+                store.keys.append([part.batch], ids_of(part.batch))

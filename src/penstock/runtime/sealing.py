@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,22 +17,42 @@ import structlog
 from msgspec import Struct
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from penstock.columns.growing import (
+    Growth,
+    end_of_batches,
+    extended,
+    has_its_tail,
+    mended_tail,
+    started,
+)
 from penstock.columns.schema import ChannelSchema
-from penstock.columns.segments import SegmentImage, encode_segment, segment_name
-from penstock.core.errors import Fenced, NameDoesNotExist, StorageFailed
+from penstock.columns.segments import (
+    SegmentImage,
+    SegmentIndex,
+    SegmentReader,
+    encode_segment,
+    segment_name,
+)
+from penstock.core.directory import SCHEDULE_PREFIX
+from penstock.core.errors import (
+    Damaged,
+    Fenced,
+    IllegalState,
+    NameDoesNotExist,
+    RealmStopping,
+    StorageFailed,
+)
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Blobs, Buffer, Journal
-from penstock.runtime.channel_store import (
-    MERGE_BELOW,
-    Piece,
-    Publishers,
-    SealedFile,
-    stored_together,
-)
-from penstock.runtime.records import Sealed, SegmentDropped, encode_block
+from penstock.runtime.channel_store import MERGE_BELOW, ChannelStore
+from penstock.runtime.group import Group
+from penstock.runtime.maintaining import Maintainer, MaintenanceLimits, new_file
+from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock.runtime.pieces import Piece, stored_together
+from penstock.runtime.records import Extended, Sealed, SegmentDropped, encode_block
 from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
+from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
-from penstock.runtime.work import Group
 
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -49,6 +70,12 @@ class SealingLimits(Struct, frozen=True):
     """How often to look for work."""
     retry_s: float = 5.0
     """Pause after the disk refused."""
+    remade_bytes_max: int = 64 << 20
+    """A single file up to this size is written anew when its channel gets more columns; a larger
+    one stays as it is, and a further file begins."""
+    cache_bytes_max: int = CACHE_BYTES_MAX
+    """Bytes of files kept open for reading."""
+    maintenance: MaintenanceLimits = MaintenanceLimits()
 
 
 class Sealer:
@@ -57,6 +84,7 @@ class Sealer:
         shard: Shard,
         journal: Journal,
         blobs: Blobs,
+        files: OpenFiles,
         offload: Offload,
         limits: SealingLimits,
         *,
@@ -65,6 +93,7 @@ class Sealer:
         self._shard = shard
         self._journal = journal
         self._blobs = blobs
+        self._files = files
         self._offload = offload
         self._limits = limits
         self._snapshot = snapshot
@@ -72,12 +101,28 @@ class Sealer:
         self._covered_bytes = 0
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
+        self._busy: set[int] = set()
+        """Channels of which something is being sealed: one at a time."""
+        self.maintainer = Maintainer(shard, blobs, files, offload, limits.maintenance)
 
     async def run(self) -> None:
         """Look for work until cancelled. A full disk is reported and tried again later.
 
         Should sealing itself be broken, it ends and says so; the realm goes on from the journal.
         """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run())
+            group.create_task(self._maintain())
+
+    async def _maintain(self) -> None:
+        try:
+            await self.maintainer.run()
+        except RealmStopping:
+            return
+        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
+            _log.exception("maintenance.ended")
+
+    async def _run(self) -> None:
         try:
             while True:
                 await asyncio.sleep(self._limits.interval_s)
@@ -86,6 +131,8 @@ class Sealer:
                 except StorageFailed as failure:
                     _log.warning("sealing.postponed", reason=str(failure))
                     await asyncio.sleep(self._limits.retry_s)
+        except RealmStopping:
+            return
         except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
             _log.exception("sealing.ended")
 
@@ -108,8 +155,9 @@ class Sealer:
 
     async def _seal(self, number: int, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment."""
-        if number in self._broken:
+        if number in self._broken or number in self._busy:
             return False
+        self._busy.add(number)
         try:
             return await self._try_seal(number, everything=everything)
         except pa.ArrowException as error:
@@ -117,37 +165,91 @@ class Sealer:
             self._broken.add(number)
             _log.error("channel.not_sealed", channel=number, reason=str(error))
             return False
+        finally:
+            self._busy.discard(number)
 
     async def _try_seal(self, number: int, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(number)
-        if channel is None or not channel.state.type.survives_restart:
+        if channel is None or channel.state.type.home != "journal":
             return False
         store = self._shard.state.stores[number]
-        rows_max = channel.state.definition.storage.events_per_spindle or 1 << 40
-        due = store.unsealed(rows_max, self._limits.segment_bytes_max)
+        rows_max = channel.state.definition.storage.events_per_spindle
+        due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
         if due is None and everything and (rest := store.all_unsealed()):
             due = rest[-1].end, rest
         if due is None:
             return False
         end, pieces = due
-        span = Span(max(pieces[0].first, store.sealed_through), end)
-        wanted = channel.state.stored.within(span)
+        began = store.sealed_through
+        wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
         wanted.remove_all(channel.state.volatile)
-        fact = Sealed(end)
-        if wanted:
-            columns = store.columns
-            image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
-            name = segment_name(
-                f"{channel.state.name}.{number}", image.index.first_id, image.index.end_id
-            )
-            name = await self._put(name, image)
-            index = msgspec.msgpack.encode(image.index)
-            fact = Sealed(end, name, index, _publishers(pieces, wanted))
-        recorded = await self._shard.act(lambda group: _record(group, number, fact))
-        if fact.name and not recorded:  # the channel was deleted meanwhile
-            await self._blobs.delete(fact.name)
+        # A schedule's name begins with what no blob's may; the number tells it from its channel.
+        folder = f"{channel.state.name.removeprefix(SCHEDULE_PREFIX)}.{number}"
+        fact: Sealed | Extended = Sealed(end)
+        if wanted and rows_max:
+            fact = await self._into_spindle(folder, store, end, pieces, wanted)
+        elif wanted:
+            if await self._is_remade(number, store):
+                return True
+            fact = await self._into_single_file(folder, store, end, pieces, wanted)
+        recorded = await self._shard.act(lambda group: _record_sealed(group, number, fact, began))
+        if isinstance(fact, Sealed) and fact.name and not recorded:
+            await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
         _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
-        return True
+        return bool(recorded)
+
+    async def _into_spindle(
+        self, folder: str, store: ChannelStore, end: int, pieces: list[Piece], wanted: IdSet
+    ) -> Sealed:
+        columns = store.columns
+        image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
+        name = segment_name(folder, image.index.first_id, image.index.end_id)
+        name = await self._put(name, image)
+        index = msgspec.msgpack.encode(image.index)
+        return Sealed(end, name, index, _publishers(pieces, wanted))
+
+    async def _into_single_file(
+        self, folder: str, store: ChannelStore, end: int, pieces: list[Piece], wanted: IdSet
+    ) -> Sealed | Extended:
+        """Add to the newest file, or begin one: the first, or one with more columns."""
+        columns, publishers = store.columns, _publishers(pieces, wanted)
+        batches = await self._offload(
+            lambda: [columns.conform(batch) for batch in _stored(pieces, wanted)]
+        )
+        file = store.files[-1] if store.files else None
+        if file is not None and file.grows and _has_columns(file, columns) and not file.is_frozen:
+            try:
+                return await self._grow(file, end, batches, publishers)
+            except (Damaged, NameDoesNotExist) as error:
+                file.is_frozen = True  # its own events are where they are
+                _log.error("segment.not_extended", name=file.name, reason=str(error))
+        growth = await self._offload(lambda: started(batches))
+        name = await new_file(self._blobs, folder, growth)
+        return Sealed(end, name, msgspec.msgpack.encode(growth.index), publishers, grows=True)
+
+    async def _grow(
+        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], publishers: Publishers
+    ) -> Extended:
+        data = await self._blobs.get(file.name)
+        growth: Growth = await self._offload(partial(_growth, data, file.index, batches))
+        await self._blobs.extend(file.name, growth.at, growth.chunks)
+        added = msgspec.msgpack.encode(growth.added)
+        size, checksum = growth.index.size, growth.index.checksum
+        return Extended(end, file.name, size, checksum, added, publishers)
+
+    async def _is_remade(self, number: int, store: ChannelStore) -> bool:
+        """Give a small file the channel's new columns; a large one stays as it is, and what
+        comes goes into another: a new column costs a bounded amount of writing."""
+        if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
+            return False
+        file = store.files[0]
+        if not file.grows or file.is_frozen or _has_columns(file, store.columns):
+            return False
+        try:
+            await self.maintainer.maintain(number)
+        except (Damaged, IllegalState):
+            return False
+        return not store.files or _has_columns(store.files[-1], store.columns)
 
     async def _put(self, name: str, image: SegmentImage) -> str:
         """Store a segment; where a file of an unfinished sealing is in the way, beside it."""
@@ -160,6 +262,7 @@ class Sealer:
 
     async def _drop_empty(self) -> None:
         for number, store in list(self._shard.state.stores.items()):
+            store.recount(self._shard.state.channels[number].state.stored)
             for file in store.empty_files():
                 if reason := await self._damage(file):
                     store.keep_damaged(file, reason)
@@ -173,13 +276,18 @@ class Sealer:
             data = await self._blobs.get(file.name)
         except NameDoesNotExist:
             return ""
-        if await self._offload(lambda: xxh3_64_intdigest(data)) == file.index.checksum:
-            return ""
-        return f"{file.name} fails its checksum; it is kept"
+        reader = SegmentReader(data, file.index, name=file.name)
+        if found := await self._offload(reader.check):
+            return f"{found[0]}; it is kept"
+        whole = file.grows or (
+            await self._offload(lambda: xxh3_64_intdigest(data)) == file.index.checksum
+        )
+        return "" if whole else f"{file.name} fails its checksum; it is kept"
 
     async def _drop(self, number: int, file: SealedFile) -> None:
         fact = SegmentDropped(file.name)
         await self._shard.act(lambda group: _record(group, number, fact))
+        self._files.close(file)
         await self._blobs.delete(file.name)
         _log.debug("segment.dropped", name=file.name)
 
@@ -201,11 +309,14 @@ class Sealer:
             # is on disk for good nobody can tell: leave both it and the journal as they are.
             _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
             return
-        await self._shard.exclusively(lambda: self._journal.trim(sequence))
-        self._snapshot = sequence
-        self._covered_bytes = self._journal.info().size
+        await self._shard.exclusively(lambda: self._cut(sequence))
         await self._forget_before(sequence)
         _log.info("realm.snapshot_taken", block=sequence)
+
+    async def _cut(self, sequence: int) -> None:
+        await self._journal.trim(sequence)
+        self._snapshot = sequence
+        self._covered_bytes = self._journal.info().size
 
     def _is_large(self, number: int) -> bool:
         store = self._shard.state.stores.get(number)
@@ -228,7 +339,30 @@ class Sealer:
                 await self._blobs.delete(info.name)
 
 
-def _record(group: Group, number: int, fact: Sealed | SegmentDropped) -> bool:
+def _record_sealed(group: Group, number: int, fact: Sealed | Extended, began: int) -> bool:
+    """Record what was sealed, unless the channel has gone or its files have changed meanwhile."""
+    store = group.state.stores.get(number)
+    if store is None or store.sealed_through != began:
+        return False
+    if isinstance(fact, Extended):
+        newest = store.files[-1] if store.files else None
+        if newest is None or newest.name != fact.name or newest.is_frozen:
+            return False
+    return _record(group, number, fact)
+
+
+def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]) -> Growth:
+    if has_its_tail(data, index):
+        return extended(index, data[end_of_batches(index.batches) :], batches)
+    # Something was added that was not recorded in the end; it is written over now.
+    return extended(index, mended_tail(data, index), batches)
+
+
+def _has_columns(file: SealedFile, columns: ChannelSchema) -> bool:
+    return file.index.schema == columns.to_bytes()
+
+
+def _record(group: Group, number: int, fact: Sealed | Extended | SegmentDropped) -> bool:
     if number not in group.state.channels:
         return False
     group.realm_fact(number, fact)

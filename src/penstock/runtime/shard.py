@@ -12,13 +12,17 @@ from typing import Any
 
 import structlog
 
+from penstock.core.channel import Channel
 from penstock.core.errors import PenstockError, RealmStopping, StorageFailed
-from penstock.core.messages import Quarantine
+from penstock.core.messages import EndRelay, Quarantine
 from penstock.core.ports import Clock, Journal
 from penstock.runtime.delivery import Dispatch
+from penstock.runtime.following import bytes_that_follow, bytes_that_move
+from penstock.runtime.group import Group
+from penstock.runtime.placing import MemoryLimits, Placing, room_for
 from penstock.runtime.records import encode_block
 from penstock.runtime.state import RealmState
-from penstock.runtime.work import Act, Do, Group, Reply, Work
+from penstock.runtime.work import Act, Do, Reply, Work
 
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""
@@ -34,13 +38,17 @@ class Shard:
         clock: Clock,
         dispatch: Dispatch,
         *,
-        memory_bytes_max: int,
+        placing: Placing,
+        limits: MemoryLimits,
     ) -> None:
         self.state = state
+        self.placing = placing
+        self._limits = limits
         self._journal = journal
         self._clock = clock
         self._dispatch = dispatch
-        self._memory_bytes_max = memory_bytes_max
+        self._ahead: list[Work] = []
+        """Begins the next group, whatever of an earlier one still waits."""
         self._waiting: list[Work] = []
         self._serving: list[Work] = []
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
@@ -48,11 +56,15 @@ class Shard:
         self.ended = asyncio.Event()
         """Set when :meth:`run` is over: nothing is written any more."""
         self._woken: dict[int, None] = {}
+        self._has_room = True
+        """Whether the disk has room for what the next group leads to."""
         self._failed: PenstockError | None = None
         self._stopping = False
         self.tail = journal.info().tail
         """Sequence of the newest block."""
         self.groups = 0
+        self.on_scheduled: Callable[[], None] = lambda: None
+        """Called when events wait for a time they did not wait for before (SEM X4)."""
 
     # --- asking --------------------------------------------------------------------------
 
@@ -61,7 +73,7 @@ class Shard:
         if self._failed is not None or self._stopping:
             _reply(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
-        self._waiting.insert(0 if first else len(self._waiting), work)
+        (self._ahead if first else self._waiting).append(work)
         self._wake.set()
 
     async def ask(self, work: Work, *, first: bool = False) -> Any:
@@ -94,8 +106,11 @@ class Shard:
         await done
 
     def quarantine(self, number: int, command: Quarantine) -> None:
-        """Some stored events turned out to be unreadable (SEM S1)."""
-        self.submit(Do(number, command))
+        """Some stored events turned out to be unreadable (SEM S1).
+
+        Nothing is swept before: what has expired is read on its way to a dead event store.
+        """
+        self.submit(Act(lambda group: group.do(number, command)))
 
     def wake(self, number: int) -> None:
         """A channel may have something to offer (credit came, a connection drained)."""
@@ -111,8 +126,8 @@ class Shard:
         not answer again. What is on disk is whole; a new realm is built from it.
         """
         try:
-            while not (self._stopping and not self._waiting):
-                if not self._waiting and not self._woken and not self._between:
+            while not (self._stopping and not self._ahead and not self._waiting):
+                if not (self._ahead or self._waiting or self._woken or self._between):
                     await self._wake.wait()
                 self._wake.clear()
                 await self._serve_between()
@@ -139,8 +154,8 @@ class Shard:
         self._wake.set()
 
     def _refuse_waiting(self, failure: PenstockError) -> None:
-        waiting, self._waiting = self._serving + self._waiting, []
-        self._serving = []
+        waiting = self._serving + self._ahead + self._waiting
+        self._serving, self._ahead, self._waiting = [], [], []
         for work in waiting:
             _reply(work.reply, None, failure)
         between, self._between = self._between, []
@@ -162,13 +177,16 @@ class Shard:
             del self._between[0]
 
     async def _serve_group(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
         self._serving = waiting  # so that all are answered, should this be the end
-        group = Group(self.state, self._clock.now_us(), self._memory_bytes_max)
+        await self._open_files()
+        waiting = self._serving = await self._with_room(waiting)
+        group = Group(self.state, self._clock.now_us(), self._limits, self.placing)
+        group.has_room = self._has_room
         group.touched |= self._woken
         self._woken = {}
-        waiting = self._serving = await self._with_room(waiting)
-        answers = [(work.reply, *_outcome(work, group)) for work in waiting]
+        answers = self._decide(waiting, group)
+        await self._open_files()
         for number in list(group.touched):
             if number in self.state.channels:
                 group.sweep(number)
@@ -180,6 +198,44 @@ class Shard:
         for reply, result, error in answers:
             _reply(reply, result, error)
         await self._offer(list(group.touched))
+        if group.must_sync:
+            await self._give_back()
+        if self.state.has_new_times:
+            self.state.has_new_times = False
+            self.on_scheduled()
+
+    def _decide(
+        self, waiting: list[Work], group: Group
+    ) -> list[tuple[Reply | None, Any, BaseException | None]]:
+        """Decide in order until the group is full, or files have to be opened before the next
+        step; what is left goes into the next group."""
+        answers = []
+        for i, work in enumerate(waiting, start=1):
+            answers.append((work.reply, *_outcome(work, group)))
+            ends = group.is_full(self._clock.now_us()) or self.state.to_open
+            if i < len(waiting) and ends:
+                self._waiting = waiting[i:] + self._waiting
+                self._serving = waiting[:i]
+                self._wake.set()
+                break
+        return answers
+
+    async def _open_files(self) -> None:
+        """Files that may be read in the middle of a step are open before (SEM T7)."""
+        while self.state.to_open:
+            store = self.state.stores.get(self.state.to_open.pop())
+            if store is not None:
+                await self._dispatch.files.pin(store.files)
+
+    async def _give_back(self) -> None:
+        """Pages whose events have left, now that this is on disk."""
+        while self.state.freed:
+            number = self.state.freed.pop()
+            freed = self.state.stores[number].freed
+            places, freed[:] = list(freed), []
+            await self.placing.pages.release(number, places)
+        while self.state.dropped:
+            await self.placing.pages.drop(self.state.dropped.pop())
 
     async def _with_room(self, waiting: list[Work]) -> list[Work]:
         """Make sure that what waits will find room on disk, before anything is decided."""
@@ -190,16 +246,43 @@ class Shard:
             self._serving = waiting
             self._wake.set()
             size = sum(_size(work) for work in waiting)
+        self._has_room = True
         try:
-            await self._journal.reserve(size + 4_096 * (1 + len(waiting)))
+            follows = self._follows(waiting)
+            await self._journal.reserve(size + follows + 4_096 * (1 + len(waiting)))
+            await self._reserve_pages(waiting)
         except StorageFailed as failure:
+            self._has_room = False
             for work in waiting:
                 if _size(work):
                     _reply(work.reply, None, failure)
             return [work for work in waiting if not _size(work)]
         return waiting
 
+    def _follows(self, waiting: Sequence[Work]) -> int:
+        """Bytes of what is copied or moves because of what waits, or because it is time."""
+        numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, Do))}
+        size = 0
+        for work in waiting:
+            for number, bodies in work.offered:
+                numbers.add(number)
+                size += bytes_that_follow(self.state, number, bodies)
+        if any(isinstance(work, Act) for work in waiting):  # it may look at any of them
+            numbers |= self.state.channels.keys()
+        return size + bytes_that_move(self.state, numbers, self._clock.now_us())
+
+    async def _reserve_pages(self, waiting: Sequence[Work]) -> None:
+        sizes: dict[int, list[int]] = {}
+        for work in waiting:
+            for number, bodies in work.offered:
+                channel = self.state.channels.get(number)
+                if channel is not None and channel.state.type.home == "pages":
+                    sizes.setdefault(number, []).extend(map(room_for, bodies))
+        for number, wanted in sizes.items():
+            await self.placing.pages.reserve(number, wanted)
+
     async def _append(self, group: Group) -> None:
+        await self.placing.flush(sync=group.must_sync)
         chunks = encode_block(group.now_us, group.records, group.bodies)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1
@@ -211,8 +294,20 @@ class Shard:
                 self._dispatch.channel_gone(number)
                 continue
             await self._perform(number)
-            if channel.has_offers:
+            if channel.state.relayed:
+                await self._relay(number, channel)
+            held_back = channel.state.overdue and not self._has_room
+            if channel.has_offers and not held_back:  # else the next look for expired ones wakes
                 self.wake(number)
+
+    async def _relay(self, number: int, channel: Channel) -> None:
+        """Who is there and has room gets what is never stored; then it is gone (SEM E8)."""
+        while channel.has_offers and not channel.state.overdue:
+            await self._perform(number)
+        if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
+            return
+        for fact in channel.decide(EndRelay(), self._clock.now_us()).facts:
+            self.state.apply(number, fact)
 
     async def _perform(self, number: int, below: int | None = None) -> None:
         channel = self.state.channels.get(number)
@@ -233,7 +328,7 @@ def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> Non
 
 
 def _size(work: Work) -> int:
-    return sum(len(body.buffer) for body in work.bodies)
+    return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
 
 
 def _cut(waiting: list[Work], limit: int) -> tuple[list[Work], list[Work]]:

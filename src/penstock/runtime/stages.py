@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from penstock.core.errors import MemoryLimit, NoSuchStage
 from penstock.core.ports import Clock
-from penstock.runtime.views import digest_of
-from penstock.runtime.work import Body, Group, PublishBatches, Reply
+from penstock.runtime.bodies import Body, digest_of
+from penstock.runtime.group import Group
+from penstock.runtime.work import PublishBatches, Reply
 
 STAGE_LIFETIME_US = 3_600 * 1_000_000
 """A stage nobody commits is dropped after this long."""
@@ -89,12 +90,17 @@ class CommitStaged(Struct):
     def bodies(self) -> Sequence[Body]:
         return self.stages.known(self.names)
 
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ((self.number, self.bodies),)
+
     def run(self, group: Group) -> Any:
         channel = group.channel(self.number)
         if self.producer:  # a replay is answered though its stages are long gone
             known = channel.state.producers.stored_as(self.producer, self.sequence)
             if known is not None:
                 return known
+        group.refuse_while_paused()
         bodies = self.stages.of(self.names, self.number)
         digest = digest_of(bodies, self.event_bytes_max)
         return PublishBatches(
@@ -103,6 +109,6 @@ class CommitStaged(Struct):
             bodies,
             self.producer,
             self.sequence,
-            overshoot=True,
+            overshoot=not channel.state.is_full,  # it begins and ends here (SEM T4)
             publisher=self.publisher,
         ).run(group)

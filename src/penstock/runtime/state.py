@@ -8,29 +8,54 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec import Struct
 
 from penstock.columns.ipc import schema_from
-from penstock.columns.segments import SegmentIndex
+from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.channel import Channel
-from penstock.core.directory import ChannelCreated, ChannelDeleted, Directory
+from penstock.core.directory import (
+    ChannelCreated,
+    ChannelDeleted,
+    Directory,
+    JoinCreated,
+    JoinDeleted,
+    PublishingPaused,
+)
+from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Appended, Removed
-from penstock.core.ports import Buffer
+from penstock.core.joins import Join
+from penstock.core.messages import Appended, Edited, Removed, Restored, StoredFact
+from penstock.core.ports import Buffer, Pages, Place
 from penstock.core.state import Rules
-from penstock.runtime.channel_store import ChannelStore, Meter, Piece, SealedFile
+from penstock.core.transactions import Transactions
+from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.pieces import Meter, Piece
 from penstock.runtime.records import (
     AnyFact,
     BodyRef,
+    Extended,
     Kept,
     RealmFacts,
     Record,
+    Rewritten,
     SchemaSeen,
     Sealed,
     SegmentDropped,
+    TransactionEnded,
 )
 from penstock.runtime.schemas import Schemas
+from penstock.runtime.sealed_file import SealedFile
 
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
+_batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
+
+
+class Copied(Struct):
+    """What a join has done since the realm started."""
+
+    copied: int = 0
+    dropped: int = 0
+    """Not copied: it would go round, or too far (SEM L2)."""
 
 
 class RealmState:
@@ -39,16 +64,36 @@ class RealmState:
         self.stores: dict[int, ChannelStore] = {}
         self.schemas = Schemas()
         self.meter = Meter()
+        self.transactions = Transactions()
+        self.schedules: set[int] = set()
+        """The stores where events wait for their time (SEM X4)."""
+        self.has_new_times = False
+        """Soft: something has been scheduled since somebody looked."""
+        self.to_open: set[int] = set()
+        """Soft: channels whose dead events move, with files that are not open yet."""
+        self.dropped: list[int] = []
+        """Soft: channels deleted, with pages that are not dropped yet."""
+        self.freed: set[int] = set()
+        """Soft: channels with places in pages to give back."""
         self.skipped: list[str] = []
         """Facts that could not be applied because an earlier block is damaged."""
+        self.unreadable: list[tuple[int, Place]] = []
+        """Bodies in pages that are not there."""
+        self._joined: dict[tuple[int, int], Copied] = {}
 
     @property
     def channels(self) -> dict[int, Channel]:
         return self.directory.channels
 
-    def apply_stored(self, record: Record, bodies: Iterator[memoryview]) -> None:
+    def joined(self, join: Join) -> Copied:
+        """What a join has done since the realm started."""
+        return self._joined.setdefault((join.source, join.destination), Copied())
+
+    def apply_stored(
+        self, record: Record, bodies: Iterator[memoryview], pages: Pages | None = None
+    ) -> None:
         """Apply a record read back from the journal or a snapshot."""
-        own = [next(bodies) for _ in record.bodies]
+        own = [self._body(record.channel, ref, bodies, pages) for ref in record.bodies]
         if record.channel and record.channel not in self.channels:
             self.skipped.append(f"{type(record.fact).__name__} of channel {record.channel}")
             return
@@ -57,6 +102,18 @@ class RealmState:
             self.skipped.append(f"events of channel {record.channel} in schema {missing[0]}")
             return
         self.apply(record.channel, record.fact, self._pieces(record, own), own)
+
+    def _body(
+        self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
+    ) -> memoryview:
+        if ref.place is None:
+            return next(bodies)
+        try:
+            if pages is not None:
+                return pages.view(number, ref.place)
+        except Damaged:  # its events are quarantined once all is read
+            self.unreadable.append((number, ref.place))
+        return memoryview(b"")
 
     def _pieces(self, record: Record, bodies: Sequence[memoryview]) -> list[Piece]:
         match record.fact:
@@ -69,11 +126,11 @@ class RealmState:
             case _:
                 return []
         return [
-            self._piece(ref, body, at_us, ids)
+            self._piece(record.channel, ref, body, at_us, ids)
             for ref, body in zip(record.bodies, bodies, strict=True)
         ]
 
-    def _piece(self, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet) -> Piece:
+    def _piece(self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet) -> Piece:
         """The piece of one body; takes its rows' ids off ``ids``."""
         taken: list[Span] = []
         rows = ref.rows
@@ -89,10 +146,12 @@ class RealmState:
             self.schemas.schema(ref.schema),
             body,
             ids=None if dense else IdSet(taken),
+            home=self.channels[number].state.type.home,
             publisher=ref.publisher,
+            place=ref.place,
         )
 
-    def apply(  # noqa: C901  one case a fact
+    def apply(
         self,
         number: int,
         fact: AnyFact,
@@ -102,43 +161,100 @@ class RealmState:
         """Make ``fact`` true in the core and in the store."""
         match fact:
             case ChannelCreated():
-                self.directory.apply(fact)
-                self.stores[fact.number] = ChannelStore(self.meter)
+                self._created(fact)
             case ChannelDeleted():
+                self._deleted(fact)
+            case JoinCreated() | JoinDeleted() | PublishingPaused():
                 self.directory.apply(fact)
-                if store := self.stores.pop(fact.number, None):
-                    store.discard()
+            case TransactionEnded(ended):
+                self.transactions.apply(ended)
             case SchemaSeen(schema):
                 self.schemas.record(schema, bytes(bodies[0]))
             case RealmFacts(next_number):
                 self.directory.next_number = next_number
-            case Sealed():
-                self._sealed(number, fact)
-            case SegmentDropped(name):
-                self.stores[number].dropped(name)
+            case Sealed() | Extended() | Rewritten() | SegmentDropped():
+                self._in_files(number, fact)
             case Kept():
                 for piece in pieces:
                     self.stores[number].add(piece)
             case _:
-                channel = self.channels[number]
-                channel.apply(fact)
-                for piece in pieces:
-                    self.stores[number].add(piece)
-                if isinstance(fact, Removed):
-                    self.stores[number].removed(fact.spans, channel.state.stored)
+                self._of_channel(number, fact, pieces)
+
+    def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[Piece]) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        channel.apply(fact)
+        for piece in pieces:
+            store.add(piece)
+        if isinstance(fact, Removed):
+            store.removed(fact.spans, channel.state.stored)
+            if store.freed:
+                self.freed.add(number)
+        elif isinstance(fact, Edited | Restored):
+            self._files_changed(number)
+
+    def _created(self, fact: ChannelCreated) -> None:
+        self.directory.apply(fact)
+        self.stores[fact.number] = ChannelStore(self.meter, fact.definition.keys)
+        if fact.definition.kind == "schedule":
+            self.schedules.add(fact.number)
+
+    def _deleted(self, fact: ChannelDeleted) -> None:
+        self.directory.apply(fact)
+        self.schedules.discard(fact.number)
+        self.to_open.discard(fact.number)
+        if store := self.stores.pop(fact.number, None):
+            store.discard()
+            self.freed.discard(fact.number)
+            self.dropped.append(fact.number)
+
+    def _files_changed(self, number: int) -> None:
+        """Dead events are read in the middle of a step: their files are open before (SEM T7)."""
+        if self.channels[number].state.moves_dead:
+            self.to_open.add(number)
+
+    def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
+        """Something has changed in which file events are."""
+        self._files_changed(number)
+        match fact:
+            case Sealed():
+                self._sealed(number, fact)
+            case Extended():
+                self._extended(number, fact)
+            case Rewritten(names):
+                file = self._file(number, fact) if fact.name else None
+                self.stores[number].rewritten(names, file)
+            case SegmentDropped(name):
+                self.stores[number].dropped(name)
 
     def _sealed(self, number: int, fact: Sealed) -> None:
-        file = (
-            SealedFile(fact.name, _index_decoder.decode(fact.index), fact.publishers)
-            if fact.name
-            else None
-        )
         channel, store = self.channels[number], self.stores[number]
         channel.given(fact.through)
-        if file is not None:
-            store.columns = store.columns.grown(schema_from(file.index.schema))
-            file.live = len(channel.state.stored.within(file.span))
+        file = self._file(number, fact) if fact.name else None
         store.sealed(fact.through, file, channel.state.volatile)
+
+    def _extended(self, number: int, fact: Extended) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        channel.given(fact.through)
+        file = next((own for own in store.files if own.name == fact.name), None)
+        if file is None:
+            self.skipped.append(f"events of channel {number} added to {fact.name}")
+            return
+        file.extended(
+            _batches_decoder.decode(fact.batches),
+            size=fact.size,
+            checksum=fact.checksum,
+            publishers=fact.publishers,
+        )
+        file.is_stale = True
+        store.extended(fact.through, channel.state.volatile)
+
+    def _file(self, number: int, fact: Sealed | Rewritten) -> SealedFile:
+        index = _index_decoder.decode(fact.index)
+        file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
+        store = self.stores[number]
+        store.columns = store.columns.grown(schema_from(index.schema))
+        file.live = len(self.channels[number].state.stored.within(file.span))
+        return file
 
     def snapshot(self) -> tuple[list[Record], list[Buffer]]:
         """The shortest records that lead to this state after a restart, and their bodies."""
@@ -154,9 +270,8 @@ class RealmState:
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
-                of_channels.append(
-                    Record(number, Sealed(through, file.name, index, file.publishers))
-                )
+                sealed = Sealed(through, file.name, index, file.publishers, file.grows)
+                of_channels.append(Record(number, sealed))
             of_channels.append(Record(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
@@ -164,9 +279,15 @@ class RealmState:
                 kept = _kept(piece, channel)
                 if kept is not None:
                     fact, rows, body = kept
-                    ref = BodyRef(piece.number, len(body), rows, piece.publisher)
+                    place = piece.place
+                    ref = BodyRef(piece.number, len(body), rows, piece.publisher, place)
                     of_channels.append(Record(number, fact, (ref,)))
-                    kept_bodies.append(body)
+                    if place is None:
+                        kept_bodies.append(body)
+        of_channels += [Record(0, JoinCreated(join)) for join in self.directory.joins]
+        of_channels += [Record(0, TransactionEnded(end)) for end in self.transactions.state()]
+        if self.directory.publishing_paused:
+            of_channels.append(Record(0, PublishingPaused(True)))
         # All of them: blocks after this snapshot name schemas that were recorded before it.
         for schema in self.schemas.recorded:
             encoded = self.schemas.bytes_of(schema)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from penstock.columns.batch import ids_of
 from penstock.columns.digest import spans_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.durable import Durable
-from penstock.core.errors import IllegalState, NameDoesNotExist
+from penstock.core.errors import IllegalState
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
@@ -30,17 +31,22 @@ from penstock.core.messages import (
     FromLatest,
     FromTime,
     Purge,
+    PurgeDurable,
     RollBack,
     Spans,
     Subscribe,
 )
 from penstock.core.names import durable_name
 from penstock.core.ports import Clock
+from penstock.core.queue import READERS
 from penstock.runtime import views
-from penstock.runtime.channel_store import ChannelStore, Damage
+from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.delivery import Dispatch, Outlet
+from penstock.runtime.group import Group
+from penstock.runtime.reading import act_reading
+from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
-from penstock.runtime.work import Do, Group, Reply
+from penstock.runtime.work import Do, Reply
 from penstock.wire.native.answers import DurableInfo, Location, SealedPart
 
 _SCAN_EVENTS = 65_536
@@ -75,8 +81,6 @@ class Subscriptions:
         last_id: int | None = None,
     ) -> Opened:
         """Begin to deliver stored events, then live ones, with no gap between (SEM E6)."""
-        if isinstance(start, FromTime):
-            await self._open_files(number)
         subscription = self._dispatch.open(number, outlet)
 
         def subscribe(group: Group) -> Opened:
@@ -91,7 +95,8 @@ class Subscriptions:
             group.do(number, Subscribe(subscription, outlet.session, first, stop, credit))
             return Opened(subscription, first, stop)
 
-        return await self._opened(subscription, number, subscribe)
+        reads = isinstance(start, FromTime)
+        return await self._opened(subscription, number, subscribe, reads=reads)
 
     async def browse_durable(self, number: int, name: str, outlet: Outlet, credit: int) -> Opened:
         """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
@@ -109,11 +114,16 @@ class Subscriptions:
         return await self._opened(subscription, number, browse)
 
     async def _opened(
-        self, subscription: int, number: int, action: Callable[[Group], Opened]
+        self,
+        subscription: int,
+        number: int,
+        action: Callable[[Group], Opened],
+        *,
+        reads: bool = False,
     ) -> Opened:
         self._numbers[subscription] = number
         try:
-            opened: Opened = await self._shard.act(action)
+            opened: Opened = await self._act(number, action, reads=reads)
         except BaseException:
             self.detach(subscription)  # also when only the wait for the answer was cancelled
             raise
@@ -134,11 +144,12 @@ class Subscriptions:
         selector: str,
         *,
         persistent: bool | None,
+        max_deliveries: int = 0,
+        cluster_wide: bool = False,
     ) -> DurableInfo:
         name = durable_name(name)
         wanted = Selector(selector) if selector else None
-        if wanted is not None or isinstance(start, FromTime):
-            await self._open_files(number)
+        reads = wanted is not None or isinstance(start, FromTime)
 
         def create(group: Group) -> DurableInfo:
             channel = group.channel(number)
@@ -149,15 +160,18 @@ class Subscriptions:
             if wanted is not None:
                 there = channel.state.stored.within(Span(first, channel.state.next_id))
                 matched = self._matching(store, there, wanted).spans
-            group.do(number, CreateDurable(name, kind, first, selector, matched, persistent))
+            command = CreateDurable(
+                name, kind, first, selector, matched, persistent, max_deliveries, cluster_wide
+            )
+            group.do(number, command)
             return self._info(channel, channel.state.durable(name))
 
-        info: DurableInfo = await self._shard.act(create)
+        info: DurableInfo = await self._act(number, create, reads=reads)
         return info
 
     async def delete_durable(self, number: int, name: str) -> None:
         def delete(group: Group) -> list[int]:
-            durable = group.channel(number).state.durable(name)
+            durable = group.channel(number).state.durable(durable_name(name))
             seats = [seat.subscription for seat in durable.seats]
             group.do(number, DeleteDurable(name))
             return seats
@@ -171,8 +185,8 @@ class Subscriptions:
         def look(group: Group) -> list[DurableInfo]:
             channel = group.channel(number)
             group.sweep(number)
-            ordered = sorted(channel.state.durables.values(), key=lambda durable: durable.name)
-            return [self._info(channel, durable) for durable in ordered]
+            durables = channel.state.durables
+            return [self._info(channel, durables[name]) for name in sorted(durables) if name]
 
         infos: list[DurableInfo] = await self._shard.act(look)
         return infos
@@ -192,19 +206,34 @@ class Subscriptions:
     async def attach(
         self, number: int, durable: str, outlet: Outlet, *, window: int | None, pull: bool
     ) -> Opened:
-        """Take a seat at a durable. Raises ``DurableInUse``, ``InvalidArgument``."""
+        """Take a seat at a durable, or become a reader of a queue (durable ``""``).
+
+        Raises ``DurableInUse``, ``InvalidArgument``.
+        """
+        wanted = outlet.selector
+        chooses = durable == READERS and wanted is not None
+        if chooses:
+            outlet.selector = None  # the queue gives it what it wants and nothing else
         subscription = self._dispatch.open(number, outlet)
 
         def attach(group: Group) -> Opened:
-            kind = group.channel(number).state.durable(durable).kind
-            if outlet.selector is not None and kind.stores_selector:
+            state = group.channel(number).state
+            group.sweep(number)
+            own = state.durable(durable)
+            if wanted is not None and own.kind.stores_selector:
                 raise IllegalState(
-                    f"durable {durable} is {kind.name}: its selector is given when it is created"
+                    f"durable {durable} is {own.kind.name}: its selector is given when it is "
+                    "created"
                 )
-            group.do(number, Attach(durable, subscription, outlet.session, window, pull))
+            command = Attach(durable, subscription, outlet.session, window, pull)
+            if chooses and wanted is not None:
+                there = IdSet(own.outstanding_spans(state.stored))
+                matched = self._matching(group.state.stores[number], there, wanted).spans
+                command = replace(command, selector=wanted.text, matched=matched)
+            group.do(number, command)
             return Opened(subscription)
 
-        return await self._opened(subscription, number, attach)
+        return await self._opened(subscription, number, attach, reads=chooses)
 
     def demand(self, subscription: int, count: int) -> None:
         if number := self._numbers.get(subscription):
@@ -251,8 +280,6 @@ class Subscriptions:
     async def purge(self, number: int, first: int | None, last: int | None, selector: str) -> int:
         """Remove events; gives how many (SEM T9)."""
         wanted = Selector(selector) if selector else None
-        if wanted is not None:
-            await self._open_files(number)
 
         def purge(group: Group) -> int:
             channel = group.channel(number)
@@ -265,7 +292,28 @@ class Subscriptions:
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
-        count: int = await self._shard.act(purge)
+        count: int = await self._act(number, purge, reads=wanted is not None)
+        return count
+
+    async def purge_durable(
+        self, number: int, name: str, first: int | None, last: int | None, selector: str
+    ) -> int:
+        """Take events off what is outstanding at a durable; gives how many (SEM D)."""
+        wanted = Selector(selector) if selector else None
+
+        def purge(group: Group) -> int:
+            state = group.channel(number).state
+            group.sweep(number)
+            end = state.next_id if last is None else last + 1
+            ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
+            ids = ids.within(Span(first or 0, end))
+            if wanted is not None:
+                ids = self._matching(group.state.stores[number], ids, wanted)
+            answer = group.do(number, PurgeDurable(name, ids.spans)).answer
+            assert isinstance(answer, int), "a purge answers with a count"
+            return answer
+
+        count: int = await self._act(number, purge, reads=wanted is not None)
         return count
 
     async def columns(self, number: int) -> bytes:
@@ -317,12 +365,11 @@ class Subscriptions:
                     found.add_all(IdSet.of(own[first:end].tolist()))
         return found
 
-    async def _open_files(self, number: int) -> None:
-        """Map the channel's files ahead of a step that reads them and cannot wait."""
-        store = self._shard.state.stores.get(number)
-        if store is None:
-            raise NameDoesNotExist(f"channel number {number} does not exist any more")
-        await self._dispatch.open_files(store, (Span(0, 1 << 62),))
+    async def _act(self, number: int, action: Callable[[Group], Any], *, reads: bool) -> Any:
+        """Run ``action`` at its place in the order; one that ``reads`` has all files open."""
+        if not reads:
+            return await self._shard.act(action)
+        return await act_reading(self._shard, self._dispatch.files, number, action)
 
 
 def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from msgspec.structs import replace
 
-from penstock.columns.digest import digest
 from penstock.core.durable import Durable
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import Span
-from penstock.core.messages import Digest, Spans
+from penstock.core.queue import READERS
 from penstock.core.state import ChannelState
 from penstock.runtime.channel_store import ChannelStore
-from penstock.runtime.work import Body
 from penstock.wire.native.answers import ChannelInfo, DurableInfo, StorageInfo
 
 
-def channel_info(state: ChannelState, store: ChannelStore) -> ChannelInfo:
+def channel_info(
+    state: ChannelState, store: ChannelStore, *, scheduled: int = 0, paged_bytes: int = 0
+) -> ChannelInfo:
+    readers = state.durables.get(READERS)
     return ChannelInfo(
         name=state.name,
         definition=state.definition,
         first_event_id=state.stored.lowest,
         last_event_id=-1 if state.next_id == state.definition.start_event_id else state.next_id - 1,
-        events=len(state.stored),
-        durables=len(state.durables),
+        events=len(state.stored) - state.overdue,
+        durables=len(state.durables) - (readers is not None),
         subscribers=len(state.subscribers),
-        counters=state.counters,
+        counters=replace(state.counters),  # as they are now: they go on counting
         storage=StorageInfo(
             tail_bytes=store.meter.tail_bytes,
             sealed_bytes=store.sealed_bytes,
             sealed_files=len(store.files),
-            memory_bytes=store.meter.memory_bytes,
+            memory_bytes=store.meter.memory_bytes + store.meter.off_heap_bytes,
             quarantined=tuple(store.quarantined),
+            home=state.type.home,
+            paged_bytes=paged_bytes,
         ),
+        readers=tuple(seat.session for seat in readers.seats) if readers else (),
+        pending=readers.in_flight_count if readers else 0,
+        redelivered=readers.redelivered_count if readers else 0,
+        scheduled=scheduled,
+        overdue=state.overdue,
     )
 
 
@@ -51,38 +57,6 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         redelivered=durable.redelivered_count,
         oldest_outstanding_ms=None if oldest is None else max(0, (now_us - oldest) // 1_000),
         last_read_ms=(now_us - durable.read_us) // 1_000 if durable.read_us else None,
+        max_deliveries=durable.max_deliveries,
+        cluster_wide=durable.cluster_wide,
     )
-
-
-def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
-    """One digest of several batches, laid end to end. Raises ``EventTooLarge``."""
-    if not bodies:
-        raise InvalidArgument("a publish has at least one event")
-    digests = [digest(body.batch, event_bytes_max) for body in bodies]
-    return digests[0] if len(digests) == 1 else joined(digests)
-
-
-def joined(digests: Sequence[Digest]) -> Digest:
-    """The digest of several batches laid end to end."""
-    volatile: list[Span] = []
-    transient: list[Span] = []
-    ttls: dict[int, list[Span]] = {}
-    first = 0
-    for part in digests:
-        volatile += _shifted(part.volatile, first)
-        transient += _shifted(part.transient, first)
-        for ttl_ms, spans in part.ttls:
-            ttls.setdefault(ttl_ms, []).extend(_shifted(spans, first))
-        first += part.count
-    return Digest(
-        first,
-        sum(part.size for part in digests),
-        max(part.largest for part in digests),
-        tuple(volatile),
-        tuple(transient),
-        tuple((ttl_ms, tuple(spans)) for ttl_ms, spans in ttls.items()),
-    )
-
-
-def _shifted(spans: Spans, by: int) -> list[Span]:
-    return [Span(*span).shifted(by) for span in spans]

@@ -9,9 +9,12 @@ from penstock.core.messages import (
     Deliver,
     Digest,
     Effect,
+    EndRelay,
     Finished,
     Publish,
+    Removed,
     Restored,
+    Spans,
     StoredFact,
     Sweep,
 )
@@ -28,6 +31,8 @@ class Play:
         """As the channel was created."""
         self.recorded: list[StoredFact] = []
         """What a restart would find."""
+        self.removed: list[Removed] = []
+        """Every removal, also of what no restart would find, in the order they happened."""
         self.answer: Span | int | None = None
         """What the last command was answered with."""
 
@@ -50,15 +55,20 @@ class Play:
         return self.offers()
 
     def sweep(self) -> None:
-        """Remove what is due, as a shard does before and after each group."""
+        """Remove what is due, as a shard does before and after each group: of what moves to a
+        dead event store one step."""
         if self.channel.needs_sweep(self.now_us):
             self._decide(Sweep())
 
     def offers(self) -> list[Effect]:
-        """All that is to be done now, round after round until nothing is left."""
+        """All that is to be done now, round after round until nothing is left; what is relayed
+        is gone then. While expired events still have to move nothing is done (SEM T1)."""
         effects: list[Effect] = []
-        while self.channel.has_offers:
+        state = self.channel.state
+        while self.channel.has_offers and not state.overdue:
             effects += self.channel.offer()
+        if state.relayed and not state.overdue:
+            self._decide(EndRelay())
         return effects
 
     def restart(self) -> None:
@@ -89,8 +99,11 @@ class Play:
             recorded = self.channel.recorded(fact)
             if recorded is not None:
                 self.recorded.append(recorded)
+            if isinstance(fact, Removed):
+                self.removed.append(fact)
             self.channel.apply(fact)
-        self.channel.attend(command, self.now_us)
+        if not decided.is_retry:
+            self.channel.attend(command, self.now_us)
         return decided.answer
 
     def _rebuild(self) -> None:
@@ -111,14 +124,17 @@ def span(first: int, last: int | None = None) -> Span:
     return Span(first, (first if last is None else last) + 1)
 
 
+def events(spans: Spans) -> list[int]:
+    """The ids of ``spans``, one by one."""
+    return [event_id for part in spans for event_id in range(*part)]
+
+
 def delivered(effects: list[Effect]) -> dict[int, list[int]]:
     """By subscription: the ids delivered, in order."""
     found: dict[int, list[int]] = {}
     for effect in effects:
         if isinstance(effect, Deliver):
-            found.setdefault(effect.subscription, []).extend(
-                event_id for part in effect.spans for event_id in range(*part)
-            )
+            found.setdefault(effect.subscription, []).extend(events(effect.spans))
     return found
 
 

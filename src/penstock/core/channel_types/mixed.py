@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.core.channel_type import ChannelType
+from penstock.core.channel_type import ChannelType, Home
 from penstock.core.messages import Digest, Spans
 
 
 class Mixed:
     name = "mixed"
+    home: Home = "journal"
     survives_restart = True
+    ids_survive = True
     event_ttl_counts = True
+    relays = False
+    clusterable = True
+    scheduled_on = "mixed"
     deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.core.channel_type import ChannelType
+from penstock.core.channel_type import ChannelType, Home
 from penstock.core.messages import Digest, Spans
 
 
 class Persistent:
     name = "persistent"
+    home: Home = "journal"
     survives_restart = True
+    ids_survive = True
     event_ttl_counts = False
+    relays = False
+    clusterable = True
+    scheduled_on = "persistent"
     deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.core.channel_type import ChannelType
+from penstock.core.channel_type import ChannelType, Home
 from penstock.core.ids import Span
 from penstock.core.messages import Digest, Spans
 
 
 class Reliable:
     name = "reliable"
+    home: Home = "heap"
     survives_restart = False
+    ids_survive = True
     event_ttl_counts = False
+    relays = False
+    clusterable = True
+    scheduled_on = "reliable"
     deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:

@@ -14,6 +14,8 @@ class Exclusive:
     stores_selector = False
     window_default = 1_000
     takes_window = False
+    takes_transient = True
+    purgeable = False
     deprecated = False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

@@ -14,6 +14,8 @@ class Shared:
     stores_selector = True
     window_default = 10
     takes_window = True
+    takes_transient = False
+    purgeable = True
     deprecated = False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

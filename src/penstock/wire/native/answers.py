@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
+from penstock.core.exports import ExportedFile
+from penstock.core.ids import Span
 from penstock.core.messages import Counters, Definition, Spans
 
 
@@ -37,6 +41,11 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
     """Of ``tail_bytes``: events that live in memory only."""
     quarantined: tuple[str, ...] = ()
     """What could not be read, and why (SEM S1)."""
+    home: str = "journal"
+    """What keeps new events: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside the
+    Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
+    paged_bytes: int = 0
+    """Of the channel's page files."""
 
 
 class DurableInfo(Struct, frozen=True, kw_only=True):
@@ -61,6 +70,8 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     """Age of the oldest outstanding event."""
     last_read_ms: int | None
     """How long ago a client last got or settled something; None: not since the realm started."""
+    max_deliveries: int = 0
+    cluster_wide: bool = False
 
 
 class ChannelInfo(Struct, frozen=True, kw_only=True):
@@ -76,6 +87,17 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     subscribers: int
     counters: Counters
     storage: StorageInfo
+    readers: tuple[str, ...] = ()
+    """Queues: the sessions that read it."""
+    pending: int = 0
+    """Queues: events in a reader's hands, not committed."""
+    redelivered: int = 0
+    """Queues: stored events that were rolled back at least once."""
+    scheduled: int = 0
+    """Events that wait for their time (SEM X4)."""
+    overdue: int = 0
+    """Stored, expired, and about to move to the dead event store; neither in ``events`` nor in a
+    counter, a term of the sum all the same (SEM T8)."""
 
 
 class RealmInfo(Struct, frozen=True, kw_only=True):
@@ -86,6 +108,12 @@ class RealmInfo(Struct, frozen=True, kw_only=True):
     journal_bytes: int
     memory_bytes: int
     memory_bytes_max: int
+    off_heap_bytes: int = 0
+    off_heap_bytes_max: int = 0
+    paged_bytes: int = 0
+    paged_bytes_max: int = 0
+    queues: int = 0
+    publishing_paused: bool = False
 
 
 class SealedPart(Struct, frozen=True):
@@ -103,3 +131,67 @@ class Location(Struct, frozen=True):
     sealed: tuple[SealedPart, ...]
     tail: Spans
     """Stored events that are not in a file yet: read them over the wire."""
+
+
+class Maintained(Struct, frozen=True):
+    """What a maintenance did (SEM S)."""
+
+    bytes_before: int
+    bytes_after: int
+    events: int
+    """Left in the file."""
+    reason: str = ""
+    """Why there was nothing to do; empty: it was rewritten."""
+
+
+class TransactionInfo(Struct, frozen=True):
+    """What became of a transaction (SEM X2)."""
+
+    state: Literal["open", "committed", "aborted"]
+    spans: tuple[tuple[int, Span], ...] = ()
+    """Committed: by channel number, the ids its events got."""
+
+
+class JoinInfo(Struct, frozen=True, kw_only=True):
+    source: str
+    destination: str
+    selector: str = ""
+    archive: bool = False
+    copied: int = 0
+    """Since the realm started."""
+    dropped: int = 0
+    """Not copied because of a loop or too many hops (SEM L2), since the realm started."""
+
+
+class Redriven(Struct, frozen=True):
+    """What a redrive moved, or would move (SEM T10)."""
+
+    moved: int
+    destinations: dict[str, int]
+    """By store: how many."""
+    left: int
+    """Dead events that stay: not selected, or without a place to go back to."""
+    dry_run: bool = False
+
+
+class ExportBegun(Struct, frozen=True, kw_only=True):
+    """A channel or queue was captured; its files can be read (SEM C7)."""
+
+    export: str
+    """Names it in the requests to come."""
+    name: str
+    definition: Definition
+    realm: str
+    """Identity of the realm."""
+    at_us: int
+    """When it was captured."""
+    events: int
+    files: int
+    """Files of events; the state is one more, read last."""
+
+
+class ExportedBytes(Struct, frozen=True):
+    """Some of a file of an export."""
+
+    file: ExportedFile
+    content: bytes

@@ -15,10 +15,25 @@ from msgspec import Struct
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.core.messages import AnyStart, Definition, Spans
 
-
-class Message(Struct, frozen=True, array_like=True):
-    pass
-
+# Part of this module for whoever uses it.
+# isort: off
+from penstock.wire.native.administration import (
+    AbortImport as AbortImport,
+    BeginExport as BeginExport,
+    BeginImport as BeginImport,
+    CommitImport as CommitImport,
+    CreateJoin as CreateJoin,
+    DeleteJoin as DeleteJoin,
+    EndExport as EndExport,
+    ListJoins as ListJoins,
+    PausePublishing as PausePublishing,
+    PutImport as PutImport,
+    ReadExport as ReadExport,
+    Redrive as Redrive,
+    Transfer as Transfer,
+)
+from penstock.wire.native.headers import Kind as Kind, Message as Message, Request as Request
+# isort: on
 
 # --- client to server ---------------------------------------------------------------------
 
@@ -40,10 +55,6 @@ class Schema(Message, frozen=True, tag=2):
     number: int
 
 
-class Request(Message, frozen=True):
-    request: int
-
-
 class CreateChannel(Request, frozen=True, tag=10):
     name: str
     definition: Definition
@@ -51,23 +62,27 @@ class CreateChannel(Request, frozen=True, tag=10):
 
 class OpenChannel(Request, frozen=True, tag=11):
     name: str
+    kind: Kind = "channel"
 
 
 class DeleteChannel(Request, frozen=True, tag=12):
     name: str
+    kind: Kind = "channel"
 
 
 class EditChannel(Request, frozen=True, tag=13):
     name: str
     definition: Definition
+    """Its ``kind`` says whether a channel or a queue is meant."""
 
 
 class ListChannels(Request, frozen=True, tag=14):
-    pass
+    kind: Kind = "channel"
 
 
 class DescribeChannel(Request, frozen=True, tag=15):
     name: str
+    kind: Kind = "channel"
 
 
 class PurgeChannel(Request, frozen=True, tag=16):
@@ -88,8 +103,19 @@ class DescribeColumns(Request, frozen=True, tag=18):
     channel: int
 
 
+class MaintainChannel(Request, frozen=True, tag=19):
+    """Rewrite a single-file store without its dead events (SEM S, maintain)."""
+
+    name: str
+    kind: Kind = "channel"
+
+
 class PublishEvents(Request, frozen=True, tag=20):
-    """Body: ``sizes`` Arrow record batches of one schema, one after the other."""
+    """Body: ``sizes`` Arrow record batches of one schema, one after the other.
+
+    With a ``deliver_at`` column, set in every row: they wait for their time (SEM X4), and the
+    answer has their numbers in the channel's schedule.
+    """
 
     channel: int
     producer: str
@@ -120,6 +146,46 @@ class DropStages(Request, frozen=True, tag=23):
     stages: tuple[str, ...]
 
 
+class BeginTransaction(Request, frozen=True, tag=24):
+    transaction: str
+    """Chosen by the client; unique for ever."""
+    channels: tuple[int, ...]
+    """Where it will publish."""
+
+
+class TransactionPart(Struct, frozen=True, array_like=True):
+    """Events of a transaction for one channel or queue: batches in the frame's body, or staged."""
+
+    channel: int
+    schema: int
+    sizes: tuple[int, ...]
+    stages: tuple[str, ...] = ()
+
+
+class CommitTransaction(Request, frozen=True, tag=25):
+    """Body: the batches of all parts, one after the other (SEM X1)."""
+
+    transaction: str
+    parts: tuple[TransactionPart, ...]
+
+
+class AbortTransaction(Request, frozen=True, tag=26):
+    transaction: str
+
+
+class DescribeTransaction(Request, frozen=True, tag=27):
+    """What became of a transaction (SEM X2)."""
+
+    transaction: str
+
+
+class OpenSchedule(Request, frozen=True, tag=28):
+    """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
+    and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
+
+    channel: int
+
+
 class CreateDurable(Request, frozen=True, tag=30):
     channel: int
     name: str
@@ -127,6 +193,8 @@ class CreateDurable(Request, frozen=True, tag=30):
     start: AnyStart
     selector: str = ""
     persistent: bool | None = None
+    max_deliveries: int = 0
+    cluster_wide: bool = False
 
 
 class DeleteDurable(Request, frozen=True, tag=31):
@@ -141,6 +209,17 @@ class ListDurables(Request, frozen=True, tag=32):
 class DescribeDurable(Request, frozen=True, tag=33):
     channel: int
     name: str
+
+
+class PurgeDurable(Request, frozen=True, tag=34):
+    """Take events off what is outstanding at a durable; the others keep them."""
+
+    channel: int
+    name: str
+    first_id: int | None
+    last_id: int | None
+    """Inclusive."""
+    selector: str = ""
 
 
 class Subscribe(Request, frozen=True, tag=40):
@@ -167,12 +246,14 @@ class Attach(Request, frozen=True, tag=41):
 
 
 class BrowseDurable(Request, frozen=True, tag=42):
-    """See what is outstanding at a durable, in order; changes nothing (SEM D16)."""
+    """See what is outstanding at a durable, or on a queue (its durable is called ""), in order;
+    changes nothing (SEM D16, Q4)."""
 
     channel: int
     subscription: int
     durable: str
     credit: int
+    selector: str = ""
 
 
 class Unsubscribe(Request, frozen=True, tag=43):
@@ -295,10 +376,29 @@ FromClient = (
     | StageEvents
     | CommitStages
     | DropStages
+    | MaintainChannel
+    | BeginTransaction
+    | CommitTransaction
+    | AbortTransaction
+    | DescribeTransaction
+    | OpenSchedule
+    | CreateJoin
+    | DeleteJoin
+    | ListJoins
+    | Redrive
+    | PausePublishing
+    | BeginExport
+    | ReadExport
+    | EndExport
+    | BeginImport
+    | PutImport
+    | CommitImport
+    | AbortImport
     | CreateDurable
     | DeleteDurable
     | ListDurables
     | DescribeDurable
+    | PurgeDurable
     | Subscribe
     | Attach
     | BrowseDurable

@@ -1,0 +1,226 @@
+"""The attributes of channels and queues as options: one table for ``create`` and ``edit``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+import typer
+
+from penstock.cli import given
+
+if TYPE_CHECKING:
+    from penstock.wire.native.messages import Kind
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
+"""Channel types that work and that nobody should begin with (SEM C)."""
+
+
+class Attribute(NamedTuple):
+    """A field of ``Definition`` or, ``in_storage``, of ``Storage``."""
+
+    name: str
+    option: Any
+    """Its type and how it is written, as typer takes it."""
+    parse: Callable[[Any], Any] | None = None
+    """Makes the value of what was written."""
+    in_storage: bool = False
+    is_fixed: bool = False
+    """Whether it is for ever (SEM C3)."""
+    only: Kind | None = None
+    """The kind of store that has it; None: both have."""
+
+
+def _number(help: str, metavar: str = "N", option: str | None = None) -> Any:
+    names = () if option is None else (option,)
+    return Annotated[int | None, typer.Option(*names, help=help, metavar=metavar)]
+
+
+def _text(help: str, metavar: str | None = None) -> Any:
+    return Annotated[str | None, typer.Option(help=help, metavar=metavar)]
+
+
+def _switch(name: str, help: str) -> Any:
+    return Annotated[bool | None, typer.Option(f"--{name}/--no-{name}", help=help)]
+
+
+def _keys(texts: list[str]) -> dict[str, int]:
+    keys: dict[str, int] = {}
+    for name, depth in map(given.key, texts):
+        if name in keys:
+            raise typer.BadParameter(f"publish key {name!r} is given twice")
+        keys[name] = depth
+    return keys
+
+
+ATTRIBUTES: Final = (
+    Attribute(
+        "type",
+        _text(
+            "mixed (default), persistent, reliable or transient; deprecated: simple, paged, "
+            "off_heap.",
+            "TYPE",
+        ),
+        is_fixed=True,
+    ),
+    Attribute(
+        "engine", _text("How events are kept. [default: default]"), is_fixed=True, only="channel"
+    ),
+    Attribute(
+        "ttl",
+        _text("How long events stay: 500ms, 10s, 5m, 2h, 1d; 0 is for ever.", "TIME"),
+        given.milliseconds,
+    ),
+    Attribute("event_ttl", _switch("event-ttl", "Honour an event's own TTL on any type.")),
+    Attribute("capacity", _number("Most events that are stored; 0 is no limit.")),
+    Attribute(
+        "honour_capacity",
+        _switch("honour-capacity", "When full, refuse new events instead of dropping the oldest."),
+        in_storage=True,
+    ),
+    Attribute(
+        "dead_event_store",
+        _text("Where events go that leave unconsumed; '' for none.", "NAME"),
+    ),
+    Attribute(
+        "keys",
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--key",
+                help="Publish key: of each value of a property only so many of the newest stay, "
+                "sku=1. May be repeated.",
+                metavar="NAME=DEPTH",
+            ),
+        ],
+        _keys,
+        is_fixed=True,
+    ),
+    Attribute(
+        "max_deliveries",
+        _number("Deliveries after which a rolled-back event is dead; 0 is no limit."),
+        only="queue",
+    ),
+    Attribute(
+        "retain_consumed",
+        _switch("retain-consumed", "Keep events that every durable has acknowledged."),
+        only="channel",
+    ),
+    Attribute("cluster_wide", _switch("cluster-wide", "Exists on every node of a cluster.")),
+    Attribute("start_event_id", _number("Id of the first event.", "ID"), is_fixed=True),
+    Attribute(
+        "priority", _number("Priority of events published without one, 0 to 9."), in_storage=True
+    ),
+    Attribute(
+        "stamp_dictionary",
+        _switch("stamp-dictionary", "Add publisher, host, time and id to events, as $penstock."),
+        in_storage=True,
+    ),
+    Attribute(
+        "sync",
+        Annotated[
+            Literal["group", "none"] | None,
+            typer.Option(
+                help="When an acknowledged event is on disk: with its group, or whenever."
+            ),
+        ],
+        in_storage=True,
+    ),
+    Attribute(
+        "sync_each_write",
+        _switch("sync-each-write", "Sync each publish by itself instead of a group."),
+        in_storage=True,
+    ),
+    Attribute(
+        "sync_max_batch_size",
+        _number("A group is synced at so many bytes.", "BYTES"),
+        in_storage=True,
+    ),
+    Attribute(
+        "sync_batch_time",
+        _text("A group is synced after so long: 2ms.", "TIME"),
+        given.milliseconds,
+        in_storage=True,
+    ),
+    Attribute(
+        "events_per_spindle",
+        _number("Events in a file; 0 is a single file."),
+        in_storage=True,
+    ),
+    Attribute(
+        "auto_maintenance",
+        _switch("auto-maintenance", "Rewrite a single file once much of it is dead."),
+        in_storage=True,
+    ),
+    Attribute(
+        "enable_caching",
+        _switch("enable-caching", "Keep what was read in memory."),
+        in_storage=True,
+    ),
+    Attribute(
+        "cache_on_reload",
+        _switch("cache-on-reload", "Read everything once at start-up."),
+        in_storage=True,
+    ),
+    Attribute(
+        "read_buffer_size",
+        _number("Most bytes read for one delivery.", "BYTES"),
+        in_storage=True,
+    ),
+)
+
+
+def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
+    """Those that can be given to a store of this kind: a new one, or one there is."""
+    for attribute in ATTRIBUTES:
+        if attribute.only in (None, kind) and (new or not attribute.is_fixed):
+            yield attribute
+
+
+def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
+    """Let a command take attributes: each an option, those that were given in ``**given``."""
+
+    def with_options(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = list(signature.parameters.values())
+        first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        last = [each for each in own if each.kind is each.KEYWORD_ONLY]
+        taken = [
+            inspect.Parameter(
+                attribute.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=attribute.option,
+            )
+            for attribute in attributes_of(kind, new=new)
+        ]
+        parameters = [*first, *taken, *last]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect, and so typer, looks at first
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return with_options
+
+
+def chosen(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that were given, as ``create`` and ``edit`` of the client take them.
+
+    Raises ``typer.BadParameter``.
+    """
+    found: dict[str, Any] = {}
+    storage: dict[str, Any] = {}
+    for attribute in ATTRIBUTES:
+        value = written.get(attribute.name)
+        if value is None or value == []:
+            continue
+        place = storage if attribute.in_storage else found
+        place[attribute.name] = value if attribute.parse is None else attribute.parse(value)
+    return {**found, "storage": storage} if storage else found
+
+
+def type_shown(name: str) -> str:
+    """A channel type as lists show it."""
+    return f"{name} (deprecated)" if name in DEPRECATED else name

@@ -1,0 +1,135 @@
+"""What the commands for channels and those for queues have in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import attributes, facts
+from penstock.cli.output import count, size, write, write_json
+from penstock.cli.realm import session
+from penstock.core.errors import NameDoesNotExist
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Channel, Channels, Queue, Queues, Session
+    from penstock.wire.native.answers import ChannelInfo
+    from penstock.wire.native.messages import Kind
+
+First = Annotated[int | None, typer.Option("--from", help="First event to remove.", metavar="ID")]
+Last = Annotated[int | None, typer.Option("--to", help="Last event to remove.", metavar="ID")]
+Selected = Annotated[str, typer.Option(help="Only events that match.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def stores(realm: Session, kind: Kind) -> Channels | Queues:
+    """All of a kind."""
+    return realm.channels if kind == "channel" else realm.queues
+
+
+def find(realm: Session, name: str) -> Channel | Queue:
+    """The channel or the queue with this name. Raises ``NameDoesNotExist``."""
+    try:
+        return realm.channels.get(name)
+    except NameDoesNotExist:
+        pass
+    try:
+        return realm.queues.get(name)
+    except NameDoesNotExist:
+        raise NameDoesNotExist(
+            f"there is no channel or queue {name}; penstock channel list and penstock queue list "
+            "name those there are"
+        ) from None
+
+
+def infos(realm: Session, kind: Kind) -> list[ChannelInfo]:
+    """Every store of a kind as it stands, by name."""
+    of_kind = stores(realm, kind)
+    return [info for name in of_kind.list() if (info := _info(of_kind, name)) is not None]
+
+
+def _info(of_kind: Channels | Queues, name: str) -> ChannelInfo | None:
+    try:
+        return of_kind.get(name).info()
+    except NameDoesNotExist:  # deleted since it was listed
+        return None
+
+
+def write_documents(found: list[ChannelInfo]) -> None:
+    """What a list says to a program."""
+    write_json([facts.document_of(info) for info in found])
+
+
+# --- commands -----------------------------------------------------------------------------
+
+
+def create(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
+    """Make a store of the attributes that were given."""
+    chosen = attributes.chosen(given)
+    with session(url) as realm:
+        made = stores(realm, kind).create(name, **chosen)
+        definition = made.info().definition
+    shown = attributes.type_shown(definition.type)
+    write(f"{kind} {made.name} created: {shown}, {facts.lifetime(definition)}")
+
+
+def edit(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
+    """Change the attributes that were given, and no others."""
+    chosen = attributes.chosen(given)
+    if not chosen:
+        raise typer.BadParameter("say what to change, e.g. --ttl 1h")
+    with session(url) as realm:
+        found = stores(realm, kind).get(name)
+        found.edit(**chosen)
+    write(f"{kind} {found.name} changed")
+
+
+def purge(
+    kind: Kind,
+    name: str,
+    first: int | None,
+    last: int | None,
+    selector: str,
+    *,
+    asks: bool,
+    url: str,
+) -> None:
+    """Remove events; of all of them a person is asked first."""
+    with session(url) as realm:
+        found = stores(realm, kind).get(name)
+        if asks and first is None and last is None and not selector:
+            _ask(f"Remove all {count(found.info().events, 'event')} of {found.name}?")
+        removed = found.purge(start=first, end=last, selector=selector)
+    write(f"{kind} {found.name}: {count(removed, 'event')} purged")
+
+
+def delete(kind: Kind, name: str, *, asks: bool, url: str) -> None:
+    """Remove a store with its events."""
+    with session(url) as realm:
+        found = stores(realm, kind).get(name)
+        if asks:
+            _ask(f"Delete {found.name} with {count(found.info().events, 'event')}?")
+        stores(realm, kind).delete(name)
+    write(f"{kind} {found.name} deleted")
+
+
+def maintain(kind: Kind, name: str, url: str) -> None:
+    """Rewrite a single-file store, and say what that has gained."""
+    with session(url) as realm:
+        found = stores(realm, kind).get(name)
+        done = found.maintain()
+    if done.reason:
+        write(f"{kind} {found.name}: nothing to do; {done.reason}")
+        return
+    write(
+        f"{kind} {found.name} rewritten: {size(done.bytes_before)} are {size(done.bytes_after)} "
+        f"now, {count(done.events, 'event')}"
+    )
+
+
+def _ask(question: str) -> None:
+    """Only a person is asked: a script has said what it wants."""
+    if sys.stdin.isatty() and not typer.confirm(question):
+        raise typer.Exit(1)

@@ -1,0 +1,170 @@
+"""What ``show`` says of a channel or queue, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
+
+from penstock.cli import conservation
+from penstock.cli.attributes import DEPRECATED, type_shown
+from penstock.cli.output import count, duration, size, write_facts
+
+if TYPE_CHECKING:
+    from penstock.core.messages import Definition, Storage
+    from penstock.wire.native.answers import ChannelInfo, DurableInfo, StorageInfo
+
+Fact = tuple[str, str]
+
+_IN_MEMORY: Final = {
+    "heap": "memory",
+    "off_heap": "memory outside the Python heap",
+    "pages": "memory-mapped pages of its own",
+}
+
+
+def document_of(info: ChannelInfo) -> dict[str, Any]:
+    """Everything there is to know, with names; attributes that have their defaults, too."""
+    definition = asdict(info.definition)
+    return {
+        **asdict(info),
+        "definition": {**definition, "storage": asdict(info.definition.storage)},
+        "deprecated": info.definition.type in DEPRECATED,
+        "counters": asdict(info.counters),
+        "conservation": conservation.document_of(info),
+    }
+
+
+def show(info: ChannelInfo, durables: list[DurableInfo]) -> None:
+    """Attributes, content, and the sum of what was published (SEM T8)."""
+    content = [*_content_facts(info), *_consumer_facts(info, durables)]
+    write_facts([*_attribute_facts(info), *_storage_facts(info), *content])
+    conservation.write_sum(info)
+
+
+# --- attributes ---------------------------------------------------------------------------
+
+
+def _attribute_facts(info: ChannelInfo) -> list[Fact]:
+    definition = info.definition
+    full = "refuses new events" if definition.storage.honour_capacity else "drops the oldest"
+    capacity = f"{count(definition.capacity, 'event')}; when full it {full}"
+    keys = ", ".join(f"{name} (newest {depth:,})" for name, depth in definition.keys.items())
+    facts = [
+        (definition.kind, info.name),
+        ("type", f"{type_shown(definition.type)}, engine {definition.engine}"),
+        ("lifetime", lifetime(definition)),
+        ("capacity", capacity if definition.capacity else "no limit"),
+        ("dead events", _dead_events(definition)),
+        ("keys", keys or "none"),
+        ("cluster-wide", "yes" if definition.cluster_wide else "no"),
+    ]
+    if definition.kind == "channel":
+        kept = "kept" if definition.retain_consumed else "removed when all durables have it"
+        facts.append(("consumed", kept))
+    return facts
+
+
+def lifetime(definition: Definition) -> str:
+    """How long events stay."""
+    counts = definition.event_ttl or definition.type == "mixed"  # SEM T2
+    own = "; an event's own TTL comes first" if counts else ""
+    if definition.ttl:
+        return f"events stay {duration(definition.ttl)}{own}"
+    return f"events stay for ever{own}"
+
+
+def _dead_events(definition: Definition) -> str:
+    if not definition.dead_event_store:
+        return "are counted, not kept"
+    limit = definition.max_deliveries
+    after = f"; also what was delivered {count(limit, 'time')}" if limit else ""
+    return f"go to {definition.dead_event_store}{after}"
+
+
+def _storage_facts(info: ChannelInfo) -> list[Fact]:
+    """Those that mean something where the events are."""
+    storage, home = info.definition.storage, info.storage.home
+    stamped = ", publisher, host, time and id" if storage.stamp_dictionary else ""
+    facts = [("stamped", f"priority {storage.priority} where none is given{stamped}")]
+    if home in ("journal", "pages"):
+        facts.append(("sync", _sync(storage)))
+    if home == "journal":
+        cached = "cached" if storage.enable_caching else "not cached"
+        loaded = ", loaded at start-up" if storage.cache_on_reload else ""
+        facts.append(("files", _files(storage)))
+        facts.append(("reading", f"{size(storage.read_buffer_size)} at a time, {cached}{loaded}"))
+    return facts
+
+
+def _sync(storage: Storage) -> str:
+    if storage.sync == "none":
+        return "left to the operating system"
+    if storage.sync_each_write:
+        return "each publish by itself"
+    return (
+        f"with its group, at {size(storage.sync_max_batch_size)} or after "
+        f"{duration(storage.sync_batch_time)}"
+    )
+
+
+def _files(storage: Storage) -> str:
+    if storage.events_per_spindle:
+        return f"{count(storage.events_per_spindle, 'event')} each"
+    by_itself = "once much of it is dead" if storage.auto_maintenance else "on demand only"
+    return f"a single one, rewritten {by_itself}"
+
+
+# --- content ------------------------------------------------------------------------------
+
+
+def _content_facts(info: ChannelInfo) -> list[Fact]:
+    first, last = info.first_event_id, info.last_event_id
+    ids = f"{first} .. {last}" if first is not None else f"none stored, the last was {last}"
+    waiting = f"{count(info.scheduled, 'event')} for later"
+    facts = [
+        ("events", f"{info.events:,}"),
+        ("ids", ids if last >= 0 else "none yet"),
+        ("scheduled", waiting if info.scheduled else "none"),
+        ("storage", _home(info.storage)),
+    ]
+    return facts + [("quarantined", what) for what in info.storage.quarantined]
+
+
+def _home(storage: StorageInfo) -> str:
+    if storage.home == "nowhere":
+        return "none: events are relayed"
+    if storage.home == "pages":
+        return f"{size(storage.paged_bytes)} in {_IN_MEMORY['pages']}"
+    if storage.home in _IN_MEMORY:
+        return f"{size(storage.memory_bytes)} in {_IN_MEMORY[storage.home]}"
+    in_memory = f", {size(storage.memory_bytes)} of it in memory" if storage.memory_bytes else ""
+    return (
+        f"{size(storage.sealed_bytes)} in {count(storage.sealed_files, 'segment file')}, "
+        f"{size(storage.tail_bytes)} not sealed yet{in_memory}"
+    )
+
+
+def bytes_of(info: ChannelInfo) -> int:
+    """What its events take, wherever they are."""
+    storage = info.storage
+    if storage.home == "pages":
+        return storage.paged_bytes
+    return storage.tail_bytes + storage.sealed_bytes
+
+
+def _consumer_facts(info: ChannelInfo, durables: list[DurableInfo]) -> list[Fact]:
+    if info.definition.kind == "queue":
+        in_hands = f"{count(info.pending, 'event')} in their hands, not committed"
+        return [
+            ("readers", f"{len(info.readers):,}; {in_hands}" if info.readers else "none"),
+            ("redelivered", f"{info.redelivered:,} of the stored events"),
+        ]
+    return [
+        ("subscribers", f"{info.subscribers:,}"),
+        ("durables", "; ".join(_durable(durable) for durable in durables) or "none"),
+    ]
+
+
+def _durable(durable: DurableInfo) -> str:
+    return f"{durable.name} ({durable.type}, {durable.outstanding:,} outstanding)"

@@ -1,0 +1,43 @@
+"""How far long work has come, for whoever sits at the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    def reached(self, done: int) -> None:
+        """So much of the total is done."""
+        ...
+
+
+class _Silent:
+    def reached(self, done: int) -> None:
+        pass
+
+
+def is_seen() -> bool:
+    """Whether anybody sees it."""
+    return sys.stderr.isatty()
+
+
+@contextmanager
+def progress(work: str, total: int) -> Iterator[Progress]:
+    """A bar on standard error, when that is a terminal and the end is known; gone at the end."""
+    if not total or not is_seen():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(work, total=total)
+
+        class Bar:
+            def reached(self, done: int) -> None:
+                bars.update(task, completed=done)
+
+        yield Bar()

@@ -1,0 +1,179 @@
+"""``penstock queue pop``, ``peek`` and ``read``: what is on a queue, taken or looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import queues
+from penstock.cli.documents import document_of
+from penstock.cli.events import print_events, print_rows
+from penstock.cli.output import ListFormat, count, note, write, write_json
+from penstock.cli.queues import Name
+from penstock.cli.reading import FETCH_EVENTS, WAIT_S, Selector, say_waiting
+from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Reader
+    from penstock.columns.batch import EventBatch
+
+WINDOW = 10
+"""Events a transactional reader holds at most, unless it says otherwise (SEM Q2)."""
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """To the commands of queues."""
+    for command in (pop, peek, read):
+        queues.commands.command()(command)
+
+
+def pop(
+    name: Name,
+    timeout: Timeout = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Take the next event off a queue and print it.
+
+    It is off the queue once it is printed.
+
+    \b
+    Example:
+      penstock queue pop work --timeout 5
+    """
+    with session(url) as realm:
+        queue = realm.queues.get(name)
+        with queue.reader(transactional=True, window=1) as reader:
+            say_waiting(queue.name, timeout)
+            printed = print_events(chain.from_iterable(_committed(reader, 1, 1, timeout)), format)
+    if not printed and format == "table":
+        note(f"no event came on {queue.name}")
+
+
+def peek(
+    name: Name,
+    limit: Annotated[
+        int, typer.Option("--count", min=1, help="Look at so many.", metavar="N")
+    ] = 10,
+    selector: Selector = "",
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print the first events of a queue, and whether there are more; nothing changes.
+
+    \b
+    Examples:
+      penstock queue peek work --count 20
+      penstock queue peek work --selector "event_id > 19"
+    """
+    with session(url) as realm:
+        queue = realm.queues.get(name)
+        peeked = queue.peek(limit, selector=selector)
+        if format == "json":
+            documents = [document_of(event) for event in peeked]
+            write_json({"events": documents, "has_more": peeked.has_more})
+            return
+        if not peeked:
+            write(f"no such events on {queue.name}")
+            return
+        print_rows(peeked)
+        write("there are more" if peeked.has_more else "there are no more")
+
+
+def read(
+    name: Name,
+    selector: Selector = "",
+    limit: Annotated[
+        int | None, typer.Option("--count", min=1, help="Stop after so many events.", metavar="N")
+    ] = None,
+    timeout: Timeout = None,
+    transactional: Annotated[
+        bool,
+        typer.Option(
+            "--transactional", help="Events leave the queue by a commit, not by being delivered."
+        ),
+    ] = False,
+    commit: Annotated[
+        bool | None,
+        typer.Option(
+            "--commit/--rollback",
+            help="Transactional: commit what is printed (default), or give it all back at the end.",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help="Transactional: most events not committed.", metavar="N"),
+    ] = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Take events off a queue as they come and print them, until Ctrl-C.
+
+    A plain reader's events are off the queue once they are here; a transactional reader commits
+    them once they are printed. With --rollback one window of them is read and given back.
+
+    \b
+    Examples:
+      penstock queue read work --count 10 --format json
+      penstock queue read work --transactional --rollback --window 3 --timeout 1
+    """
+    if not transactional and (commit is not None or window is not None):
+        raise typer.BadParameter("--commit, --rollback and --window belong to --transactional")
+    rolls_back = commit is False
+    room = window or (rolls_back and limit) or WINDOW
+    if rolls_back:
+        limit = room if limit is None else limit
+        if limit > room:
+            raise typer.BadParameter(
+                f"--rollback holds all it reads, so --count is at most the window of {room}"
+            )
+    with session(url) as realm:
+        queue = realm.queues.get(name)
+        with queue.reader(transactional=transactional, window=room, selector=selector) as reader:
+            say_waiting(queue.name, timeout)
+            coming = _committed if transactional and not rolls_back else _arriving
+            most = room if transactional else FETCH_EVENTS
+            parts = coming(reader, most, limit, timeout)
+            printed = print_events(chain.from_iterable(parts), format)
+            if rolls_back:
+                reader.rollback()
+                note(f"{count(printed, 'event')} given back")
+            elif not transactional:
+                reader.flush()
+    if not printed and format == "table":
+        note("no events came")
+
+
+def _arriving(
+    reader: Reader, most: int, limit: int | None, timeout: float | None
+) -> Iterator[Sequence[EventBatch]]:
+    """What comes, at most ``most`` events at a time, until nothing does for ``timeout`` seconds;
+    waits in short pieces."""
+    taken, idle_s = 0, 0.0
+    while taken != limit and (timeout is None or idle_s <= timeout):
+        wanted = most if limit is None else min(most, limit - taken)
+        batches = reader.fetch_batches(wanted, WAIT_S)
+        idle_s = 0.0 if batches else idle_s + WAIT_S
+        taken += sum(map(len, batches))
+        yield batches
+
+
+def _committed(
+    reader: Reader, most: int, limit: int | None, timeout: float | None
+) -> Iterator[Sequence[EventBatch]]:
+    """As :func:`_arriving`; whoever asks for more has printed what came before."""
+    for batches in _arriving(reader, most, limit, timeout):
+        yield batches
+        try:
+            reader.commit()
+        except ConnectionLost as error:  # a new one is there already: what went back comes again
+            note(str(error))

@@ -1,0 +1,167 @@
+"""``penstock queue``: make, look at, change, empty and remove queues, and put events on them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import attributes, destinations, facts, publishing, transfer
+from penstock.cli.destinations import First, Last, Selected, Yes
+from penstock.cli.output import ListFormat, size, write_json, write_table
+from penstock.cli.realm import DEFAULT_URL, Url, session
+
+Name = Annotated[str, typer.Argument(help="Name of the queue.", metavar="NAME")]
+
+commands = typer.Typer(
+    help="Make, look at, change and remove queues; push and pop events.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="queue")
+    transfer.add_to(commands, "queue")
+
+
+@commands.command()
+@attributes.options("queue", new=True)
+def create(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
+    """Make a queue; each of its events goes to one reader.
+
+    \b
+    Examples:
+      penstock queue create work
+      penstock queue create mail --type persistent --dead-event-store dead/mail --max-deliveries 5
+    """
+    destinations.create("queue", name, given, url)
+
+
+@commands.command("list")
+def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """List the queues of the realm.
+
+    \b
+    Example:
+      penstock queue list
+    """
+    with session(url) as realm:
+        found = destinations.infos(realm, "queue")
+    if format == "json":
+        destinations.write_documents(found)
+        return
+    rows = [
+        (
+            info.name,
+            attributes.type_shown(info.definition.type),
+            info.events,
+            info.pending,
+            info.redelivered,
+            len(info.readers),
+            size(facts.bytes_of(info)),
+        )
+        for info in found
+    ]
+    columns = ("queue", "type", "events", "pending", "redelivered", "readers", "size")
+    write_table(columns, rows, "no queues; make one with: penstock queue create NAME")
+
+
+@commands.command()
+def show(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """Show a queue: attributes, content, readers, what became of every event.
+
+    \b
+    Example:
+      penstock queue show work
+    """
+    with session(url) as realm:
+        info = realm.queues.get(name).info()
+    if format == "json":
+        write_json(facts.document_of(info))
+    else:
+        facts.show(info, [])
+
+
+@commands.command()
+@attributes.options("queue", new=False)
+def edit(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
+    """Change attributes of a queue; they apply at once.
+
+    Type, keys and the first id are for ever.
+
+    \b
+    Example:
+      penstock queue edit work --capacity 1000 --honour-capacity
+    """
+    destinations.edit("queue", name, given, url)
+
+
+@commands.command()
+def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
+    """Remove a queue with its events.
+
+    \b
+    Example:
+      penstock queue delete work
+    """
+    destinations.delete("queue", name, asks=not yes, url=url)
+
+
+@commands.command()
+def purge(
+    name: Name,
+    first: First = None,
+    last: Last = None,
+    selector: Selected = "",
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Remove events: all, a range, those a selector matches.
+
+    \b
+    Example:
+      penstock queue purge work --from 3 --to 5
+    """
+    destinations.purge("queue", name, first, last, selector, asks=not yes, url=url)
+
+
+@commands.command()
+def maintain(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Rewrite a single-file queue without what is dead in it.
+
+    Ids are kept, and traffic goes on. Files of so many events each need none of it.
+
+    \b
+    Example:
+      penstock queue maintain work
+    """
+    destinations.maintain("queue", name, url)
+
+
+@commands.command()
+def push(
+    name: Name,
+    data: publishing.Data = None,
+    file: publishing.File = None,
+    properties: publishing.Properties = None,
+    tag: publishing.Tag = None,
+    ttl: publishing.Ttl = None,
+    priority: publishing.Priority = None,
+    persistent: publishing.Persistent = None,
+    deliver_at: publishing.DeliverAt = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Put events on a queue; on return they are safe.
+
+    Files are read as by `penstock publish`.
+
+    \b
+    Examples:
+      penstock queue push work "mow the lawn" --property minutes=30
+      penstock queue push work --file work.ndjson
+    """
+    parts = publishing.parts_of(
+        properties, tag, ttl, deliver_at, priority=priority, persistent=persistent
+    )
+    publishing.send("queue", name, data, file, parts, url)

@@ -1,0 +1,79 @@
+"""``penstock schedule``: events that wait for their time (SEM X4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.destinations import find
+from penstock.cli.documents import document_of
+from penstock.cli.output import ListFormat, write, write_json, write_table
+from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.errors import IllegalState
+
+if TYPE_CHECKING:
+    from penstock.client.schedule import Scheduled
+
+Name = Annotated[str, typer.Argument(help="Name of the channel or queue.", metavar="NAME")]
+
+commands = typer.Typer(
+    help="Look at events that wait for their time, and cancel them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="schedule")
+
+
+@commands.command("list")
+def list_(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """List what waits to be published on a channel or queue.
+
+    \b
+    Example:
+      penstock schedule list orders
+    """
+    with session(url) as realm:
+        found = find(realm, name)
+        waiting = found.scheduled.list()
+        if format == "json":
+            write_json([_document(each) for each in waiting])
+            return
+        rows = [
+            (each.number, each.deliver_at, each.event.tag, each.event.data, each.event.properties)
+            for each in waiting
+        ]
+    columns = ("number", "deliver_at", "tag", "data", "properties")
+    hint = f"nothing waits on {found.name}; penstock publish --deliver-at TIME lets events wait"
+    write_table(columns, rows, hint)
+
+
+def _document(scheduled: Scheduled) -> dict[str, Any]:
+    document = document_of(scheduled.event)
+    del document["event_id"], document["published"]  # it gets both when it is published
+    return {"number": scheduled.number, "deliver_at": scheduled.deliver_at, **document}
+
+
+@commands.command()
+def cancel(
+    name: Name,
+    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.", metavar="NUMBER")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Take an event off the schedule.
+
+    \b
+    Example:
+      penstock schedule cancel orders 3
+    """
+    with session(url) as realm:
+        found = find(realm, name)
+        if not found.scheduled.cancel(number):
+            raise IllegalState(
+                f"number {number} does not wait on {found.name}: it was published or cancelled "
+                f"before, or never was; penstock schedule list {found.name} shows what waits"
+            )
+    write(f"event {number} does not wait on {found.name} any more")

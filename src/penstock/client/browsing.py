@@ -1,0 +1,38 @@
+"""Looking at what is outstanding at a durable, or on a queue; changes nothing (SEM D16, Q4)."""
+
+from __future__ import annotations
+
+from penstock.client.conversation import Conversation
+from penstock.client.subscription import CREDIT_MAX, Subscription
+from penstock.core.errors import ConnectionLost
+from penstock.core.messages import FromEarliest
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Subscribed
+
+
+class DurableBrowse(Subscription):
+    """In order, then the end; with ``count_max`` no more than so many events are sent."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        channel: int,
+        durable: str,
+        *,
+        selector: str = "",
+        count_max: int | None = None,
+    ) -> None:
+        super().__init__(conversation, channel, FromEarliest(), selector=selector, browse=True)
+        self._durable = durable
+        self._granted = CREDIT_MAX if count_max is None else count_max
+        self._renews_credit = count_max is None
+
+    async def _ask(self, start: object) -> None:
+        self._credit = self._granted
+        message = wire.BrowseDurable(
+            0, self._channel, self._number, self._durable, self._granted, self._selector
+        )
+        await self._conversation.ask(message, Subscribed, resend=False)
+
+    async def reopen(self) -> None:
+        self.failed(ConnectionLost("the connection was lost while browsing; browse again"))

@@ -1,0 +1,46 @@
+"""Attributes of channels and queues, as users give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import InvalidArgument
+from penstock.core.messages import Definition
+from penstock.wire.native.messages import Kind
+
+_NOT_OF: dict[Kind, frozenset[str]] = {
+    "channel": frozenset({"kind", "max_deliveries"}),
+    "queue": frozenset({"kind"}),
+}
+
+
+def definition_of(
+    attributes: Mapping[str, Any], kind: Kind = "channel", current: Definition | None = None
+) -> Definition:
+    """What ``attributes`` make of a new definition, or of the ``current`` one.
+
+    Raises ``InvalidArgument`` naming what is wrong.
+    """
+    tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
+    known = [
+        field.name
+        for field in msgspec.structs.fields(Definition)
+        if field.name not in _NOT_OF[kind]
+    ]
+    unknown = sorted(set(attributes) - set(known))
+    if unknown:
+        raise InvalidArgument(
+            f"no {kind} attribute {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    storage = attributes.get("storage")
+    if storage is not None and not isinstance(storage, Mapping):
+        raise InvalidArgument(f"storage is {type(storage).__name__}; pass a dictionary")
+    changed = {**tree.get("storage", {}), **(storage or {})}
+    tree = {**tree, **attributes, "storage": changed, "kind": kind}
+    try:
+        return msgspec.convert(tree, Definition)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{kind} attributes: {error}") from error

@@ -1,0 +1,114 @@
+"""What channels and queues have in common: a name, events going in, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from penstock.client.conversation import Conversation
+from penstock.client.definitions import definition_of
+from penstock.client.producer import Producer, ProducerErrorListener
+from penstock.client.publishing import Publisher, bodies_of_events
+from penstock.client.schedule import Schedule
+from penstock.client.transaction import Transaction
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.columns.ipc import schema_from
+from penstock.columns.tables import bodies_of_table
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Maintained
+
+
+class Destination:
+    """A channel or queue; state lives in the realm, this is a handle."""
+
+    _kind: ClassVar[wire.Kind]
+
+    def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
+        self.name = opened.name
+        self.number = opened.channel
+        self._conversation = conversation
+        self._publisher = Publisher(conversation, opened.channel)
+        self.scheduled = Schedule(conversation, opened.channel)
+
+    # --- events going in -----------------------------------------------------------------
+
+    async def _publish(self, event: Event) -> int:
+        return (await self._publisher.publish([body_of([event])]))[0]
+
+    async def _publish_many(self, events: Sequence[Event]) -> range:
+        return await self._publisher.publish(bodies_of_events(events))
+
+    async def _publish_table(self, table: Any) -> range:
+        bodies = bodies_of_table(table)
+        return await self._publisher.publish(bodies) if bodies else range(0)
+
+    def producer(
+        self,
+        *,
+        batch_events: int = 1_024,
+        batch_bytes: int = 1 << 20,
+        linger_ms: float = 1.0,
+        on_error: ProducerErrorListener | None = None,
+    ) -> Producer:
+        """A pipelined producer: sends without waiting for each event.
+
+        What it is refused goes to ``on_error``, or else to the session's error listeners.
+        """
+        return Producer(
+            self._conversation,
+            self._publisher,
+            batch_events=batch_events,
+            batch_bytes=batch_bytes,
+            linger_ms=linger_ms,
+            on_error=on_error,
+        )
+
+    def transaction(self) -> Transaction:
+        """Publish several times in one step: all of it at the end of the block, or nothing if an
+        exception leaves it (SEM X1)::
+
+            async with orders.transaction() as tx:
+                await tx.publish(b"...")
+        """
+        return Transaction(self._conversation, self.number, self.name)
+
+    # --- administration ------------------------------------------------------------------
+
+    async def purge(
+        self, *, start: int | None = None, end: int | None = None, selector: str = ""
+    ) -> int:
+        """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
+        return await self._conversation.ask(
+            wire.PurgeChannel(0, self.number, start, end, selector), int, resend=False
+        )
+
+    async def columns(self) -> pa.Schema:
+        """The columns that all events fit, as they are stored (SEM E2)."""
+        encoded = await self._conversation.ask(wire.DescribeColumns(0, self.number), bytes)
+        return schema_from(encoded)
+
+    async def info(self) -> ChannelInfo:
+        """Counts, attributes, storage, as they are now."""
+        return await self._conversation.ask(
+            wire.DescribeChannel(0, self.name, self._kind), ChannelInfo
+        )
+
+    async def edit(self, **attributes: Any) -> None:
+        """Change attributes in place; they apply at once (SEM C3). Raises ``InvalidArgument``."""
+        current = (await self.info()).definition
+        wanted = definition_of(attributes, self._kind, current)
+        await self._conversation.request(wire.EditChannel(0, self.name, wanted), resend=False)
+
+    async def maintain(self) -> Maintained:
+        """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""
+        return await self._conversation.ask(
+            wire.MaintainChannel(0, self.name, self._kind), Maintained
+        )
+
+    @property
+    def publisher(self) -> Publisher:
+        """The producer identity of this handle."""
+        return self._publisher

@@ -1,0 +1,271 @@
+"""A seat at a durable: events to be acknowledged or given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import TracebackType
+
+import pyarrow as pa
+
+from penstock.client.conversation import Conversation
+from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
+from penstock.client.inbox import Inbox
+from penstock.client.settling import Settlements
+from penstock.client.subscription import received_batch, redelivery_counts
+from penstock.core.errors import PenstockError, SessionClosed
+from penstock.core.ids import IdSet
+from penstock.wire.native import messages as wire
+
+MERGED_ROWS_MAX = 16_384
+"""Deliveries that wait are handed out as one batch up to about this many events."""
+
+Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
+
+
+class DurableSubscription:
+    """A seat at a durable.
+
+    Iterate it for events or :meth:`batches` for columns; settle them with their own ``ack`` and
+    ``rollback``, or with :meth:`ack` and :meth:`rollback` by id. After a reconnect the realm
+    delivers again what was unsettled, as to any client that was gone (SEM D13).
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        channel: int,
+        durable: str,
+        *,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+        handler: Handler | None = None,
+        pull: bool = False,
+    ) -> None:
+        self._conversation = conversation
+        self._channel = channel
+        self._durable = durable
+        self._window = window
+        self._auto_ack = auto_ack
+        self._selector = selector
+        self._timeout = timeout
+        self._handler = handler
+        self._pull = pull
+        self._inbox: Inbox[DeliveredBatch] = Inbox()
+        self._number = 0
+        self._is_open = False
+        self._settlements = Settlements(conversation)
+        self._handling: asyncio.Task[None] | None = None
+        self._met = asyncio.Event()
+        self._demand = 0
+        """What a synchronous consumer still waits for."""
+        self.attachment = 0
+        """Counts the seats taken: what was delivered over an earlier one has gone back."""
+
+    async def open(self) -> DurableSubscription:
+        """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
+        if not self._is_open:
+            self._number = self._settlements.subscription = self._conversation.add(self)
+            try:
+                await self._attach()
+            except BaseException:
+                self._conversation.remove(self._number)
+                raise
+            self._is_open = True
+            if self._handler is not None:
+                loop = asyncio.get_running_loop()
+                self._handling = loop.create_task(self._handle(self._handler))
+        return self
+
+    async def _attach(self) -> None:
+        self.attachment += 1
+        message = wire.Attach(
+            0,
+            self._channel,
+            self._number,
+            self._durable,
+            self._window,
+            self._pull,
+            self._selector,
+        )
+        await self._conversation.request(message, resend=False)
+
+    async def reopen(self) -> None:
+        if self._is_open:
+            self._inbox.clear()  # the realm has taken these back
+            self._settlements.forget()
+            await self._attach()
+            if self._demand:
+                self._conversation.tell(wire.Demand(self._number, self._demand))
+            else:
+                self._met.set()
+
+    # --- Incoming ------------------------------------------------------------------------
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        batch = received_batch(message, schema, body)
+        counts = redelivery_counts(message)
+        self._inbox.put(DeliveredBatch(batch, counts or None, self, message.publishers))
+
+    def finished(self) -> None:
+        self._met.set()
+
+    def failed(self, error: PenstockError) -> None:
+        self._inbox.fail(error)
+        self._met.set()
+
+    # --- taking --------------------------------------------------------------------------
+
+    async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+        """The next events; None when none come for ``timeout`` seconds."""
+        await self.open()
+        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
+        return batch if batch is None or not len(self._inbox) else self._with_waiting(batch)
+
+    def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
+        """One batch of all that is here already.
+
+        Settled together they return their credit together; taken one by one, ever smaller
+        deliveries would answer ever smaller settlements.
+        """
+        parts, rows = [batch], len(batch)
+        while (following := self._inbox.waiting()) is not None and rows < MERGED_ROWS_MAX:
+            if not may_join(batch, following):
+                break
+            parts.append(self._inbox.take())
+            rows += len(following)
+        return batch if len(parts) == 1 else joined(parts)
+
+    async def batches(self) -> AsyncIterator[DeliveredBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        opened_here = not self._is_open
+        try:
+            while (batch := await self.next_batch()) is not None:
+                yield batch
+                if self._auto_ack:
+                    await batch.ack()
+        finally:
+            if opened_here:
+                await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
+        opened_here = not self._is_open
+        try:
+            while (batch := await self.next_batch()) is not None:
+                for event in batch:
+                    if batch.is_stale:
+                        break  # the realm has taken the rest back, and delivers it again
+                    yield event
+                    if self._auto_ack:
+                        await event.ack()
+        finally:
+            if opened_here:
+                await self.close()
+
+    async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
+        """Demand ``count`` events and take what comes within ``timeout`` seconds."""
+        self._met.clear()
+        self._demand = count
+        self._conversation.tell(wire.Demand(self._number, count))
+        try:
+            await asyncio.wait_for(self._met.wait(), timeout)
+        except TimeoutError:
+            self._demand = 0
+            self._conversation.tell(wire.Demand(self._number, 0))
+            await self._met.wait()
+        finally:
+            self._demand = 0
+        found = []
+        while len(self._inbox):
+            batch = await self._inbox.get(0)
+            assert batch is not None, "the inbox says it has one"
+            found.append(batch)
+        if not found:
+            self._settlements.raise_refusal()
+            await self._inbox.get(0)  # raises what the subscription ended with, if it did
+        return found
+
+    async def _handle(self, handler: Handler) -> None:
+        try:
+            while (batch := await self._inbox.get(None)) is not None:
+                for event in batch:
+                    if batch.is_stale:
+                        break
+                    await self._handle_one(handler, event)
+        except PenstockError as error:
+            if not isinstance(error, SessionClosed):
+                self._conversation.report(error)
+
+    async def _handle_one(self, handler: Handler, event: DeliveredEvent) -> None:
+        try:
+            result = handler(event)
+            if result is not None:
+                await result
+        except Exception as error:  # noqa: BLE001  the application's: give back and report
+            await event.rollback()
+            failure = PenstockError(f"the handler failed on event {event.event_id}: {error!r}")
+            failure.__cause__ = error
+            self._conversation.report(failure)
+        else:
+            if self._auto_ack:
+                await event.ack()
+
+    # --- settling ------------------------------------------------------------------------
+
+    async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
+        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        await self._settlements.send(IdSet.of(event_ids), previous=previous)
+
+    async def rollback(self, event_ids: Iterable[int]) -> None:
+        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        await self._settlements.send(IdSet.of(event_ids), roll_back=True)
+
+    def settle_soon(
+        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
+    ) -> None:
+        """Settle without waiting; what one turn of the loop settles travels together.
+
+        An event of an earlier attachment is the realm's again: nothing is sent for it.
+        """
+        if attachment == self.attachment:
+            self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is on disk.
+
+        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
+        connection was lost: those events may be delivered again.
+        """
+        await self._settlements.flush()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    async def close(self) -> None:
+        """Confirm what was settled, give back the rest, leave the seat."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._handling is not None:
+            self._handling.cancel()
+            await asyncio.wait([self._handling])
+        try:
+            await self._settlements.confirm()
+        finally:
+            self._conversation.remove(self._number)
+            self._inbox.fail(SessionClosed("the subscription is closed"))
+            await self._conversation.request(wire.Unsubscribe(0, self._number))
+
+    async def __aenter__(self) -> DurableSubscription:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

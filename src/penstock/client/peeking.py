@@ -1,0 +1,56 @@
+"""Looking at a queue without taking anything (SEM Q4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from penstock.client.browsing import DurableBrowse
+from penstock.client.conversation import Conversation
+from penstock.client.reader import READERS
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+from penstock.core.errors import InvalidArgument
+
+PEEK_DEFAULT = 100
+PEEK_MAX = 1_000_000
+
+
+class Peeked(Sequence[Event]):
+    """Events as they are on the queue, and whether there are more."""
+
+    def __init__(self, batches: Sequence[EventBatch], count: int) -> None:
+        events = [event for batch in batches for event in batch]
+        self._events = events[:count]
+        self.has_more = len(events) > count
+        """Whether the queue holds more of what was asked for."""
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        return self._events[index]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    def __repr__(self) -> str:
+        return f"Peeked({self._events!r}, has_more={self.has_more})"
+
+
+async def peek(conversation: Conversation, queue: int, count: int, selector: str) -> Peeked:
+    """Raises ``InvalidArgument``, ``InvalidSelector``."""
+    if type(count) is not int or not 1 <= count <= PEEK_MAX:
+        raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")
+    found: list[EventBatch] = []
+    browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=count + 1)
+    async with browse:
+        while sum(map(len, found)) <= count and (batch := await browse.next_batch()) is not None:
+            found.append(batch)
+    return Peeked(found, count)

@@ -1,0 +1,87 @@
+"""Settling what was delivered to a seat: acknowledgements and rollbacks on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from penstock.client.conversation import Conversation
+from penstock.core.errors import ConnectionLost, PenstockError, SessionClosed
+from penstock.core.ids import IdSet
+from penstock.wire.native import messages as wire
+
+
+class Settlements:
+    """Those of one seat, in the order they were made."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._soon: list[tuple[int, bool, bool]] = []
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._refusal: PenstockError | None = None
+        self._unconfirmed: ConnectionLost | None = None
+        self.subscription = 0
+        """The seat's number, once it is taken."""
+
+    def send(
+        self, ids: IdSet, *, roll_back: bool = False, previous: bool = False
+    ) -> asyncio.Future[Any]:
+        """Settle now; the future is done when that is on disk, or has the refusal."""
+        message = wire.Settle(0, self.subscription, ids.spans, roll_back, previous)
+        return self._conversation.request(message, resend=False)
+
+    def soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
+        """Settle without waiting; what one turn of the loop settles travels together."""
+        if not self._soon:
+            asyncio.get_running_loop().call_soon(self._send_soon)
+        self._soon.append((event_id, roll_back, previous))
+
+    def _send_soon(self) -> None:
+        soon, self._soon = self._soon, []
+        for (roll_back, previous), run in itertools.groupby(soon, key=lambda entry: entry[1:]):
+            ids = IdSet.of([event_id for event_id, *_ in run])
+            self.watch(self.send(ids, roll_back=roll_back, previous=previous))
+
+    def watch(self, answer: asyncio.Future[Any]) -> None:
+        """Have :meth:`confirm` wait for ``answer``, and report what it is refused with."""
+        self._under_way.add(answer)
+        answer.add_done_callback(self._settled)
+
+    def _settled(self, answer: asyncio.Future[Any]) -> None:
+        self._under_way.discard(answer)
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, ConnectionLost):
+            self._unconfirmed = error
+        elif isinstance(error, PenstockError):
+            self._refusal = error
+        if isinstance(error, PenstockError) and not isinstance(error, SessionClosed):
+            self._conversation.report(error)
+
+    def forget(self) -> None:
+        """The connection was lost: what was not sent is of no use on another one."""
+        self._soon.clear()
+
+    async def confirm(self) -> None:
+        """Wait until everything settled so far is answered. Raises the first refusal."""
+        if self._soon:
+            self._send_soon()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        self.raise_refusal()
+
+    def raise_refusal(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is on disk.
+
+        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
+        connection was lost: those events may be delivered again.
+        """
+        await self.confirm()
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        if unconfirmed is not None:
+            raise unconfirmed

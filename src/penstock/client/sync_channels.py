@@ -1,0 +1,140 @@
+"""Channels, for blocking callers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.client import channels as aio_channels
+from penstock.client.starts import Moment, StartLike
+from penstock.client.sync_destination import Destination
+from penstock.client.sync_durables import Durables
+from penstock.client.sync_subscription import Subscription
+from penstock.client.threads import LoopThread
+from penstock.client.transfer import FolderLike
+from penstock.columns.event import Event
+from penstock.columns.exports import Manifest
+from penstock.wire.native.answers import Location
+
+
+class Channels:
+    def __init__(self, inner: aio_channels.Channels, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def create(self, name: str, **attributes: Any) -> Channel:
+        """Make a channel (SEM C3); see :meth:`penstock.aio.Channels.create`."""
+        return Channel(self._loop.call(self._inner.create(name, **attributes)), self._loop)
+
+    def get(self, name: str) -> Channel:
+        """Raises ``NameDoesNotExist``."""
+        return Channel(self._loop.call(self._inner.get(name)), self._loop)
+
+    def list(self) -> list[str]:
+        """The names of all channels, sorted."""
+        return self._loop.call(self._inner.list())
+
+    def delete(self, name: str) -> None:
+        """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
+        self._loop.call(self._inner.delete(name))
+
+    def export(self, name: str, folder: FolderLike) -> Manifest:
+        """Write a channel as it stands now into a new or empty folder (SEM C7); see
+        :meth:`penstock.aio.Channels.export`."""
+        return self._loop.call(self._inner.export(name, folder))
+
+    def import_from(self, folder: FolderLike, name: str = "") -> Channel:
+        """Make a channel out of an exported one, every id kept (SEM C7); see
+        :meth:`penstock.aio.Channels.import_from`."""
+        return Channel(self._loop.call(self._inner.import_from(folder, name)), self._loop)
+
+
+class Channel(Destination):
+    """One channel; state lives in the realm, this is a handle."""
+
+    def __init__(self, inner: aio_channels.Channel, loop: LoopThread) -> None:
+        super().__init__(inner, loop)
+        self._inner: aio_channels.Channel = inner
+        self.durables = Durables(inner.durables, loop)
+
+    def publish(
+        self,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        transient: bool = False,
+        deliver_at: Moment | None = None,
+    ) -> int:
+        """Publish one event; returns its id once it is safe, or with ``deliver_at`` its number
+        in ``scheduled``; see :meth:`penstock.aio.Channel.publish`."""
+        return self._loop.call(
+            self._inner.publish(
+                data,
+                tag=tag,
+                properties=properties,
+                headers=headers,
+                ttl=ttl,
+                persistent=persistent,
+                priority=priority,
+                transient=transient,
+                deliver_at=deliver_at,
+            )
+        )
+
+    def publish_many(self, events: Sequence[Event]) -> range:
+        """Publish events in one step: consecutive ids, all or none."""
+        return self._loop.call(self._inner.publish_many(events))
+
+    def publish_table(self, table: Any) -> range:
+        """Publish the rows of an Arrow, pandas or polars table in one step."""
+        return self._loop.call(self._inner.publish_table(table))
+
+    def stage(self, table: Any) -> list[str]:
+        """Put rows aside on the realm; see :meth:`penstock.aio.Channel.stage`."""
+        return self._loop.call(self._inner.stage(table))
+
+    def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
+        """Publish what was staged, in one step and once (SEM X1, X3)."""
+        return self._loop.call(
+            self._inner.commit_stages(stages, producer=producer, sequence=sequence)
+        )
+
+    def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        self._loop.call(self._inner.drop_stages(stages))
+
+    def subscribe(
+        self, *, start: StartLike = "latest", selector: str = "", timeout: float | None = None
+    ) -> Subscription:
+        """Read stored events from ``start`` on, then live ones (SEM E6)."""
+        return Subscription(
+            self._inner.subscribe(start=start, selector=selector, timeout=timeout), self._loop
+        )
+
+    def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
+        """Stored events from ``start`` up to and including ``end``, then the end."""
+        return Subscription(self._inner.browse(start=start, end=end, selector=selector), self._loop)
+
+    def read(
+        self,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        selector: str = "",
+    ) -> pa.Table:
+        """Stored events as one Arrow table."""
+        return self._loop.call(
+            self._inner.read(start=start, end=end, columns=columns, selector=selector)
+        )
+
+    def locate(self, first_id: int, end_id: int) -> Location:
+        """Where the stored events of an id range can be read."""
+        return self._loop.call(self._inner.locate(first_id, end_id))

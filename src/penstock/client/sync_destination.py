@@ -1,0 +1,94 @@
+"""What channels and queues have in common, for blocking callers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.client import destination as aio_destination
+from penstock.client.producer import ProducerErrorListener
+from penstock.client.schedule import Schedule as AioSchedule
+from penstock.client.schedule import Scheduled
+from penstock.client.sync_producer import Producer
+from penstock.client.sync_transaction import Transaction
+from penstock.client.threads import LoopThread
+from penstock.wire.native.answers import ChannelInfo, Maintained
+
+
+class Destination:
+    """A channel or queue; state lives in the realm, this is a handle."""
+
+    def __init__(self, inner: aio_destination.Destination, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+        self.name = inner.name
+        self.number = inner.number
+        self.scheduled = Schedule(inner.scheduled, loop)
+
+    def producer(
+        self,
+        *,
+        batch_events: int = 1_024,
+        batch_bytes: int = 1 << 20,
+        linger_ms: float = 1.0,
+        on_error: ProducerErrorListener | None = None,
+    ) -> Producer:
+        """A pipelined producer: sends without waiting for each event."""
+        return Producer(
+            self._inner.producer(
+                batch_events=batch_events,
+                batch_bytes=batch_bytes,
+                linger_ms=linger_ms,
+                on_error=on_error,
+            ),
+            self._loop,
+            batch_events=batch_events,
+            batch_bytes=batch_bytes,
+            linger_ms=linger_ms,
+        )
+
+    def transaction(self) -> Transaction:
+        """Publish several times in one step: all of it at the end of the block, or nothing if an
+        exception leaves it (SEM X1)::
+
+            with orders.transaction() as tx:
+                tx.publish(b"...")
+        """
+        return Transaction(self._inner.transaction(), self._loop)
+
+    def purge(self, *, start: int | None = None, end: int | None = None, selector: str = "") -> int:
+        """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
+        return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
+
+    def columns(self) -> pa.Schema:
+        """The columns that all events fit, as they are stored (SEM E2)."""
+        return self._loop.call(self._inner.columns())
+
+    def info(self) -> ChannelInfo:
+        """Counts, attributes, storage, as they are now."""
+        return self._loop.call(self._inner.info())
+
+    def edit(self, **attributes: Any) -> None:
+        """Change attributes in place; they apply at once (SEM C3)."""
+        self._loop.call(self._inner.edit(**attributes))
+
+    def maintain(self) -> Maintained:
+        """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""
+        return self._loop.call(self._inner.maintain())
+
+
+class Schedule:
+    """``channel.scheduled`` or ``queue.scheduled``."""
+
+    def __init__(self, inner: AioSchedule, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def list(self) -> list[Scheduled]:
+        """What waits, in the order it was published."""
+        return self._loop.call(self._inner.list())
+
+    def cancel(self, number: int) -> bool:
+        """Take an event off the schedule; False: it is not there (any more)."""
+        return self._loop.call(self._inner.cancel(number))

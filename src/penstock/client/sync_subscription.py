@@ -1,0 +1,62 @@
+"""Reading a channel, for blocking callers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+from penstock.client import subscription as aio_subscription
+from penstock.client.threads import LoopThread
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+
+
+class Subscription:
+    """Events of a channel, in id order, each once; see :class:`penstock.aio.Subscription`."""
+
+    def __init__(self, inner: aio_subscription.Subscription, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def open(self) -> Subscription:
+        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        self._loop.call(self._inner.open())
+        return self
+
+    def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+        """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        return self._loop.call(self._inner.next_batch(timeout))
+
+    @property
+    def first_id(self) -> int:
+        """Where ``start`` has led, once open: no event below this id is delivered."""
+        return self._inner.first_id
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        opened_here = not self._inner.is_open
+        try:
+            while (batch := self.next_batch()) is not None:
+                yield batch
+        finally:
+            if opened_here:
+                self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        for batch in self.batches():
+            yield from batch
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._loop.call(self._inner.close())
+
+    def __enter__(self) -> Subscription:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,24 @@
+"""Paged: events in memory-mapped files of their own, recovered after a restart (SEM C1g)."""
+
+from __future__ import annotations
+
+from penstock.core.channel_type import ChannelType, Home
+from penstock.core.messages import Digest, Spans
+
+
+class Paged:
+    name = "paged"
+    home: Home = "pages"
+    survives_restart = True
+    ids_survive = True
+    event_ttl_counts = False
+    relays = False
+    clusterable = True
+    scheduled_on = "persistent"
+    deprecated = True
+
+    def volatile(self, digest: Digest) -> Spans:
+        return ()
+
+
+TYPE: ChannelType = Paged()

@@ -1,0 +1,25 @@
+"""Simple: events in memory; after a restart they are gone and ids start again (SEM C1d)."""
+
+from __future__ import annotations
+
+from penstock.core.channel_type import ChannelType, Home
+from penstock.core.ids import Span
+from penstock.core.messages import Digest, Spans
+
+
+class Simple:
+    name = "simple"
+    home: Home = "heap"
+    survives_restart = False
+    ids_survive = False
+    event_ttl_counts = False
+    relays = False
+    clusterable = False
+    scheduled_on = "simple"
+    deprecated = True
+
+    def volatile(self, digest: Digest) -> Spans:
+        return (Span(0, digest.count),)
+
+
+TYPE: ChannelType = Simple()

@@ -1,0 +1,91 @@
+"""Which events are dead when they leave: unconsumed, by age, capacity or too many redeliveries
+(SEM T5, T6, T10).
+
+With no durable every event is unconsumed. With durables an event is dead when at least one of
+them wanted it and has not acknowledged it, whatever the durables' types.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Spans
+from penstock.core.state import ChannelState
+
+MOVED_EVENTS_MAX = 20_000
+MOVED_SPANS_MAX = 1_000
+MOVED_BYTES_MAX = 8 << 20
+"""One step moves at most this much: events that expire by the million must not hold up a
+publisher."""
+
+
+class Missed(Struct, frozen=True):
+    """Who had not acknowledged which dead events, and how often they had been delivered again."""
+
+    durables: tuple[tuple[tuple[str, ...], Spans], ...]
+    redeliveries: tuple[tuple[int, Spans], ...]
+
+
+def moved_at_once(state: ChannelState) -> int:
+    """How many events one step may move."""
+    return int(max(1, min(MOVED_EVENTS_MAX, MOVED_BYTES_MAX / max(1.0, state.event_bytes))))
+
+
+def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:
+    """The part of ``ids`` (all stored) that somebody still wanted, or nobody ever could."""
+    if not state.durables:
+        return ids.copy()
+    wanted = IdSet()
+    for durable in state.durables.values():
+        wanted.add_all(durable.wanting(ids))
+    return wanted
+
+
+def lowest(ids: IdSet, limit: int) -> IdSet:
+    """The lowest ``limit`` of ``ids``; fewer where they are scattered, for then each one is
+    read by itself."""
+    if len(ids) <= min(limit, MOVED_SPANS_MAX):
+        return ids
+    found = IdSet()
+    at = -1
+    for _ in range(MOVED_SPANS_MAX):
+        span = ids.next_span(at, limit)
+        if span is None:
+            break
+        found.add(span)
+        limit -= span.size
+        at = span.end
+    return found
+
+
+def missed(state: ChannelState, spans: Spans) -> Missed:
+    """What the origin of these dead events says (SEM T6). Ask before they are removed."""
+    ids = IdSet(Span(*span) for span in spans)
+    groups: list[tuple[tuple[str, ...], IdSet]] = [((), ids)]
+    counted = IdSet()
+    redeliveries: list[tuple[int, Spans]] = []
+    for durable in state.durables.values():
+        if not durable.name:  # a queue's own
+            continue
+        wanting = durable.wanting(ids)
+        split = []
+        for names, group in groups:
+            theirs = group.overlap(wanting)
+            rest = group.copy()
+            rest.remove_all(theirs)
+            split += [((*names, durable.name), theirs), (names, rest)]
+        groups = [(names, group) for names, group in split if group]
+    highest = max((len(durable.levels) for durable in state.durables.values()), default=0)
+    for count in range(highest, 0, -1):
+        found = IdSet()
+        for durable in state.durables.values():
+            if len(durable.levels) >= count:
+                found.add_all(durable.levels[count - 1].overlap(ids))
+        found.remove_all(counted)
+        if found:
+            redeliveries.append((count, found.spans))
+            counted.add_all(found)
+    return Missed(
+        tuple((names, group.spans) for names, group in groups if names), tuple(redeliveries)
+    )

@@ -1,0 +1,33 @@
+"""Priority: many sessions, of which the first to come is served; the next takes over when it
+leaves. Acknowledged up to and including an event, as exclusive. Deprecated: use exclusive with
+clients that retry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.durable import Kind, Seat
+
+
+class Priority:
+    name = "priority"
+    cumulative = True
+    redelivers_at_once = False
+    stores_selector = False
+    window_default = 1_000
+    takes_window = False
+    takes_transient = True
+    purgeable = False
+    deprecated = True
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        if not seats:
+            return ()
+        first = min(seats, key=lambda seat: seat.subscription)  # numbers grow with time
+        return [first] if first.credit > 0 else ()
+
+
+KIND: Kind = Priority()

@@ -1,0 +1,33 @@
+"""Serial: many sessions, one at a time; the turn passes when its holder has nothing outstanding
+(SEM D10-D12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.durable import Kind, Seat
+
+
+class Serial:
+    name = "serial"
+    cumulative = False
+    redelivers_at_once = True
+    stores_selector = True
+    window_default = 10
+    takes_window = True
+    takes_transient = False
+    purgeable = True
+    deprecated = False
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Whoever holds something may get more while its window has room (SEM D12); else the one
+        whose turn it is."""
+        holders = [seat for seat in seats if seat.in_flight]
+        ready = [seat for seat in holders or seats if seat.credit > 0]
+        return ready[:1]
+
+
+KIND: Kind = Serial()

@@ -1,0 +1,32 @@
+"""Shared-queued: many sessions, a window each in turn; the next window goes out when the last one
+is settled. Deprecated: use shared or serial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.durable import Kind, Seat
+
+
+class SharedQueued:
+    name = "shared_queued"
+    cumulative = False
+    redelivers_at_once = True
+    stores_selector = True
+    window_default = 10
+    takes_window = True
+    takes_transient = True
+    purgeable = False
+    deprecated = True
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Nobody while a window is being worked on; then the one whose turn it is."""
+        if any(seat.in_flight for seat in seats):
+            return ()
+        return [seat for seat in seats if seat.credit > 0][:1]
+
+
+KIND: Kind = SharedQueued()

@@ -1,0 +1,173 @@
+"""All there is to know of a channel besides what its events contain: taken out, checked, taken
+over by another realm with every id, durable and count as it was (SEM C7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.apply import apply
+from penstock.core.errors import DamagedExport, InvalidName
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Definition, DurableState, Restored, Spans
+from penstock.core.names import durable_name
+from penstock.core.queue import KIND, READERS
+from penstock.core.state import ChannelState, Rules
+
+_ID_END = (1 << 63) - 1
+_COUNT_MAX = 1 << 20
+"""Redeliveries of one event that anybody could have seen."""
+
+
+class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One file of an export, as its manifest knows it."""
+
+    name: str
+    size: int
+    checksum: str
+    """xxh3_64 of the file, in hexadecimal."""
+    rows: int = 0
+    first_id: int = -1
+    last_id: int = -1
+    """Inclusive; ids between may be left out."""
+    in_memory: bool = False
+    """These events live in memory only (SEM C1)."""
+
+
+class ExportedState(Struct, frozen=True, array_like=True):
+    """A channel or queue at one point in the order of its realm."""
+
+    restored: Restored
+    """With the events and durables that live in memory only: they are part of it while they
+    live."""
+    volatile: Spans
+    """Stored events that live in memory only."""
+
+
+def exported(state: ChannelState) -> ExportedState:
+    """The channel as it stands. What is in a client's hands is outstanding."""
+    ages, own_expiry = state.ages.state()
+    counters = replace(state.counters)
+    counters.relayed += len(state.relayed)  # they pass in this very step
+    restored = Restored(
+        definition=state.definition,
+        next_id=state.next_id,
+        reserved=state.reserved,
+        stored=state.stored.spans,
+        ages=ages,
+        own_expiry=own_expiry,
+        durables=tuple(durable.state() for durable in state.durables.values()),
+        producers=state.producers.state(),
+        consumed=state.acked.spans,
+        counters=counters,
+    )
+    return ExportedState(restored, state.volatile.spans)
+
+
+def take_over(state: ChannelState, taken: ExportedState) -> None:
+    """Make a channel just created what the exported one was."""
+    apply(state, taken.restored)
+    state.volatile = IdSet(Span(*span) for span in taken.volatile)
+
+
+def check(taken: ExportedState, rules: Rules) -> None:
+    """Raises ``DamagedExport`` naming what such a channel cannot be.
+
+    Type and engine of the definition are known to the realm; the directory refuses others.
+    """
+    restored = taken.restored
+    for what, spans in _spans_of(taken):
+        _check_spans(what, spans)
+    stored = IdSet(restored.stored)
+    for what, spans in _parts_of_stored(taken):
+        ids = IdSet(spans)
+        if len(ids.overlap(stored)) != len(ids):
+            raise DamagedExport(f"{what} names events that are not stored")
+    highest = stored.highest
+    if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
+        raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
+    live, counters = len(stored), restored.counters
+    if counters.published != live + counters.gone:
+        raise DamagedExport(
+            f"the counters do not add up: {counters.published} published, {live} live, "
+            f"{counters.gone} gone (SEM T8)"
+        )
+    _check_memory(taken, rules)
+    _check_durables(restored.definition, restored.durables, rules)
+    _check_producers(restored)
+
+
+def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Spans]]:
+    yield "what is stored", taken.restored.stored
+    for _, spans in taken.restored.own_expiry:
+        yield "what has a TTL of its own", spans
+    for producer in taken.restored.producers:
+        for _, span in producer.recent:
+            yield f"producer {producer.name}", (span,)
+    yield from _parts_of_stored(taken)
+
+
+def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Spans]]:
+    yield "what lives in memory", taken.volatile
+    yield "what was acknowledged", taken.restored.consumed
+    for durable in taken.restored.durables:
+        whose = f"durable {durable.name}" if durable.name else "the readers' group"
+        yield whose, durable.outstanding
+        for _, spans in durable.redelivered:
+            yield f"{whose}, redelivered", spans
+
+
+def _check_spans(what: str, spans: Spans) -> None:
+    sound = all(0 <= first < end <= _ID_END for first, end in spans)
+    if not sound or any(left.end > right.first for left, right in pairwise(spans)):
+        raise DamagedExport(f"{what}: these are no ranges of ids in ascending order")
+
+
+def _check_memory(taken: ExportedState, rules: Rules) -> None:
+    """Which events may live in memory only is the type's to say (SEM C1)."""
+    name = taken.restored.definition.type
+    kind = rules.types[name]
+    memory, stored = len(IdSet(taken.volatile)), len(IdSet(taken.restored.stored))
+    if kind.relays and stored:
+        raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
+    if not kind.survives_restart and memory != stored:
+        raise DamagedExport(f"{stored - memory} events are not in memory, on a {name} channel")
+
+
+def _check_durables(
+    definition: Definition, durables: tuple[DurableState, ...], rules: Rules
+) -> None:
+    names = [durable.name for durable in durables]
+    if len(set(names)) < len(names):
+        raise DamagedExport(f"two durables have one name: {', '.join(sorted(names))}")
+    if (READERS in names) != (definition.kind == "queue"):
+        raise DamagedExport(f"the readers' group is part of a queue; this is a {definition.kind}")
+    for durable in durables:
+        if durable.name == READERS:
+            known = durable.kind == KIND.name
+        else:
+            known = durable.kind in rules.kinds
+            try:
+                durable_name(durable.name)
+            except InvalidName as error:
+                raise DamagedExport(str(error)) from error
+        if not known:
+            raise DamagedExport(
+                f"durable {durable.name} is of kind {durable.kind!r}; "
+                f"there are {', '.join(sorted(rules.kinds))}"
+            )
+        counts = [count for count, _ in durable.redelivered]
+        if durable.head < 0 or any(not 1 <= count <= _COUNT_MAX for count in counts):
+            raise DamagedExport(f"durable {durable.name}: a position or count out of bounds")
+
+
+def _check_producers(restored: Restored) -> None:
+    for producer in restored.producers:
+        sequences = [sequence for sequence, _ in producer.recent]
+        if sequences != sorted(set(sequences)):
+            raise DamagedExport(f"producer {producer.name}: its publishes are not in order")
+        if any(span.end > restored.next_id for _, span in producer.recent):
+            raise DamagedExport(f"producer {producer.name} got ids that were never given")

@@ -1,0 +1,57 @@
+"""Joins: what is published on one store is copied to another (SEM L).
+
+A copy carries the path it has come: the stores it was published on before. A store that is on
+the path gets no copy, so no event goes round; and a path does not grow without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+HOPS_MAX = 10
+"""Most stores between the first and the last of an event's way (SEM L2)."""
+
+
+class Join(Struct, frozen=True, array_like=True):
+    source: int
+    destination: int
+    """Numbers of the stores."""
+    selector: str = ""
+    archive: bool = False
+    """To a queue, which keeps what comes to it on two ways twice (SEM L3)."""
+
+
+class Joins:
+    """The joins of a realm, by source."""
+
+    def __init__(self) -> None:
+        self._by_source: dict[int, dict[int, Join]] = {}
+
+    def add(self, join: Join) -> None:
+        self._by_source.setdefault(join.source, {})[join.destination] = join
+
+    def remove(self, source: int, destination: int) -> None:
+        there = self._by_source.get(source, {})
+        there.pop(destination, None)
+        if not there:
+            self._by_source.pop(source, None)
+
+    def find(self, source: int, destination: int) -> Join | None:
+        return self._by_source.get(source, {}).get(destination)
+
+    def of(self, source: int) -> tuple[Join, ...]:
+        """The joins whose source this is, in the order they were made."""
+        return tuple(self._by_source.get(source, {}).values())
+
+    def into(self, destination: int) -> list[Join]:
+        return [join for join in self if join.destination == destination]
+
+    def forget(self, number: int) -> None:
+        """A store is gone, and with it the joins from it."""
+        self._by_source.pop(number, None)
+
+    def __iter__(self) -> Iterator[Join]:
+        for there in self._by_source.values():
+            yield from there.values()

@@ -1,0 +1,120 @@
+"""What a connection publishes: at once, staged before, or in a transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import InvalidEvent, PenstockError
+from penstock.runtime.bodies import Body
+from penstock.runtime.transactions import Part
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Published, TransactionInfo
+
+if TYPE_CHECKING:
+    from penstock.frontends.connection import Connection
+
+
+class Publications:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._realm = connection.realm
+
+    def publish(self, message: wire.PublishEvents, body: memoryview) -> None:
+        """Store events; answered with their ids."""
+        connection, size = self._connection, len(body)
+
+        def reply(span: Any, error: BaseException | None) -> None:
+            connection.listener.pending_bytes -= size
+            if error is None:
+                answer = Published(span[0], span[1] - span[0])
+                connection.send(wire.Done(message.request, answer))
+            else:
+                connection.fail(message.request, error)
+
+        connection.listener.pending_bytes += size
+        try:
+            self._realm.publish(
+                message.channel,
+                connection.bodies(message.schema, message.sizes, body),
+                message.producer,
+                message.sequence,
+                reply,
+                publisher=connection.publisher,
+            )
+        except PenstockError as error:
+            reply(None, error)
+
+    def stage(self, message: wire.StageEvents, body: memoryview) -> None:
+        """Put events aside."""
+        connection = self._connection
+        try:
+            bodies = connection.bodies(message.schema, message.sizes, body)
+            self._realm.digest(bodies)
+            self._realm.stages.put(message.stage, message.channel, bodies)
+        except PenstockError as error:
+            connection.fail(message.request, error)
+        else:
+            connection.send(wire.Done(message.request))
+
+    def commit_stages(self, message: wire.CommitStages) -> None:
+        """Publish what was staged, in one step; answered with the ids."""
+        realm, connection = self._realm, self._connection
+
+        def reply(span: Any, error: BaseException | None) -> None:
+            if error is None:
+                realm.stages.drop(message.stages)
+                answer = Published(span[0], span[1] - span[0])
+                connection.send(wire.Done(message.request, answer))
+            else:
+                connection.fail(message.request, error)
+
+        realm.commit(
+            message.channel,
+            message.stages,
+            message.producer,
+            message.sequence,
+            reply,
+            publisher=connection.publisher,
+        )
+
+    def drop_stages(self, message: wire.DropStages) -> None:
+        """Forget what was staged."""
+        self._realm.stages.drop(message.stages)
+        self._connection.send(wire.Done(message.request))
+
+    def commit_transaction(self, message: wire.CommitTransaction, body: memoryview) -> None:
+        """Publish all parts of a transaction, in one step; answered with the ids by store."""
+        realm, connection, size = self._realm, self._connection, len(body)
+
+        def reply(spans: Any, error: BaseException | None) -> None:
+            connection.listener.pending_bytes -= size
+            if error is None:
+                for part in message.parts:
+                    realm.stages.drop(part.stages)
+                answer = TransactionInfo("committed", spans)
+                connection.send(wire.Done(message.request, answer))
+            else:
+                connection.fail(message.request, error)
+
+        connection.listener.pending_bytes += size
+        try:
+            parts = self._parts(message, body)
+        except PenstockError as error:
+            reply(None, error)
+            return
+        realm.transactions.commit(message.transaction, parts, reply, connection.publisher)
+
+    def _parts(self, message: wire.CommitTransaction, body: memoryview) -> list[Part]:
+        """The parts with their batches, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
+        found: list[Part] = []
+        at = 0
+        for part in message.parts:
+            bodies: list[Body] = []
+            if part.sizes:
+                end = at + sum(part.sizes)
+                bodies = self._connection.bodies(part.schema, part.sizes, body[at:end])
+                at = end
+            found.append(Part(part.channel, bodies, part.stages))
+        if at != len(body):
+            raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
+        return found

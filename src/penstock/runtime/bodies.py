@@ -1,0 +1,87 @@
+"""Batches of events on their way in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.columns.digest import digest
+from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.columns.stamping import with_dictionary, with_priority
+from penstock.core.errors import InvalidArgument
+from penstock.core.ids import Span
+from penstock.core.messages import Digest, Spans, Storage
+from penstock.core.ports import Buffer
+
+UNLIMITED = 1 << 62
+"""As the largest event: what was accepted once is not measured again."""
+
+_PRIORITY_DEFAULT = 4
+
+
+class Body(Struct):
+    """A validated batch."""
+
+    buffer: Buffer
+    batch: pa.RecordBatch
+    schema_bytes: bytes
+
+
+def body_from(batch: pa.RecordBatch) -> Body:
+    """The body of a batch the realm has made itself."""
+    return Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
+
+
+def prepared(
+    bodies: Sequence[Body], storage: Storage, first_id: int, at_us: int, publisher: str
+) -> Sequence[Body]:
+    """The bodies with what the channel adds to every event (SEM S: priority, stamp_dictionary)."""
+    if storage.priority == _PRIORITY_DEFAULT and not storage.stamp_dictionary:
+        return bodies
+    user, _, host = publisher.rpartition("@")
+    found = []
+    for body in bodies:
+        batch = body.batch
+        if storage.priority != _PRIORITY_DEFAULT:
+            batch = with_priority(batch, storage.priority)
+        if storage.stamp_dictionary:
+            batch = with_dictionary(batch, first_id, at_us, user, host)
+        found.append(body_from(batch))
+        first_id += batch.num_rows
+    return found
+
+
+def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
+    """One digest of several batches, laid end to end. Raises ``EventTooLarge``."""
+    if not bodies:
+        raise InvalidArgument("a publish has at least one event")
+    digests = [digest(body.batch, event_bytes_max) for body in bodies]
+    return digests[0] if len(digests) == 1 else joined(digests)
+
+
+def joined(digests: Sequence[Digest]) -> Digest:
+    """The digest of several batches laid end to end."""
+    volatile: list[Span] = []
+    transient: list[Span] = []
+    ttls: dict[int, list[Span]] = {}
+    first = 0
+    for part in digests:
+        volatile += _shifted(part.volatile, first)
+        transient += _shifted(part.transient, first)
+        for ttl_ms, spans in part.ttls:
+            ttls.setdefault(ttl_ms, []).extend(_shifted(spans, first))
+        first += part.count
+    return Digest(
+        first,
+        sum(part.size for part in digests),
+        max(part.largest for part in digests),
+        tuple(volatile),
+        tuple(transient),
+        tuple((ttl_ms, tuple(spans)) for ttl_ms, spans in ttls.items()),
+    )
+
+
+def _shifted(spans: Spans, by: int) -> list[Span]:
+    return [Span(*span).shifted(by) for span in spans]

@@ -1,0 +1,376 @@
+"""Exports under way: a channel as it stood at one point in the order, read in parts (SEM C7).
+
+The point is one turn of the shard. What was captured there stays readable while traffic goes on:
+batches in memory never change, and a mapped file stays mapped though it is rewritten or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from msgspec import Struct
+
+from penstock.columns.exports import (
+    FileFacts,
+    StateFile,
+    described,
+    described_state,
+    state_bytes,
+)
+from penstock.columns.schema import ChannelSchema
+from penstock.columns.segments import SegmentImage, SegmentReader, encode_segment, rows_of
+from penstock.core.errors import Damaged, IllegalState, NameDoesNotExist, Unavailable
+from penstock.core.exports import ExportedFile, ExportedState, exported
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Quarantine
+from penstock.core.ports import Blobs, Clock
+from penstock.core.state import ChannelState
+from penstock.runtime.channel_store import MERGE_BELOW, ChannelStore
+from penstock.runtime.group import Group
+from penstock.runtime.pieces import Piece, stored_together
+from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
+from penstock.runtime.shard import Shard
+from penstock.wire.native.answers import ExportBegun, ExportedBytes
+
+PART_BYTES = 32 << 20
+"""A file of an export is closed above this."""
+READ_BYTES = 4 << 20
+"""Most bytes of one answer."""
+EXPORTS_MAX = 16
+"""Exports under way at a time; each may hold one file in memory."""
+IDLE_US = 300 * 1_000_000
+"""An export nobody reads from any more is forgotten after this."""
+
+Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+_log = structlog.get_logger("penstock.exporting")
+
+
+class _Part(Struct):
+    """What becomes one file: rows of one sealed file, or of pieces in memory."""
+
+    ids: IdSet
+    publishers: Publishers
+    in_memory: bool = False
+    reader: SegmentReader | None = None
+    numbers: tuple[int, ...] = ()
+    """Which of the sealed file's batches."""
+    pieces: tuple[Piece, ...] = ()
+
+
+class _Captured(Struct):
+    """Everything of a channel, by reference."""
+
+    number: int
+    name: str
+    at_us: int
+    state: ExportedState
+    columns: ChannelSchema
+    parts: tuple[_Part, ...]
+    events: int
+
+
+class _Export:
+    """One export under way, of one session."""
+
+    def __init__(self, session: str, captured: _Captured, now_us: int) -> None:
+        self.session = session
+        self.captured = captured
+        self.used_us = now_us
+        self.is_busy = False
+        self.facts: list[FileFacts | None] = [None] * len(captured.parts)
+        self.at = -1
+        """The file held ready."""
+        self.file = ExportedFile(name="", size=0, checksum="")
+        self.content = memoryview(b"")
+
+
+class Exports:
+    """All exports under way. Each belongs to a session and ends with its connection."""
+
+    def __init__(
+        self, shard: Shard, blobs: Blobs, clock: Clock, offload: Offload, *, realm: str
+    ) -> None:
+        self._shard = shard
+        self._blobs = blobs
+        self._clock = clock
+        self._offload = offload
+        self._realm = realm
+        self._exports: dict[str, _Export] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._exports)
+
+    async def begin(self, session: str, name: str, kind: str) -> ExportBegun:
+        """Capture a channel or queue. Raises ``NameDoesNotExist``, ``Unavailable``, ``Damaged``."""
+        if len(self._exports) >= EXPORTS_MAX:
+            raise Unavailable(f"{EXPORTS_MAX} exports are under way; try again when one has ended")
+        captured = await self._capture(name, kind)
+        export = f"export-{self._next}"
+        self._next += 1
+        self._exports[export] = _Export(session, captured, self._clock.now_us())
+        return ExportBegun(
+            export=export,
+            name=captured.name,
+            definition=captured.state.restored.definition,
+            realm=self._realm,
+            at_us=captured.at_us,
+            events=captured.events,
+            files=len(captured.parts),
+        )
+
+    async def read(self, session: str, name: str, file: int, offset: int) -> ExportedBytes:
+        """Some bytes of a file: those of events from 0 on, then the state.
+
+        Raises ``IllegalState`` for an export that has ended, ``Damaged`` when events turn out to
+        be unreadable: they are quarantined (SEM S1), and a new export has all the others.
+        """
+        export = self._known(session, name)
+        if export.is_busy:
+            raise IllegalState(f"{name} is being read already; one read at a time")
+        export.is_busy = True
+        try:
+            if export.at != file:
+                await self._prepare(export, file)
+        finally:
+            export.is_busy = False
+            export.used_us = self._clock.now_us()
+        if not 0 <= offset < export.file.size:
+            raise IllegalState(f"{export.file.name} has no byte {offset}")
+        return ExportedBytes(export.file, bytes(export.content[offset : offset + READ_BYTES]))
+
+    async def end(self, session: str, name: str) -> None:
+        """Let go of what was captured."""
+        self._known(session, name)
+        del self._exports[name]
+
+    def leave(self, session: str) -> None:
+        """The session's connection has ended, and its exports with it."""
+        for name, export in list(self._exports.items()):
+            if export.session == session:
+                del self._exports[name]
+
+    def expire(self) -> None:
+        """Forget exports nobody has read from for long."""
+        horizon = self._clock.now_us() - IDLE_US
+        for name, export in list(self._exports.items()):
+            if export.used_us < horizon and not export.is_busy:
+                _log.info("export.expired", channel=export.captured.name)
+                del self._exports[name]
+
+    def _known(self, session: str, name: str) -> _Export:
+        export = self._exports.get(name)
+        if export is None or export.session != session:
+            raise IllegalState(
+                f"{name} is not under way: it has ended with its connection, or nobody read from "
+                f"it for {IDLE_US // 1_000_000} s; begin again"
+            )
+        return export
+
+    # --- capturing -----------------------------------------------------------------------
+
+    async def _capture(self, name: str, kind: str) -> _Captured:
+        """Files are mapped ahead; those that have come meanwhile are mapped in another round."""
+        readers: dict[str, SegmentReader] = {}
+        while True:
+            found = await self._shard.act(lambda group: _captured(group, name, kind, readers))
+            if isinstance(found, _Captured):
+                return found
+            for file in found:
+                try:
+                    buffer = await self._blobs.get(file.name)
+                except NameDoesNotExist:
+                    continue  # rewritten meanwhile; else it is asked for again
+                readers[file.name] = SegmentReader(buffer, file.index, name=file.name)
+
+    # --- making files --------------------------------------------------------------------
+
+    async def _prepare(self, export: _Export, file: int) -> None:
+        parts = export.captured.parts
+        if not 0 <= file <= len(parts):
+            raise IllegalState(f"there is no file {file}; the export has {len(parts) + 1}")
+        if file == len(parts):
+            facts = tuple(known for known in export.facts if known is not None)
+            if len(facts) < len(parts):
+                raise IllegalState("the state is read last: it speaks of the files before it")
+            content = await self._offload(
+                lambda: state_bytes(StateFile(export.captured.state, facts))
+            )
+            export.file, export.content = described_state(content), memoryview(content)
+        else:
+            part = parts[file]
+            image = await self._image(export.captured, part)
+            export.facts[file] = FileFacts(image.index, part.publishers)
+            export.file = described(image, in_memory=part.in_memory)
+            export.content = memoryview(image.buffer)
+        export.at = file
+
+    async def _image(self, captured: _Captured, part: _Part) -> SegmentImage:
+        try:
+            image: SegmentImage = await self._offload(lambda: _image(part, captured.columns))
+        except _Unreadable as error:
+            store = self._shard.state.stores.get(captured.number)
+            if store is not None:
+                store.quarantined.append(str(error))
+            _log.error("events.quarantined", channel=captured.number, reason=str(error))
+            self._shard.quarantine(captured.number, Quarantine(error.ids.spans))
+            raise Damaged(
+                f"{captured.name} cannot be exported whole: {error}; what cannot be read is set "
+                "aside now, export again for the rest"
+            ) from error
+        return image
+
+
+class _Unreadable(Exception):
+    def __init__(self, reason: Damaged, ids: IdSet) -> None:
+        super().__init__(str(reason))
+        self.ids = ids
+
+
+def _captured(
+    group: Group, name: str, kind: str, readers: dict[str, SegmentReader]
+) -> _Captured | list[SealedFile]:
+    """The channel as it stands in this very turn, or the files to be mapped first."""
+    number = group.state.directory.number_of(name, kind)
+    group.sweep(number)
+    state, store = group.state.channels[number].state, group.state.stores[number]
+    missing = [
+        file
+        for file in store.files
+        if (reader := readers.get(file.name)) is None or reader.index is not file.index
+    ]
+    if missing:
+        return missing
+    return _Captured(
+        number,
+        state.name,
+        group.now_us,
+        exported(state),
+        store.columns,
+        tuple(_parts(state, store, readers)),
+        len(state.stored),
+    )
+
+
+def _parts(
+    state: ChannelState, store: ChannelStore, readers: dict[str, SegmentReader]
+) -> Iterator[_Part]:
+    """All stored events, in parts: first what lasts, in the order of ids, then what is in memory
+    only."""
+    left = state.stored.copy()
+    left.discard_all(state.volatile)
+    unsealed = []
+    for piece in store.tail:
+        span = Span(piece.first, piece.end)
+        if piece.home != "pages":  # others lie in files below this
+            span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
+        if own := piece.of(left.within(span)):
+            left.discard_all(own)
+            unsealed.append((piece, own))
+    lasting = [*_sealed_parts(store, left, readers), *_memory_parts(unsealed)]
+    if left:
+        raise Damaged(f"{state.name} cannot be exported whole: {left!r} are in no file")
+    yield from sorted(lasting, key=lambda part: part.ids.lowest or 0)
+    fleeting = [(piece, own) for piece in store.tail if (own := piece.of(state.volatile))]
+    yield from _memory_parts(fleeting, in_memory=True)
+
+
+def _sealed_parts(
+    store: ChannelStore, left: IdSet, readers: dict[str, SegmentReader]
+) -> Iterator[_Part]:
+    """Takes what it finds in files off ``left``."""
+    for file in store.files:
+        reader = readers[file.name]
+        ids, size = IdSet(), 0
+        numbers: list[int] = []
+        for number, place in enumerate(reader.index.batches):
+            own = left.remove(place.span)
+            if not own:
+                continue
+            if size and size + place.length > PART_BYTES:
+                yield _sealed_part(file, reader, ids, numbers)
+                ids, numbers, size = IdSet(), [], 0
+            ids.add_all(own)
+            numbers.append(number)
+            size += place.length
+        if numbers:
+            yield _sealed_part(file, reader, ids, numbers)
+
+
+def _sealed_part(
+    file: SealedFile, reader: SegmentReader, ids: IdSet, numbers: Sequence[int]
+) -> _Part:
+    publishers = publishers_within(file.publishers, ids)
+    return _Part(ids, publishers, reader=reader, numbers=tuple(numbers))
+
+
+def _memory_parts(
+    found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool = False
+) -> Iterator[_Part]:
+    start = size = 0
+    for at, (piece, _) in enumerate(found):
+        if size and size + len(piece.body) > PART_BYTES:
+            yield _memory_part(found[start:at], in_memory=in_memory)
+            start, size = at, 0
+        size += len(piece.body)
+    if found:
+        yield _memory_part(found[start:], in_memory=in_memory)
+
+
+def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _Part:
+    ids = IdSet()
+    publishers: dict[str, IdSet] = {}
+    for piece, own in found:
+        ids.add_all(own)
+        if piece.publisher:
+            publishers.setdefault(piece.publisher, IdSet()).add_all(own)
+    named = tuple((publisher, own.spans) for publisher, own in publishers.items())
+    pieces = tuple(piece for piece, _ in found)
+    return _Part(ids, named, in_memory=in_memory, pieces=pieces)
+
+
+# --- away from the loop -------------------------------------------------------------------
+
+
+def _image(part: _Part, columns: ChannelSchema) -> SegmentImage:
+    batches = _from_file(part) if part.reader is not None else _from_pieces(part)
+    return encode_segment([columns.conform(batch) for batch in batches])
+
+
+def _from_file(part: _Part) -> Iterator[pa.RecordBatch]:
+    assert part.reader is not None, "it is a part of a file"
+    unreadable, reason = IdSet(), None
+    for number in part.numbers:
+        span = part.reader.index.batches[number].span
+        own = part.ids.within(span)
+        try:
+            batch = part.reader.batch(number)
+        except Damaged as error:
+            unreadable.add_all(own)
+            reason = reason or error
+            continue
+        yield batch if len(own) == batch.num_rows else rows_of(batch, own.spans)
+    if reason is not None:
+        raise _Unreadable(reason, unreadable)
+
+
+def _from_pieces(part: _Part) -> Iterator[pa.RecordBatch]:
+    """Neighbouring small pieces of one schema come as one batch."""
+    run: list[Piece] = []
+    for piece in part.pieces:
+        whole = Span(piece.first, piece.end)
+        own = part.ids.within(whole).spans
+        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and piece.number == run[0].number):
+            yield stored_together(run)
+            run = []
+        if joins:
+            run.append(piece)
+        else:
+            yield piece.stored(own)
+    if run:
+        yield stored_together(run)

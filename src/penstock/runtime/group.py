@@ -1,0 +1,367 @@
+"""Everything decided between two appends: one block, one sync, then all the answers.
+
+What a decision on one channel leads to on others (dead events, copies of joins, what was
+scheduled) is decided here too, so it lies in the same block: all of it or nothing (SEM T7, X1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from penstock.columns.batch import stamp
+from penstock.columns.digest import spans_of
+from penstock.columns.selectors import Selector
+from penstock.core.channel import Channel
+from penstock.core.channel_type import Home
+from penstock.core.errors import NameDoesNotExist, PublishingPaused
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import (
+    Acked,
+    Appended,
+    Buried,
+    Command,
+    Decided,
+    Digest,
+    Publish,
+    Removed,
+    StoredFact,
+    Sweep,
+)
+from penstock.core.ports import Buffer
+from penstock.runtime import joining, moving
+from penstock.runtime.bodies import Body, prepared
+from penstock.runtime.pieces import Piece
+from penstock.runtime.placing import MemoryLimits, Placing, room_for
+from penstock.runtime.records import AnyFact, BodyRef, Record, SchemaSeen
+from penstock.runtime.state import RealmState
+
+
+class Group:
+    def __init__(
+        self, state: RealmState, now_us: int, limits: MemoryLimits, placing: Placing
+    ) -> None:
+        self.state = state
+        self.now_us = now_us
+        self.limits = limits
+        self.placing = placing
+        self.records: list[Record] = []
+        self.bodies: list[Buffer] = []
+        self.touched: dict[int, None] = {}
+        """Channels, in order, that may have something to offer now."""
+        self.must_sync = False
+        self.must_close = False
+        """A channel wants what it has just stored to be on disk before anything else (SEM S)."""
+        self.began: dict[int, int] = {}
+        """Next id of each touched channel before this group."""
+        self.has_room = True
+        """Whether the disk takes events that move; if not, they stay where they are, unseen."""
+        self._waits: set[int] = set()
+        """Channels that offer nothing before the block is stored."""
+        self._moved: set[int] = set()
+        """Channels whose dead events have been moved, as many as one group may."""
+        self._size = 0
+        self._size_max = 1 << 62
+        self._closes_us = 1 << 62
+
+    # --- the group itself ----------------------------------------------------------------
+
+    def channel(self, number: int) -> Channel:
+        try:
+            channel = self.state.channels[number]
+        except KeyError:
+            raise NameDoesNotExist(
+                f"channel number {number} does not exist any more; open the channel again"
+            ) from None
+        self.touched[number] = None
+        self.began.setdefault(number, channel.state.next_id)
+        return channel
+
+    def is_full(self, now_us: int) -> bool:
+        """Whether what waits still goes into the next group (SEM S, group commit)."""
+        return self.must_close or self._size >= self._size_max or now_us >= self._closes_us
+
+    def offers_early(self) -> list[tuple[int, int]]:
+        """Channels that may deliver before this group's block is stored, and below which id.
+
+        An acknowledgement makes room in a window; what fills it was stored long ago, so nothing
+        is seen that a power cut could unsay. Other facts (redelivery counts, new durables) show
+        in deliveries, and have to be stored first.
+        """
+        if not self.records:
+            return []
+        return [(n, below) for n, below in self.began.items() if n not in self._waits]
+
+    def refuse_while_paused(self) -> None:
+        """Raises ``PublishingPaused`` (SEM X5)."""
+        if self.state.directory.publishing_paused:
+            raise PublishingPaused(
+                "publishing is paused on this realm; try again once an administrator resumes it"
+            )
+
+    # --- deciding ------------------------------------------------------------------------
+
+    def do(self, number: int, command: Command) -> Decided:
+        """Decide ``command``, apply what it leads to, follow it in soft state."""
+        channel = self.channel(number)
+        decided = channel.decide(command, self.now_us)
+        for fact in decided.facts:
+            self._store(number, channel, fact)
+        channel.attend(command, self.now_us)
+        return decided
+
+    def sweep(self, number: int) -> None:
+        """Remove what is due. Dead events move in small steps: one a group."""
+        channel = self.state.channels[number]
+        if not channel.needs_sweep(self.now_us):
+            return
+        if number in self._moved and channel.state.overdue:
+            return
+        if channel.state.moves_dead and not self.has_room:
+            channel.hold_back(self.now_us)
+            return
+        if channel.state.moves_dead:
+            self._moved.add(number)
+        self.do(number, Sweep())
+
+    def publish(
+        self,
+        number: int,
+        bodies: Sequence[Body],
+        digest: Digest,
+        *,
+        producer: str = "",
+        sequence: int = 0,
+        overshoot: bool = False,
+        forced: bool = False,
+        in_journal: bool = False,
+        publisher: str = "",
+        way: joining.Way | None = None,
+    ) -> Span:
+        """Store events on a channel and do what follows from it. Raises ``Refused``.
+
+        ``in_journal``: no room was made for them in the pages of a paged channel, for they come
+        by themselves (a dead event, a join's copy); they lie in the journal.
+        """
+        channel = self.channel(number)
+        self.sweep(number)
+        state, store = channel.state, self.state.stores[number]
+        if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
+            return known
+        first = state.next_id
+        came, storage = bodies, state.definition.storage
+        bodies = prepared(came, storage, first, self.now_us, publisher)
+        if not all(map(_has_room, came, bodies)):  # a long publisher in every event, say
+            in_journal = True
+        digest = self._completed(channel, digest, bodies)
+        digest, keyed = self._replacing(number, digest, bodies)
+        left = self.limits.left(state.type.home, digest, self.state.meter)
+        command = Publish(digest, producer, sequence, overshoot, left, forced)
+        decided = channel.decide(command, self.now_us)
+        for fact in decided.facts:
+            if isinstance(fact, Appended):
+                self._append(number, channel, fact, bodies, publisher, in_journal=in_journal)
+            else:
+                self._store(number, channel, fact)
+        if store.keys is not None and keyed:
+            store.keys.append(keyed, first)
+        channel.attend(command, self.now_us)
+        span = Span(first, first + digest.count)
+        if joins := self.state.directory.joins.of(number):
+            joining.copy(self, number, joins, span, bodies, publisher, way)
+        return span
+
+    def check(
+        self,
+        publishes: Mapping[int, tuple[Sequence[Body], Digest]],
+        overshoot: Container[int] = frozenset(),
+    ) -> None:
+        """Raises what one of these publishes, by channel number, would be refused with: they
+        happen together or not at all. Those of ``overshoot`` may pass the capacity (SEM T4)."""
+        claimed: Counter[Home] = Counter()
+        for number, (bodies, digest) in publishes.items():
+            self.sweep(number)
+            channel = self.channel(number)
+            kind = channel.state.type
+            digest, _ = self._replacing(number, digest, bodies)
+            left = self.limits.left(kind.home, digest, self.state.meter)
+            limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
+            asked = Publish(
+                digest, overshoot=number in overshoot, memory_left=left - claimed[limited]
+            )
+            channel.decide(asked, self.now_us)
+            if limited != "heap" or kind.volatile(digest):
+                claimed[limited] += digest.size
+
+    def _replacing(
+        self, number: int, digest: Digest, bodies: Sequence[Body]
+    ) -> tuple[Digest, list[pa.RecordBatch]]:
+        """With what newer values of a publish key replace (SEM K1); and what the index of keys
+        has to be told once they are stored."""
+        state, store = self.channel(number).state, self.state.stores[number]
+        if store.keys is None or state.type.relays:
+            return digest, []
+        keyed = _keyed(bodies, digest)
+        gone = store.keys.superseded(keyed, state.next_id, state.stored)
+        return replace(digest, superseded=gone.spans), keyed
+
+    def _completed(self, channel: Channel, digest: Digest, bodies: Sequence[Body]) -> Digest:
+        """With what the selectors in use on the channel match (SEM F5)."""
+        texts = channel.state.selectors
+        if not texts:
+            return digest
+        matched = {}
+        for text in texts:
+            selector, found, first = Selector(text), IdSet(), 0
+            for body in bodies:
+                at = channel.state.next_id + first
+                stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
+                for span in spans_of(selector.mask(stamped, now_us=self.now_us)):
+                    found.add(Span(*span).shifted(first))
+                first += body.batch.num_rows
+            matched[text] = found.spans
+        return replace(digest, matched=matched)
+
+    # --- storing -------------------------------------------------------------------------
+
+    def _store(self, number: int, channel: Channel, fact: StoredFact) -> None:
+        """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
+        if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
+            moving.move(self, number, channel, fact)
+        else:
+            self.apply(number, channel, fact)
+
+    def apply(self, number: int, channel: Channel, fact: StoredFact) -> None:
+        """Make a fact true, here and in the block."""
+        recorded = channel.recorded(fact)
+        if recorded is not None:
+            self.record(number, recorded)
+        if not isinstance(fact, Acked | Removed):
+            self._waits.add(number)
+        self.state.apply(number, fact)
+
+    def record(
+        self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
+    ) -> None:
+        self.records.append(Record(number, fact, refs))
+        storage = self.channel(number).state.definition.storage if number else None
+        if storage is None:
+            self.must_sync = self.must_sync or sync
+        elif sync and storage.sync != "none":
+            self.must_sync = True
+            self.must_close = self.must_close or storage.sync_each_write
+            self._size_max = min(self._size_max, storage.sync_max_batch_size)
+            closes_us = self.now_us + storage.sync_batch_time * 1_000
+            self._closes_us = min(self._closes_us, closes_us)
+
+    def realm_fact(self, number: int, fact: AnyFact, body: Buffer | None = None) -> None:
+        """Record and apply something that is no channel's own decision."""
+        refs = () if body is None else (BodyRef(0, len(body), 0),)
+        bodies = [] if body is None else [body]
+        self.record(number, fact, refs)
+        self.bodies += bodies
+        self.state.apply(number, fact, bodies=bodies)
+
+    def schema_number(self, schema: bytes) -> int:
+        known = self.state.schemas.known(schema)
+        if known is None:
+            known = self.state.schemas.next_number()
+            self.realm_fact(0, SchemaSeen(known), schema)
+        return known
+
+    def _append(
+        self,
+        number: int,
+        channel: Channel,
+        fact: Appended,
+        bodies: Sequence[Body],
+        publisher: str,
+        *,
+        in_journal: bool,
+    ) -> None:
+        recorded = channel.recorded(fact)
+        pieces = self._pieces(channel, fact, bodies, publisher)
+        self._size += sum(len(piece.body) for piece in pieces)
+        if isinstance(recorded, Appended):
+            absent = IdSet(recorded.absent)
+            refs = []
+            for piece in pieces:
+                body, rows = _on_disk(piece, absent)
+                if not rows:
+                    continue
+                place = None
+                if channel.state.type.home == "pages" and not in_journal:
+                    place = self.placing.place(number, piece, body)
+                refs.append(BodyRef(piece.number, len(body), rows, publisher, place))
+                if place is None:
+                    self.bodies.append(body)
+            self.record(number, recorded, tuple(refs))
+        self._waits.add(number)
+        self.state.apply(number, fact, pieces)
+
+    def _pieces(
+        self, channel: Channel, fact: Appended, bodies: Sequence[Body], publisher: str
+    ) -> list[Piece]:
+        pieces = []
+        first = fact.span.first
+        fleeting = IdSet(fact.volatile)
+        for body in bodies:
+            number = self.schema_number(body.schema_bytes)
+            span = Span(first, first + body.batch.num_rows)
+            home = channel.state.type.home
+            if fleeting.within(span):
+                home = home if home == "off_heap" else "heap"
+            buffer, batch = body.buffer, body.batch
+            if home == "off_heap":
+                buffer, batch = self.placing.outside(buffer), None
+            pieces.append(
+                Piece(
+                    span,
+                    fact.at_us,
+                    number,
+                    body.batch.schema,
+                    buffer,
+                    batch,
+                    home=home,
+                    publisher=publisher,
+                )
+            )
+            first = span.end
+        return pieces
+
+
+def _on_disk(piece: Piece, absent: IdSet) -> tuple[Buffer, int]:
+    """The body the journal gets: without the rows that live in memory only."""
+    ids = IdSet([Span(piece.first, piece.end)])
+    ids.remove_all(absent)
+    if len(ids) == piece.end - piece.first:
+        return piece.body, len(ids)
+    return (piece.body_of(ids), len(ids)) if ids else (b"", 0)
+
+
+def _has_room(came: Body, stored: Body) -> bool:
+    """Whether what a body has become fits in the room made for it."""
+    return stored is came or len(stored.buffer) <= room_for(came)
+
+
+def _keyed(bodies: Sequence[Body], digest: Digest) -> list[pa.RecordBatch]:
+    """The batches as publish keys see them: what is never stored replaces nothing (SEM E8)."""
+    batches = [body.batch for body in bodies]
+    if not digest.transient:
+        return batches
+    return [_without_transient(batch) for batch in batches]
+
+
+def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = batch.schema.names
+    if "transient" not in names or "properties" not in names:
+        return batch
+    flags = batch.column("transient").fill_null(False)
+    at = names.index("properties")
+    properties = batch.column(at)
+    blank = pa.nulls(len(properties), properties.type)
+    return batch.set_column(at, names[at], pc.if_else(flags, blank, properties))

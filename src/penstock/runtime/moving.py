@@ -1,0 +1,166 @@
+"""Events that leave one store for another in the step in which they leave: dead ones, and those
+whose time has come (SEM T7, X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.batch import ids_of
+from penstock.columns.origin import due_body, with_origin
+from penstock.core.channel import Channel
+from penstock.core.dead import Missed, missed
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Buried, Cause, Removed, Spans
+from penstock.runtime.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock.runtime.channel_store import Rows
+from penstock.runtime.sealed_file import Damage, Publishers
+
+if TYPE_CHECKING:
+    from penstock.runtime.group import Group
+
+
+def move(group: Group, number: int, channel: Channel, fact: Removed | Buried) -> None:
+    """Publish what is dead where it goes, then make ``fact`` true.
+
+    What cannot be read any more does not move: it is quarantined (SEM S1).
+    """
+    dead = fact.dead if isinstance(fact, Removed) else fact.spans
+    target = group.state.directory.dead_event_store_of(number)
+    unreadable = IdSet()
+    if target is not None:
+        damage = Damage()
+        rows = group.state.stores[number].read(dead, damage)
+        unreadable = damage.ids.overlap(channel.state.stored)
+        group.state.stores[number].quarantined += damage.reasons
+        for publisher, bodies in runs(_bodies(group, channel, fact, dead, rows)):
+            digest = digest_of(bodies, UNLIMITED)
+            group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
+    for left in _left(fact, unreadable, keep_dead=target is not None):
+        group.apply(number, channel, left)
+
+
+def _left(
+    fact: Removed | Buried, unreadable: IdSet, *, keep_dead: bool
+) -> Iterator[Removed | Buried]:
+    """What is still to be stored where the events were."""
+    if isinstance(fact, Buried):
+        yield fact
+    else:
+        dead = _without(fact.dead, unreadable) if keep_dead else ()
+        yield Removed(_without(fact.spans, unreadable), fact.cause, dead)
+    if unreadable:
+        yield Removed(unreadable.spans, Cause.QUARANTINED)
+
+
+def _without(spans: Spans, ids: IdSet) -> Spans:
+    if not ids:
+        return spans
+    left = IdSet(Span(*span) for span in spans)
+    left.remove_all(ids)
+    return left.spans
+
+
+def _bodies(
+    group: Group, channel: Channel, fact: Removed | Buried, dead: Spans, rows: Sequence[Rows]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The events to publish, in order, by who published them."""
+    state = channel.state
+    if state.definition.kind == "schedule":
+        for publisher, batch in _by_time(rows):
+            yield publisher, due_body(batch)
+        return
+    if isinstance(fact, Buried):
+        durables: Missed = missed(state, dead)
+        durables = Missed((((fact.durable,), dead),), durables.redeliveries)
+        cause = Cause.UNDELIVERABLE
+    else:
+        durables, cause = missed(state, dead), fact.cause
+    for part in rows:
+        for publisher, batch in by_publisher(part.batch, part.publishers):
+            yield (
+                publisher,
+                with_origin(
+                    batch,
+                    store=state.name,
+                    cause=cause.value,
+                    at_us=group.now_us,
+                    durables=durables.durables,
+                    redeliveries=durables.redeliveries,
+                ),
+            )
+
+
+def _by_time(rows: Sequence[Rows]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """One event after the other as they are due, whoever published them."""
+    parts: list[tuple[int, str, pa.RecordBatch]] = []
+    for part in rows:
+        for publisher, batch in by_publisher(part.batch, part.publishers):
+            due = batch.column("deliver_at").cast(pa.int64()).to_numpy()
+            order = np.argsort(due, kind="stable")
+            edges = np.flatnonzero(np.diff(due[order])) + 1
+            parts += [
+                (int(due[run[0]]), publisher, batch.take(pa.array(run)))
+                for run in np.split(order, edges)
+            ]
+    parts.sort(key=lambda part: part[0])
+    for _, publisher, batch in parts:
+        yield publisher, batch
+
+
+def by_publisher(
+    batch: pa.RecordBatch, publishers: Publishers
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Runs of rows one publisher has sent (SEM E3)."""
+    if not publishers:
+        yield "", batch
+        return
+    if len(publishers) == 1 and not publishers[0][1]:
+        yield publishers[0][0], batch
+        return
+    ids = ids_of(batch)
+    owner = np.full(len(ids), -1)
+    for n, (_, spans) in enumerate(publishers):
+        for first, end in spans:
+            start, stop = np.searchsorted(ids, [first, end])
+            owner[start:stop] = n
+    edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(ids)]
+    for start, stop in pairwise(edges):
+        n = int(owner[start])
+        yield publishers[n][0] if n >= 0 else "", batch.slice(start, stop - start)
+
+
+def runs(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, list[Body]]]:
+    """Neighbouring batches of one publisher, to be published together."""
+    publisher, run = "", list[pa.RecordBatch]()
+    for whose, batch in parts:
+        if run and whose != publisher:
+            yield publisher, _merged(run)
+            run = []
+        publisher = whose
+        run.append(batch)
+    if run:
+        yield publisher, _merged(run)
+
+
+def _merged(batches: list[pa.RecordBatch]) -> list[Body]:
+    """As few bodies as their schemas allow."""
+    merged: list[list[pa.RecordBatch]] = []
+    for batch in batches:
+        if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):
+            merged[-1].append(batch)
+        else:
+            merged.append([batch])
+    return [
+        body_from(pa.concat_batches(run) if len(run) > 1 else run[0].take(_all(run[0])))
+        for run in merged
+    ]
+
+
+def _all(batch: pa.RecordBatch) -> pa.Array:
+    """A slice keeps alive, and sends, the buffers it was cut from: take what is in it."""
+    return pa.array(np.arange(batch.num_rows))

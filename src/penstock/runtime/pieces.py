@@ -1,0 +1,161 @@
+"""Published batches in memory: the tail of a channel, before it is sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns.batch import stamp
+from penstock.columns.ipc import batch_bytes, batch_from
+from penstock.core.channel_type import Home
+from penstock.core.ids import IdSet, Span
+from penstock.core.ports import Buffer, Place
+from penstock.runtime.sealed_file import Publishers
+
+IntArray = npt.NDArray[np.int64]
+
+
+def _ids(spans: Iterable[Span]) -> IntArray:
+    return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
+
+
+class Piece:
+    """One published batch, as it came."""
+
+    __slots__ = (
+        "_batch",
+        "at_us",
+        "body",
+        "end",
+        "first",
+        "home",
+        "ids",
+        "live",
+        "number",
+        "place",
+        "publisher",
+        "schema",
+    )
+
+    def __init__(
+        self,
+        span: Span,
+        at_us: int,
+        number: int,
+        schema: pa.Schema,
+        body: Buffer,
+        batch: pa.RecordBatch | None = None,
+        ids: IdSet | None = None,
+        *,
+        home: Home = "journal",
+        publisher: str = "",
+        place: Place | None = None,
+    ) -> None:
+        self.publisher = publisher
+        """``user@host`` of the connection it came by (SEM E3)."""
+        self.first, self.end = span
+        self.at_us = at_us
+        self.number = number
+        """The schema's number."""
+        self.schema = schema
+        self.body = body
+        self._batch = batch
+        self.ids = ids
+        """The ids its rows have; None: every id of the span."""
+        self.home = home
+        """What keeps it, and whose limit it counts against (SEM C6)."""
+        self.place = place
+        """Where it lies in the pages of its channel, if it does."""
+        self.live = span.size if ids is None else len(ids)
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        if self._batch is None:
+            self._batch = batch_from(self.body, self.schema)
+        return self._batch
+
+    def moved_to(self, place: Place, body: memoryview) -> None:
+        """It lies in the pages of its channel now, and is read from there."""
+        self.place = place
+        self.body = body
+        self._batch = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ids is None
+
+    def of(self, ids: IdSet) -> IdSet:
+        """Those of ``ids`` it has rows of."""
+        found = ids.within(Span(self.first, self.end))
+        return found if self.ids is None else found.overlap(self.ids)
+
+    def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
+        """The rows of ``spans`` (all inside this piece), with ids and times."""
+        if self.ids is None and len(spans) == 1:
+            first, end = spans[0]
+            rows = self.batch.slice(first - self.first, end - first)
+            return stamp(rows, spans[0], self.at_us)
+        wanted = _ids(spans)
+        return stamp(self._rows(wanted), wanted, self.at_us)
+
+    def publishers(self, spans: Sequence[Span]) -> Publishers:
+        """Who published ``spans`` of it."""
+        return ((self.publisher, tuple(spans)),) if self.publisher else ()
+
+    def body_of(self, ids: IdSet) -> Buffer:
+        """The body with only the rows of ``ids``."""
+        return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
+
+    def _rows(self, wanted: IntArray) -> pa.RecordBatch:
+        if self.ids is None:
+            offsets = wanted - self.first
+        else:
+            offsets = np.searchsorted(_ids(self.ids.spans), wanted)
+        return self.batch.take(pa.array(offsets))
+
+
+def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    """All rows of whole pieces of one schema: far less work than stamping each."""
+    counts = np.array([piece.end - piece.first for piece in pieces])
+    firsts = np.array([piece.first for piece in pieces])
+    total = int(counts.sum())
+    ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
+    return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
+
+
+class Meter:
+    """Bytes in memory, over all channels of a realm."""
+
+    __slots__ = ("memory_bytes", "off_heap_bytes", "paged_bytes", "tail_bytes")
+
+    def __init__(self) -> None:
+        self.tail_bytes = 0
+        """Events not sealed yet."""
+        self.memory_bytes = 0
+        """Of these, batches with events that are nowhere else but in the Python heap."""
+        self.off_heap_bytes = 0
+        """The same, in Arrow memory outside the Python heap."""
+        self.paged_bytes = 0
+        """In page files."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What will be sealed."""
+        return self.tail_bytes - self.memory_bytes - self.off_heap_bytes - self.paged_bytes
+
+    def add(self, piece: Piece, sign: int) -> None:
+        size = sign * len(piece.body)
+        self.tail_bytes += size
+        match piece.home:
+            case "heap" | "nowhere":
+                self.memory_bytes += size
+            case "off_heap":
+                self.off_heap_bytes += size
+            case "pages":
+                self.paged_bytes += size
+            case "journal":
+                pass

@@ -1,0 +1,35 @@
+"""Actions of the single writer that read what is stored: they find every file of it open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.core.errors import NameDoesNotExist
+from penstock.runtime.group import Group
+from penstock.runtime.open_files import OpenFiles
+from penstock.runtime.shard import Shard
+
+_NOT_OPEN: Final = object()
+
+
+async def act_reading(
+    shard: Shard, files: OpenFiles, number: int, action: Callable[[Group], Any]
+) -> Any:
+    """Run ``action`` at its place in the order, with all files of channel ``number`` open.
+
+    Raises ``NameDoesNotExist`` when the channel is gone, and what the action raises.
+    """
+    while True:
+        store = shard.state.stores.get(number)
+        if store is None:
+            raise NameDoesNotExist(f"channel number {number} does not exist any more")
+        await files.open(store.files)
+        found = await shard.act(lambda group: _if_open(group, number, action))
+        if found is not _NOT_OPEN:  # else events were sealed, or files closed, meanwhile
+            return found
+
+
+def _if_open(group: Group, number: int, action: Callable[[Group], Any]) -> Any:
+    store = group.state.stores.get(number)
+    return _NOT_OPEN if store is not None and not store.is_open() else action(group)

@@ -1,0 +1,169 @@
+"""Redrive: dead events are published again where they are wanted (SEM T10).
+
+A step moves some: they are published and leave the dead event store in one block, each once. A
+redrive that is broken off goes on where it was when it is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.batch import ids_of
+from penstock.columns.origin import origins_of, restored
+from penstock.columns.selectors import Selector
+from penstock.core.dead import lowest, moved_at_once
+from penstock.core.errors import InvalidArgument
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Quarantine, Redrive
+from penstock.core.queue import READERS
+from penstock.core.state import ChannelState
+from penstock.runtime.bodies import UNLIMITED, digest_of
+from penstock.runtime.channel_store import Rows
+from penstock.runtime.group import Group
+from penstock.runtime.moving import by_publisher, runs
+from penstock.runtime.open_files import OpenFiles
+from penstock.runtime.reading import act_reading
+from penstock.runtime.sealed_file import Damage
+from penstock.runtime.shard import Shard
+from penstock.wire.native.answers import Redriven
+
+Wanted = list[tuple[str, pa.RecordBatch]]
+"""Events, in order, with who published them."""
+
+
+class Redriving:
+    def __init__(self, shard: Shard, files: OpenFiles) -> None:
+        self._shard = shard
+        self._files = files
+
+    async def redrive(
+        self, source: str, destination: str, selector: str, *, dry_run: bool
+    ) -> Redriven:
+        """Move the dead events a selector matches to ``destination``, or each to its origin.
+
+        Those without a place to go stay. Raises ``NameDoesNotExist``, ``InvalidArgument``,
+        ``CapacityReached`` (what was moved before stays moved), ``MemoryLimit``.
+        """
+        wanted = Selector(selector) if selector else None
+        number = await self._shard.act(lambda group: _checked(group, source, destination))
+        moved: Counter[str] = Counter()
+        at = 0
+        end: int | None = None
+        while True:
+            step = _Step(number, destination, wanted, dry_run=dry_run)
+            run = partial(step.run, at=at, end=end)
+            at, end = await act_reading(self._shard, self._files, number, run)
+            moved.update(step.moved)
+            if at >= end:
+                break
+        left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
+        if dry_run:
+            left -= moved.total()
+        return Redriven(moved.total(), dict(moved), left, dry_run)
+
+
+class _Step:
+    """Some events of a redrive, in one block."""
+
+    def __init__(
+        self, number: int, destination: str, wanted: Selector | None, *, dry_run: bool
+    ) -> None:
+        self.number = number
+        self.destination = destination
+        self.wanted = wanted
+        self.dry_run = dry_run
+        self.moved: Counter[str] = Counter()
+
+    def run(self, group: Group, at: int, end: int | None) -> tuple[int, int]:
+        """Gives where to go on, and where it will end."""
+        group.sweep(self.number)
+        state = group.channel(self.number).state
+        if end is None:
+            end = state.next_id  # what comes while this goes on is for the next redrive
+        ids = lowest(_free(state, Span(at, end)), moved_at_once(state))
+        if not ids:
+            return end, end
+        store = group.state.stores[self.number]
+        by_target: dict[int, Wanted] = {}
+        gone = IdSet()
+        damage = Damage()
+        for rows in store.read(ids.spans, damage):
+            for target, batch in self._parts(group, rows):
+                by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
+                gone.add_all(IdSet.of(ids_of(batch).tolist()))
+        if damage.ids and not self.dry_run:
+            store.quarantined += damage.reasons
+            group.do(self.number, Quarantine(damage.ids.spans))
+        if gone and not self.dry_run:
+            self._publish(group, by_target, gone)
+        for target, parts in by_target.items():
+            name = group.state.channels[target].state.name
+            self.moved[name] += sum(batch.num_rows for _, batch in parts)
+        highest = ids.highest
+        assert highest is not None, "there are some"
+        return highest + 1, end
+
+    def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> None:
+        run_by = {
+            target: list(runs((whose, restored(batch)) for whose, batch in parts))
+            for target, parts in by_target.items()
+        }
+        all_of = {
+            target: [body for _, bodies in parts for body in bodies]
+            for target, parts in run_by.items()
+        }
+        group.check(
+            {target: (bodies, digest_of(bodies, UNLIMITED)) for target, bodies in all_of.items()}
+        )
+        for target, parts in run_by.items():
+            for publisher, bodies in parts:
+                group.publish(
+                    target,
+                    bodies,
+                    digest_of(bodies, UNLIMITED),
+                    forced=True,
+                    in_journal=True,
+                    publisher=publisher,
+                )
+        group.do(self.number, Redrive(gone.spans))
+
+    def _parts(self, group: Group, rows: Rows) -> Sequence[tuple[int, pa.RecordBatch]]:
+        batch = rows.batch
+        if self.wanted is not None:
+            batch = batch.filter(self.wanted.mask(batch, now_us=group.now_us))
+        if not batch.num_rows:
+            return ()
+        directory = group.state.directory
+        if self.destination:
+            return ((directory.number_of(self.destination), batch),)
+        origins = origins_of(batch)
+        found = []
+        for name in pc.unique(origins).to_pylist():
+            target = directory.find(name) if name else None
+            if target is not None and target != self.number:
+                mask = np.asarray(pc.equal(origins, name).fill_null(False))
+                found.append((target, batch.filter(pa.array(mask))))
+        return found
+
+
+def _free(state: ChannelState, span: Span) -> IdSet:
+    """What is stored and in no reader's hands."""
+    ids = state.stored.within(span)
+    readers = state.durables.get(READERS)
+    for seat in readers.seats if readers else ():
+        ids.remove_all(seat.in_flight)
+    return ids
+
+
+def _checked(group: Group, source: str, destination: str) -> int:
+    directory = group.state.directory
+    number = directory.number_of(source)
+    if destination and directory.number_of(destination) == number:
+        raise InvalidArgument(f"a redrive from {source} to itself would move nothing")
+    return number

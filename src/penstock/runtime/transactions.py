@@ -1,0 +1,132 @@
+"""Transactions: events for one or several stores, all of them or none (SEM X1, X2, X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.core.errors import InvalidArgument
+from penstock.core.ids import Span
+from penstock.core.messages import Digest
+from penstock.core.transactions import Ended
+from penstock.runtime.bodies import Body, digest_of
+from penstock.runtime.group import Group
+from penstock.runtime.records import TransactionEnded
+from penstock.runtime.scheduling import waits
+from penstock.runtime.shard import Shard
+from penstock.runtime.stages import Stages
+from penstock.runtime.work import Reply
+from penstock.wire.native.answers import TransactionInfo
+
+Spans = tuple[tuple[int, Span], ...]
+
+
+class Part(Struct, frozen=True):
+    """Events of a transaction for one store: batches, and batches that were staged before."""
+
+    number: int
+    bodies: Sequence[Body] = ()
+    stages: Sequence[str] = ()
+
+
+class Commit(Struct):
+    transaction: str
+    parts: Sequence[Part]
+    stages: Stages
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return [
+            (part.number, [*part.bodies, *self.stages.known(part.stages)]) for part in self.parts
+        ]
+
+    def run(self, group: Group) -> Spans:
+        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        begun = group.state.transactions.begun(self.transaction)
+        group.refuse_while_paused()
+        publishes = self._publishes()
+        group.check(publishes, begun.below_capacity)
+        spans = tuple(
+            (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
+            for number, (bodies, digest) in publishes.items()
+        )
+        group.realm_fact(0, TransactionEnded(Ended(self.transaction, group.now_us, True, spans)))
+        return spans
+
+    def _publishes(self) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store, in the order the stores were first named."""
+        found: dict[int, list[Body]] = {}
+        for part in self.parts:
+            staged = self.stages.of(part.stages, part.number)
+            found.setdefault(part.number, []).extend([*part.bodies, *staged])
+        for bodies in found.values():
+            if waits(bodies):
+                raise InvalidArgument(
+                    "an event of a transaction has deliver_at; publish what waits by itself"
+                )
+        return {
+            number: (bodies, digest_of(bodies, self.event_bytes_max))
+            for number, bodies in found.items()
+            if bodies
+        }
+
+
+class Transactions:
+    """What front ends ask about transactions."""
+
+    def __init__(self, shard: Shard, stages: Stages, event_bytes_max: int) -> None:
+        self._shard = shard
+        self._stages = stages
+        self._event_bytes_max = event_bytes_max
+
+    async def begin(self, transaction: str, channels: Sequence[int]) -> None:
+        """Open a transaction for these stores. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        if not transaction:
+            raise InvalidArgument("a transaction has an id of at least one character")
+
+        def begin(group: Group) -> None:
+            below = []
+            for number in channels:
+                state = group.channel(number).state
+                group.sweep(number)
+                if not state.is_full:
+                    below.append(number)
+            group.state.transactions.begin(transaction, group.now_us, below)
+
+        await self._shard.act(begin)
+
+    def commit(
+        self, transaction: str, parts: Sequence[Part], reply: Reply, publisher: str = ""
+    ) -> None:
+        """Publish the events of a transaction in one step; ``reply`` gets their ids by store."""
+        self._shard.submit(
+            Commit(transaction, parts, self._stages, self._event_bytes_max, publisher, reply)
+        )
+
+    async def abort(self, transaction: str) -> None:
+        """End a transaction without its events. Raises ``NoSuchTransaction``,
+        ``AlreadyCommitted``, ``AlreadyAborted``."""
+
+        def abort(group: Group) -> None:
+            group.state.transactions.begun(transaction)
+            group.realm_fact(0, TransactionEnded(Ended(transaction, group.now_us, False)))
+
+        await self._shard.act(abort)
+
+    async def describe(self, transaction: str) -> TransactionInfo:
+        """What became of it. Raises ``NoSuchTransaction``."""
+
+        def look(group: Group) -> TransactionInfo:
+            ended = group.state.transactions.ended(transaction)
+            if ended is None:
+                return TransactionInfo("open")
+            return TransactionInfo("committed" if ended.committed else "aborted", ended.spans)
+
+        info: Any = await self._shard.act(look)
+        assert isinstance(info, TransactionInfo), "what look() gives"
+        return info

@@ -1,0 +1,20 @@
+"""What every header of the native protocol is made from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Kind = Literal["channel", "queue"]
+"""What a name is meant to be; the other is refused."""
+
+
+class Message(Struct, frozen=True, array_like=True):
+    """Travels as a msgpack array, its tag first."""
+
+
+class Request(Message, frozen=True):
+    """Asks for an answer: ``Done`` or ``Failed`` with the same number."""
+
+    request: int

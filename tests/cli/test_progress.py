@@ -1,0 +1,41 @@
+"""How far long work has come."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from penstock.cli.progress import progress
+
+
+def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("publishing", 10) as seen:
+        seen.reached(5)
+
+    assert capsys.readouterr().err == ""
+
+
+def test_at_a_terminal_there_is_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    with progress("publishing", 10) as seen:
+        seen.reached(5)
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "publishing" in shown.err
+    assert "50%" in shown.err
+
+
+def test_there_is_no_bar_without_an_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    with progress("publishing", 0) as seen:
+        seen.reached(5)
+
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,54 @@
+"""Simple: every event lives in memory only, and a restart begins anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.channel_types.simple import TYPE
+from penstock.core.ids import Span
+from penstock.core.messages import Ack, Attach, CreateDurable, Digest, Edit
+from penstock.testing.play import publish, span
+from tests.core.plays import outstanding, play_of
+
+
+@pytest.mark.spec("C1d")
+def test_what_tells_it_from_the_others() -> None:
+    digest = Digest(3, 30, 10, volatile=(Span(1, 2),))
+
+    assert TYPE.name == "simple"
+    assert TYPE.home == "heap"
+    assert TYPE.survives_restart is False
+    assert TYPE.ids_survive is False
+    assert TYPE.clusterable is False
+    assert TYPE.deprecated
+    assert TYPE.volatile(digest) == (Span(0, 3),)
+
+
+@pytest.mark.spec("C1d", "D3")
+@pytest.mark.parametrize("how", ["restart", "restart_from_snapshot", "close"])
+@pytest.mark.parametrize("selector", ["", "even"])
+def test_its_durables_start_over(how: str, selector: str) -> None:
+    play = play_of(type="simple", start_event_id=5)
+    every = {"even": (Span(0, 4),)}
+    play.do(CreateDurable("usual", "shared"))
+    play.do(CreateDurable("d", "shared", 7, selector, persistent=True))
+    play.do(publish(4, matched=every))
+    play.do(Attach("d", 1, "s"))
+    play.do(Ack(1, (span(7),)))
+    getattr(play, how)()
+    assert set(play.channel.state.durables) == {"d"}
+    play.do(publish(4, matched=every))
+
+    assert play.answer == span(5, 8)
+    assert outstanding(play) == [5, 6, 7, 8]
+
+
+@pytest.mark.spec("C1d", "C3")
+def test_what_was_edited_stays_edited() -> None:
+    play = play_of(type="simple", events=2)
+    mine = play.channel.state.definition
+    play.do(Edit(type(mine)(type="simple", capacity=1)))
+    play.restart()
+    play.do(publish(3))
+
+    assert list(play.channel.state.stored) == [2]

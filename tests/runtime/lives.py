@@ -1,0 +1,343 @@
+"""The lives of one realm on a disk of its own, and a client of whichever is running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+from penstock.bootstrap import rules
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.columns.rows import Rows as RowsOf
+from penstock.columns.selectors import Selector
+from penstock.core.errors import PenstockError, StorageFailed
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Definition, FromEarliest
+from penstock.core.ports import Clock
+from penstock.runtime.bodies import Body
+from penstock.runtime.channel_store import Rows
+from penstock.runtime.delivery import Redeliveries
+from penstock.runtime.realm import Limits, RunningRealm
+from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.transactions import Part
+from penstock.storage.embedded import Embedded
+from penstock.testing.disk import FaultyDisk
+from penstock.testing.loop import SimLoop, pass_time
+from penstock.testing.stores import inline, open_store
+from penstock.wire.native.answers import ChannelInfo
+from penstock.wire.native.messages import Kind
+
+End = Literal["closed", "killed", "power cut", "snapshot"]
+ENDS: Final[tuple[End, ...]] = ("closed", "killed", "power cut", "snapshot")
+"""How a life may end; ``snapshot`` is a power cut right after one was taken."""
+
+LATE: Final = SealingLimits(interval_s=1e6)
+"""Nothing is sealed, no snapshot taken, unless asked for."""
+
+
+def clock_now() -> datetime:
+    """What the realm's clock shows."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=loop.now_us())
+
+
+def body_from_events(events: Sequence[Event]) -> Body:
+    batch = body_of(events)
+    return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
+
+
+def named(*datas: str, **options: Any) -> list[Event]:
+    """Events told apart by their data."""
+    return [Event(data.encode(), **options) for data in datas]
+
+
+def datas(events: Sequence[Event]) -> list[str]:
+    return [event.data.decode() for event in events]
+
+
+class Outlet:
+    """Keeps what comes."""
+
+    writable = True
+
+    def __init__(self, session: str = "reader", selector: str = "") -> None:
+        self.session = session
+        self.selector = Selector(selector) if selector else None
+        self.events: list[Event] = []
+        self.publishers: list[str] = []
+        self.came_at: list[datetime] = []
+        self.at_end = asyncio.Event()
+        self.reason: PenstockError | None = None
+
+    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+        counts = {i: n for n, spans in redeliveries for i in IdSet(spans)}
+        columns = RowsOf(rows.batch, rows.publishers)
+        for row in range(rows.batch.num_rows):
+            event = Event.received(columns, row)
+            assert event.event_id is not None
+            event.redelivery_count = counts.get(event.event_id, 0)
+            self.events.append(event)
+            headers = event.headers
+            self.publishers.append(f"{headers.get('publisher', '')}@{headers.get('host', '')}")
+            self.came_at.append(clock_now())
+
+    def finished(self) -> None:
+        self.at_end.set()
+
+    def closed(self, reason: PenstockError) -> None:
+        self.reason = reason
+
+    @property
+    def ids(self) -> list[int]:
+        return [event.event_id for event in self.events if event.event_id is not None]
+
+    async def has(self, count: int) -> list[Event]:
+        """Wait until so many have come, and a moment longer."""
+        async with asyncio.timeout(20):
+            while len(self.events) < count:
+                await pass_time(0.005)
+        await pass_time(0.02)
+        return self.events
+
+
+class Lives:
+    """A disk, and one realm after another on it. What is asked goes to the one that runs."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        sealing: SealingLimits = LATE,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.disk = FaultyDisk(seed)
+        self.store: Embedded
+        self.realm: RunningRealm
+        self.sealing = sealing
+        self.limits = limits or Limits()
+        self._clock = clock
+
+    @asynccontextmanager
+    async def life(self, end: End = "power cut", *, damaged: bool = False) -> AsyncIterator[None]:
+        """A life of the realm, and how it ends; when something is raised, with the power."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        store = self.store = open_store("/realm", self.disk, page_bytes_max=1 << 16)
+        realm = self.realm = await RunningRealm.open(
+            store.journal,
+            store.blobs,
+            store.pages,
+            rules(),
+            self._clock or loop,
+            inline,
+            identity="i",
+            limits=self.limits,
+            sealing=self.sealing,
+        )
+        assert damaged or realm.recovered.damage == [], realm.recovered.damage
+        running = loop.create_task(realm.run())
+        try:
+            yield
+            if end == "closed":
+                await realm.close()
+                await realm.release()
+            elif end == "snapshot":
+                await realm.snapshot()
+        except BaseException:
+            end = "power cut"
+            raise
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            _check_end(running)
+            if end in ("power cut", "snapshot"):
+                self.disk.power_cut()
+            else:
+                self.disk.kill()
+
+    # --- asking --------------------------------------------------------------------------
+
+    def number(self, name: str) -> int:
+        found = self.realm.directory.find(name)
+        assert found is not None, f"there is no {name}"
+        return found
+
+    async def create(self, name: str, type: str = "persistent", **attributes: Any) -> int:
+        opened = await self.realm.create_channel(name, Definition(type=type, **attributes))
+        return opened.channel
+
+    async def put(
+        self,
+        name: str,
+        *events: Event,
+        producer: str = "",
+        sequence: int = 0,
+        publisher: str = "me@here",
+    ) -> Span:
+        """Publish in one step."""
+        return await self.send(
+            name, *events, producer=producer, sequence=sequence, publisher=publisher
+        )
+
+    def send(
+        self,
+        name: str,
+        *events: Event,
+        producer: str = "",
+        sequence: int = 0,
+        publisher: str = "me@here",
+    ) -> asyncio.Future[Span]:
+        """Publish, and do not wait for the answer yet."""
+        done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
+        body = body_from_events(events)
+        self.realm.publish(
+            self.number(name), [body], producer, sequence, _into(done), publisher=publisher
+        )
+        return done
+
+    async def commit(
+        self, transaction: str, parts: Mapping[str, Sequence[Event]], stages: Sequence[str] = ()
+    ) -> Mapping[int, Span]:
+        """Commit a transaction that was begun; the ids its events got, by store."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.realm.transactions.commit(
+            transaction,
+            [
+                Part(self.number(name), [body_from_events(events)] if events else [], stages)
+                for name, events in parts.items()
+            ],
+            _into(done),
+        )
+        return dict(await done)
+
+    async def transact(
+        self, transaction: str, parts: Mapping[str, Sequence[Event]]
+    ) -> Mapping[int, Span]:
+        numbers = [self.number(name) for name in parts]
+        await self.realm.transactions.begin(transaction, numbers)
+        return await self.commit(transaction, parts)
+
+    async def stored(self, name: str, selector: str = "") -> list[Event]:
+        """What is on a store, browsed."""
+        return (await self.browsed(name, selector)).events
+
+    async def browsed(self, name: str, selector: str = "") -> Outlet:
+        outlet = Outlet("browser", selector)
+        await self.realm.subscriptions.subscribe(
+            self.number(name), FromEarliest(), outlet, credit=1 << 30, browse=True
+        )
+        await outlet.at_end.wait()
+        return outlet
+
+    async def follow(self, name: str, selector: str = "", *, session: str = "follower") -> Outlet:
+        """A subscriber of all that comes."""
+        outlet = Outlet(session, selector)
+        await self.realm.subscriptions.subscribe(
+            self.number(name), FromEarliest(), outlet, credit=1 << 30
+        )
+        return outlet
+
+    async def attach(
+        self,
+        name: str,
+        durable: str = "",
+        *,
+        window: int | None = None,
+        pull: bool = False,
+        selector: str = "",
+        session: str = "worker",
+    ) -> Worker:
+        """Sit down at a durable, or read a queue."""
+        outlet = Outlet(session, selector)
+        opened = await self.realm.subscriptions.attach(
+            self.number(name), durable, outlet, window=window, pull=pull
+        )
+        return Worker(self, opened.number, outlet)
+
+    async def durable(
+        self, name: str, durable: str, kind: str = "shared", selector: str = "", **options: Any
+    ) -> None:
+        await self.realm.subscriptions.create_durable(
+            self.number(name), durable, kind, FromEarliest(), selector, persistent=None, **options
+        )
+
+    async def info(self, name: str) -> ChannelInfo:
+        state = self.realm.directory.channels[self.number(name)].state
+        kind = state.definition.kind
+        assert kind != "schedule"
+        return await self.realm.describe_channel(name, as_kind(kind))
+
+    async def purge(self, name: str, selector: str = "") -> int:
+        return await self.realm.subscriptions.purge(self.number(name), None, None, selector)
+
+    async def sealed(self, name: str) -> None:
+        """Wait until everything of a channel is in files."""
+        async with asyncio.timeout(100):
+            while (await self.info(name)).storage.tail_bytes:
+                await pass_time(0.01)
+
+    async def conserved(self) -> None:
+        """Every event is somewhere, or left for one reason (SEM T8)."""
+        for channel in self.realm.directory.channels.values():
+            state = channel.state
+            counters = state.counters
+            assert counters.published == len(state.stored) + counters.gone, (state.name, counters)
+
+
+class Worker:
+    """Somebody who sits at a durable or a queue."""
+
+    def __init__(self, lives: Lives, number: int, outlet: Outlet) -> None:
+        self._lives = lives
+        self.number = number
+        self.outlet = outlet
+
+    @property
+    def events(self) -> list[Event]:
+        return self.outlet.events
+
+    async def has(self, count: int) -> list[Event]:
+        return await self.outlet.has(count)
+
+    async def settle(self, *ids: int, back: bool = False) -> None:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._lives.realm.subscriptions.settle(
+            self.number, IdSet.of(ids).spans, _into(done), roll_back=back, previous=False
+        )
+        await done
+
+    async def leave(self) -> None:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._lives.realm.subscriptions.detach(self.number, _into(done))
+        await done
+
+
+def _check_end(running: asyncio.Task[None]) -> None:
+    """A realm may stop because of its disk; nothing else may go wrong."""
+    error = None if running.cancelled() else running.exception()
+    if isinstance(error, BaseExceptionGroup):
+        _, error = error.split(StorageFailed)
+    if error is not None:
+        raise error
+
+
+def as_kind(kind: Literal["channel", "queue"]) -> Kind:
+    return kind
+
+
+def _into(done: asyncio.Future[Any]) -> Any:
+    def reply(result: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    return reply

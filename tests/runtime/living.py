@@ -1,0 +1,125 @@
+"""A realm to live in for a test: on any store, on a simulated loop, everything sealed at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.bootstrap import rules
+from penstock.columns.batch import ids_of
+from penstock.columns.body import body_of_columns
+from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.columns.selectors import Selector
+from penstock.core.errors import PenstockError
+from penstock.core.ids import Span
+from penstock.core.messages import Definition, FromEarliest, Storage
+from penstock.core.ports import Blobs, Journal
+from penstock.runtime.bodies import Body
+from penstock.runtime.channel_store import Rows
+from penstock.runtime.delivery import Redeliveries
+from penstock.runtime.maintaining import MaintenanceLimits
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.sealing import SealingLimits
+from penstock.storage.memory import MemoryPages
+from penstock.testing.loop import SimLoop, pass_time
+from penstock.testing.stores import inline
+
+SINGLE = Definition(
+    type="persistent",
+    retain_consumed=True,
+    storage=Storage(events_per_spindle=0, auto_maintenance=False),
+)
+EAGER = SealingLimits(
+    segment_bytes_max=1, interval_s=0.01, retry_s=0.01, maintenance=MaintenanceLimits(retry_s=0.01)
+)
+"""Every publish is sealed by itself, as soon as the sealer looks."""
+
+
+def body(datas: Sequence[bytes], **properties: Any) -> Body:
+    """Events with the same properties each."""
+    batch = body_of_columns(datas, properties=[properties] * len(datas) if properties else None)
+    return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
+
+
+@asynccontextmanager
+async def living(
+    journal: Journal,
+    blobs: Blobs,
+    *,
+    sealing: SealingLimits = EAGER,
+    offload: Callable[..., Any] = inline,
+    orderly: bool = True,
+) -> AsyncIterator[RunningRealm]:
+    """A realm that runs; closed at the end, or just stopped."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    realm = await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), loop, offload, identity="i", sealing=sealing
+    )
+    running = loop.create_task(realm.run())
+    try:
+        yield realm
+        if orderly:
+            await realm.close()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def publish(realm: RunningRealm, number: int, *bodies: Body) -> Span:
+    done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
+
+    def reply(span: Span, error: BaseException | None) -> None:
+        if error is None:
+            done.set_result(span)
+        else:
+            done.set_exception(error)
+
+    realm.publish(number, list(bodies), "", 0, reply, publisher="me@here")
+    return await done
+
+
+async def sealed(realm: RunningRealm, name: str) -> None:
+    """Wait until everything of a channel is in files."""
+    while (await realm.describe_channel(name)).storage.tail_bytes:
+        await pass_time(0.01)
+
+
+class Reader:
+    """An outlet that keeps what comes."""
+
+    session = "reader"
+    selector: Selector | None = None
+    writable = True
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.publishers: list[Any] = []
+        self.at_end = asyncio.Event()
+
+    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+        self.batches.append(rows.batch)
+        self.publishers.append(rows.publishers)
+
+    def finished(self) -> None:
+        self.at_end.set()
+
+    def closed(self, reason: PenstockError) -> None:
+        self.at_end.set()
+
+
+async def events(realm: RunningRealm, number: int) -> dict[int, bytes]:
+    """What is stored, by id."""
+    reader = Reader()
+    subscribe = realm.subscriptions.subscribe
+    await subscribe(number, FromEarliest(), reader, credit=1 << 30, browse=True)
+    await reader.at_end.wait()
+    found: dict[int, bytes] = {}
+    for batch in reader.batches:
+        datas = batch.column("data").to_pylist()
+        found |= dict(zip(ids_of(batch).tolist(), datas, strict=True))
+    return found

@@ -1,0 +1,299 @@
+"""Where several rules meet: one test for each line of ``docs/guide/meeting-rules.md``."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.bootstrap import rules
+from penstock.core.directory import Directory
+from penstock.core.errors import CapacityReached, InvalidArgument
+from penstock.core.ids import Span
+from penstock.core.messages import (
+    Ack,
+    Attach,
+    Cause,
+    CreateDurable,
+    Definition,
+    Edit,
+    Publish,
+    Purge,
+    RollBack,
+    Storage,
+    Subscribe,
+)
+from penstock.testing.play import delivered, events, publish, redelivered, span
+from tests.core.plays import durable_play, outstanding, play_of
+
+HONOURED = Storage(honour_capacity=True)
+OWN_TTL = ((10, (Span(0, 1),)),)
+"""The first event of a batch lives for 10 ms."""
+
+
+# --- time to live -------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T2")
+@pytest.mark.parametrize(
+    "type_", ["persistent", "reliable", "simple", "transient", "off_heap", "paged"]
+)
+def test_event_ttl_on_a_type_other_than_mixed_does_not_count(type_: str) -> None:
+    play = play_of(type=type_, ttl=100)
+    play.do(publish(2, ttls=OWN_TTL))
+    play.wait(10)
+    play.sweep()
+
+    assert list(play.channel.state.stored) == ([] if type_ == "transient" else [0, 1])
+
+
+@pytest.mark.spec("T2")
+def test_event_ttl_on_a_persistent_channel_that_honours_it_counts() -> None:
+    play = play_of(event_ttl=True)
+    play.do(publish(2, ttls=OWN_TTL))
+    play.wait(10)
+    play.sweep()
+
+    assert list(play.channel.state.stored) == [1]
+
+
+@pytest.mark.spec("T2", "C3")
+def test_turning_event_ttl_on_counts_for_what_is_published_from_then_on() -> None:
+    play = play_of()
+    play.do(publish(1, ttls=OWN_TTL))
+    play.do(Edit(Definition(type="persistent", event_ttl=True)))
+    play.do(publish(1, ttls=OWN_TTL))
+    play.wait(10)
+    play.sweep()
+
+    assert list(play.channel.state.stored) == [0]
+
+
+@pytest.mark.spec("T2")
+def test_event_ttl_longer_than_the_channels_wins() -> None:
+    play = play_of(type="mixed", ttl=100)
+    play.do(publish(2, ttls=((500, (Span(0, 1),)),)))
+    play.wait(100)
+    play.sweep()
+
+    assert list(play.channel.state.stored) == [0]
+
+
+@pytest.mark.spec("T1", "D7", "D15")
+def test_an_event_that_expires_in_a_clients_hands_is_acknowledged_without_error() -> None:
+    play = durable_play("shared", 5, ttl=100, events=1)
+    play.wait(100)
+    play.do(Ack(1, (span(0),)))
+
+    assert play.channel.state.counters.expired == 1
+    assert play.channel.state.counters.consumed == 0
+
+
+@pytest.mark.spec("T1", "T4")
+def test_expired_events_take_no_place_on_a_channel_that_honours_its_capacity() -> None:
+    play = play_of(ttl=100, capacity=2, storage=HONOURED, events=2)
+    play.wait(100)
+    play.do(publish(2))
+
+    assert list(play.channel.state.stored) == [2, 3]
+
+
+# --- capacity -----------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T4", "X1")
+def test_a_transaction_begun_below_capacity_is_stored_as_a_whole() -> None:
+    play = play_of(capacity=3, storage=HONOURED, events=2)
+    assert not play.channel.state.is_full
+    play.do(publish(1))
+    assert play.channel.state.is_full
+    play.do(Publish(publish(4).digest, overshoot=True))
+
+    assert play.answer == span(3, 6)
+    with pytest.raises(CapacityReached):
+        play.do(publish(1))
+
+
+@pytest.mark.spec("T4", "X1")
+def test_a_transaction_begun_on_a_full_channel_is_refused_as_a_whole() -> None:
+    play = play_of(capacity=3, storage=HONOURED, events=2)
+    with pytest.raises(CapacityReached):
+        play.do(publish(4))
+
+    assert list(play.channel.state.stored) == [0, 1]
+
+
+@pytest.mark.spec("T3", "X1")
+def test_a_transaction_larger_than_a_channel_that_evicts_keeps_its_end() -> None:
+    play = play_of(capacity=3, events=2)
+    play.do(publish(5))
+
+    assert play.answer == span(2, 6)
+    assert list(play.channel.state.stored) == [4, 5, 6]
+
+
+@pytest.mark.spec("C3", "T3")
+def test_a_capacity_edited_below_the_count_evicts_the_oldest_at_once() -> None:
+    play = durable_play("shared", 2, dead_event_store="dead", events=5)
+    play.do(Edit(Definition(type="persistent", dead_event_store="dead", capacity=2)))
+
+    assert list(play.channel.state.stored) == [3, 4]
+    assert [(one.cause, events(one.dead)) for one in play.removed] == [
+        (Cause.EVICTED, [0, 1, 2])
+    ], "also from a client's hands"
+
+
+@pytest.mark.spec("C3", "T4")
+def test_a_capacity_edited_below_the_count_and_honoured_drops_nothing_and_refuses() -> None:
+    play = play_of(events=5)
+    play.do(Edit(Definition(type="persistent", capacity=2, storage=HONOURED)))
+    assert len(play.channel.state.stored) == 5
+    with pytest.raises(CapacityReached, match="5 of 2 events are stored"):
+        play.do(publish(1))
+    play.do(Purge((span(0, 3),)))
+    play.do(publish(1))
+
+    assert list(play.channel.state.stored) == [4, 5]
+
+
+@pytest.mark.spec("D6", "T3")
+def test_what_all_durables_have_acknowledged_takes_no_place() -> None:
+    play = durable_play("shared", 5, capacity=2, events=2)
+    play.do(Ack(1, (span(0, 1),)))
+    play.do(publish(2))
+
+    assert list(play.channel.state.stored) == [2, 3]
+    assert play.channel.state.counters.evicted == 0
+
+
+# --- dead events --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T7")
+def test_a_circle_of_dead_event_stores_is_refused() -> None:
+    found = Directory(rules())
+    found.apply(found.decide_create("a", Definition()))
+    found.apply(found.decide_create("b", Definition(dead_event_store="a")))
+
+    with pytest.raises(InvalidArgument, match="a -> b -> a; dead events would go round"):
+        found.checked("a", Definition(dead_event_store="b"))
+
+
+@pytest.mark.spec("T4", "T7")
+def test_a_full_dead_event_store_that_honours_its_capacity_takes_dead_events() -> None:
+    play = play_of(capacity=1, storage=HONOURED, events=1)
+    play.do(Publish(publish(2).digest, forced=True))
+
+    assert list(play.channel.state.stored) == [0, 1, 2]
+
+
+@pytest.mark.spec("T3", "T5", "T7")
+def test_a_full_dead_event_store_that_evicts_drops_its_oldest() -> None:
+    play = play_of(capacity=1, events=1)
+    play.do(Publish(publish(1).digest, forced=True))
+
+    assert list(play.channel.state.stored) == [1]
+
+
+@pytest.mark.spec("T5", "T9")
+def test_a_purge_never_makes_an_event_dead() -> None:
+    play = play_of(dead_event_store="dead", ttl=100, events=1)
+    play.do(Purge((span(0),)))
+
+    assert play.channel.state.counters.dead == 0
+
+
+@pytest.mark.spec("T5", "T6")
+def test_an_expired_event_all_durables_have_acknowledged_is_not_dead() -> None:
+    play = durable_play("shared", 5, dead_event_store="dead", ttl=100, events=1)
+    play.do(Subscribe(9, "slow", 0))
+    play.do(Ack(1, (span(0),)))
+    assert list(play.channel.state.stored) == [0], "a subscriber has still to get it"
+    play.wait(100)
+    play.sweep()
+
+    assert play.channel.state.counters.dead == 0
+    assert play.channel.state.counters.expired == 1
+
+
+@pytest.mark.spec("T6", "T10")
+def test_an_event_rolled_back_too_often_stays_for_the_durables_that_want_it() -> None:
+    play = play_of(dead_event_store="dead")
+    play.do(CreateDurable("d", "shared", max_deliveries=1))
+    play.do(CreateDurable("e", "shared"))
+    play.do(Attach("d", 1, "s"))
+    play.do(publish(1))
+    play.do(RollBack(1, (span(0),)))
+
+    assert outstanding(play, "d") == []
+    assert outstanding(play, "e") == [0]
+
+
+# --- in a client's hands ------------------------------------------------------------------
+
+
+@pytest.mark.spec("T9", "D15")
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+def test_a_purge_of_events_in_flight_takes_them_and_a_later_ack_is_no_error(kind: str) -> None:
+    play = durable_play(kind, None, events=3)
+    play.do(Purge((span(1, 2),)))
+    assert play.answer == 2
+    assert outstanding(play) == [0]
+    play.do(Ack(1, (span(1),)))
+
+    assert outstanding(play) == ([] if kind == "exclusive" else [0])
+    assert play.channel.state.counters.purged == 2
+
+
+@pytest.mark.spec("T9", "Q3")
+def test_a_purge_of_events_in_flight_frees_the_window() -> None:
+    play = durable_play("shared", 2, events=4)
+
+    assert delivered(play.do(Purge((span(0, 1),)))) == {1: [2, 3]}
+
+
+@pytest.mark.spec("K1", "D15")
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+def test_replacing_an_event_in_flight_takes_it_and_a_later_ack_is_no_error(kind: str) -> None:
+    play = durable_play(kind, None, keys={"k": 1}, dead_event_store="dead", events=1)
+    assert delivered(play.do(publish(1, superseded=(span(0),)))) == {1: [1]}
+    play.do(Ack(1, (span(0),)))
+
+    assert outstanding(play) == [1]
+    assert play.channel.state.counters.replaced == 1
+    assert play.channel.state.counters.dead == 0
+
+
+@pytest.mark.spec("K1", "Q3")
+def test_replacing_an_event_that_was_rolled_back_takes_its_count_along() -> None:
+    play = durable_play("shared", 5, keys={"k": 1}, events=1)
+    assert redelivered(play.do(RollBack(1, (span(0),)))) == {0: 1}
+    effects = play.do(publish(1, superseded=(span(0),)))
+
+    assert redelivered(effects) == {}
+    assert play.channel.state.durables["d"].redelivered_count == 0
+
+
+@pytest.mark.spec("K1", "T4")
+def test_a_newer_value_on_a_full_channel_that_honours_its_capacity_is_stored() -> None:
+    play = play_of(keys={"k": 1}, capacity=1, storage=HONOURED, events=1)
+    play.do(publish(1, superseded=(span(0),)))
+
+    assert list(play.channel.state.stored) == [1]
+
+
+# --- transient events ---------------------------------------------------------------------
+
+
+@pytest.mark.spec("E8", "T4")
+def test_a_transient_event_on_a_full_channel_is_relayed() -> None:
+    play = play_of(capacity=1, storage=HONOURED, events=1)
+    play.do(Subscribe(1, "s", 1, credit=9))
+
+    assert delivered(play.do(publish(1, transient=(Span(0, 1),)))) == {1: [1]}
+
+
+@pytest.mark.spec("E8", "C1e")
+def test_a_transient_event_on_a_queue_is_stored_like_any_other() -> None:
+    play = play_of(kind="queue")
+    play.do(publish(1, transient=(Span(0, 1),)))
+
+    assert delivered(play.do(Attach("", 1, "s"))) == {1: [0]}

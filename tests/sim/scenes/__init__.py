@@ -1,0 +1,32 @@
+"""The scenes a world may play, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.sim.scenes.dead import Dead
+from tests.sim.scenes.durables import Durables
+from tests.sim.scenes.joined import Joined
+from tests.sim.scenes.keyed import Keyed
+from tests.sim.scenes.memory import Memory
+from tests.sim.scenes.queues import Queues
+from tests.sim.scenes.scene import Scene
+from tests.sim.scenes.scheduled import Scheduled
+from tests.sim.scenes.transfers import Transfers
+from tests.sim.scenes.travel import Travel
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+SCENES: dict[str, Callable[[World], Scene]] = {
+    "dead": Dead,
+    "durables": Durables,
+    "joined": Joined,
+    "keyed": Keyed,
+    "memory": Memory,
+    "queues": Queues,
+    "scheduled": Scheduled,
+    "transfers": Transfers,
+    "travel": Travel,
+}

@@ -1,0 +1,93 @@
+"""Publish keys: of each value only the newest stay, whatever happened between (SEM K1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.columns.event import Event
+from penstock.core.messages import Definition, Storage
+from tests.sim.clients import Publisher, stored
+from tests.sim.promises import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Keyed:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        self._keys = random.choice(({"k": 1}, {"k": 2}, {"k": 1, "m": 2}))
+        self._definition = Definition(
+            type=random.choice(("persistent", "mixed", "paged")),
+            keys=self._keys,
+            storage=Storage(events_per_spindle=random.choice((0, 6))),
+        )
+        self._ledger = Ledger("newest")
+        self._properties: dict[bytes, dict[str, Any]] = {}
+        self._publishers = [
+            Publisher(world, self._ledger, name, self._events, publishes=8) for name in ("p", "q")
+        ]
+
+    async def prepare(self) -> None:
+        await self._world.create("newest", self._definition)
+        await self._check_depths()
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+
+    async def _check_depths(self) -> list[int]:
+        """No more than the newest few of a value; their ids are given."""
+        found = await stored(self._world, "newest")
+        for row in found:
+            self._ledger.is_content(row.event_id, row.data)
+        for key, depth in self._keys.items():
+            there: dict[object, list[int]] = defaultdict(list)
+            for row in found:
+                value = self._properties[row.data].get(key)
+                if value is not None:
+                    there[value].append(row.event_id)
+            for value, ids in there.items():
+                assert len(ids) <= depth, f"{key} = {value!r} has {ids}, of {depth} at most"
+        return [row.event_id for row in found]
+
+    async def check(self) -> None:
+        ids = await self._check_depths()
+        wanted = self._newest()
+        assert ids == wanted, f"the newest are {wanted}; stored are {ids}"
+        info = await self._world.realm.describe_channel("newest")
+        assert info.counters.replaced == len(self._ledger.ids) - len(ids)
+
+    def _newest(self) -> list[int]:
+        """What stays, publish by publish: each key looks at what is stored and what comes."""
+        live: list[int] = []
+        for span in sorted(self._ledger.confirmed.values()):
+            live += range(*span)
+            gone: set[int] = set()
+            for key, depth in self._keys.items():
+                by_value: dict[object, list[int]] = defaultdict(list)
+                for event_id in live:
+                    value = self._properties[self._ledger.content[event_id]].get(key)
+                    if value is not None:
+                        by_value[value].append(event_id)
+                for ids in by_value.values():
+                    gone.update(ids[:-depth])
+            live = [event_id for event_id in live if event_id not in gone]
+        return live
+
+    def _events(self, draw: Random, label: str) -> list[Event]:
+        events = []
+        for i in range(draw.randint(1, 4)):
+            properties: dict[str, Any] = {}
+            if draw.random() < 0.8:
+                properties["k"] = draw.choice("abcd")
+            if draw.random() < 0.3:
+                properties["m"] = draw.randrange(3)
+            data = f"{label}/{i}".encode()
+            self._properties[data] = properties
+            events.append(Event(data, properties=properties))
+        return events

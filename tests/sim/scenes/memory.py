@@ -1,0 +1,95 @@
+"""Types that forget: ids that go on and ids that start again, and pages that keep (SEM C1, E4)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.columns.event import Event
+from penstock.core.errors import PenstockError
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.testing.loop import pass_time
+from tests.sim.clients import Publisher, answer, body, stored
+from tests.sim.promises import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+PUBLISHES = 10
+"""On each forgetful channel in each life."""
+
+
+class Memory:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._definitions = {
+            "pages": Definition(type="paged"),
+            "brief": Definition(type=world.random.choice(("reliable", "off_heap"))),
+            "simple": Definition(type="simple"),
+        }
+        self._ledger = Ledger("pages")
+        self._publishers = [Publisher(world, self._ledger, name, _events) for name in ("p", "q")]
+        self._used = 0
+        """Ids of ``brief`` below this were given."""
+        self._present: dict[str, dict[int, bytes]] = {}
+        """By forgetful channel: what this life has confirmed."""
+
+    async def prepare(self) -> None:
+        for name, definition in self._definitions.items():
+            await self._world.create(name, definition)
+        found = await stored(self._world, "pages")
+        there = {row.event_id for row in found}
+        assert set(self._ledger.ids) <= there, "a paged channel keeps what it has confirmed"
+        for row in found:
+            self._ledger.is_content(row.event_id, row.data)
+        for name in ("brief", "simple"):
+            self._present[name] = {}
+            info = await self._world.realm.describe_channel(name)
+            assert info.events == 0, f"{name} does not outlive a restart"
+            lowest = self._used - 1 if name == "brief" else -1
+            assert info.last_event_id >= lowest, f"{name} goes on at {info.last_event_id}"
+            assert name != "simple" or info.last_event_id == -1, "its ids start again"
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        for name in self._present:
+            group.create_task(self._publish(name))
+
+    async def _publish(self, name: str) -> None:
+        world = self._world
+        for n in range(PUBLISHES):
+            await pass_time(world.random.expovariate(10))
+            events = _events(world.random, f"{name}/{world.lives}/{n}")
+            number, bodies = world.numbers[name], [body(events)]
+            try:
+                span = await answer(partial(world.realm.publish, number, bodies, "", 0))
+            except PenstockError:
+                continue
+            self._confirm(name, span, events)
+            world.note(f"{name} took {span}")
+
+    def _confirm(self, name: str, span: Span, events: list[Event]) -> None:
+        present = self._present[name]
+        if name == "brief" and not present:
+            assert span.first >= self._used, f"ids from {span.first} on were given before"
+        else:
+            follows = max(present) + 1 if present else 0
+            assert span.first == follows, f"{name} gave {span}, not from {follows} on"
+        if name == "brief":
+            self._used = span.end
+        present.update(zip(range(*span), [event.data for event in events], strict=True))
+
+    async def check(self) -> None:
+        rows = await stored(self._world, "pages")
+        self._ledger.holds([(row.event_id, row.data) for row in rows])
+        for name, present in self._present.items():
+            found = {row.event_id: row.data for row in await stored(self._world, name)}
+            assert found == present, f"{name} lives, and has lost or made up something"
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode() * draw.randint(1, 8)) for i in range(draw.randint(1, 4))]

@@ -1,0 +1,126 @@
+"""Events to be published later: once, never too early, and not at all once cancelled (SEM X4)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.columns.event import Event
+from penstock.core.errors import PenstockError
+from penstock.core.messages import Definition, Storage
+from penstock.testing.loop import pass_time
+from tests.sim.clients import Arrived, Publisher, Worker, stored
+from tests.sim.promises import Ledger, Receipts
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS = 2_500
+
+
+class Scheduled:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        self._definition = Definition(
+            type=random.choice(("persistent", "mixed", "paged")),
+            retain_consumed=True,
+            storage=Storage(events_per_spindle=random.choice((0, 10))),
+        )
+        self._waiting = Ledger("later")
+        """Ids are those of the store where events wait."""
+        self._ledger = Ledger("later")
+        self._ledger.offered = self._waiting.offered
+        self._receipts = Receipts("late", self._ledger)
+        self._publishers = [
+            Publisher(world, self._waiting, name, self._events, publishes=6) for name in ("p", "q")
+        ]
+        self._due_us: dict[bytes, int] = {}
+        self._cancelling: set[bytes] = set()
+        self._cancelled: set[bytes] = set()
+        """Those whose cancellation was answered with yes."""
+
+    async def prepare(self) -> None:
+        await self._world.create("later", self._definition)
+        await self._world.create_durable("later", "late")
+        await self._check_times()
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        worker = Worker(
+            self._world,
+            self._receipts,
+            self._is_done,
+            quiet=quiet,
+            durable="late",
+            window=self._world.random.randint(1, 6),
+        )
+        worker.look = self._look
+        group.create_task(worker.run())
+        if not quiet:
+            group.create_task(self._canceller())
+
+    def _look(self, arrived: Arrived) -> None:
+        for data in arrived.datas:
+            assert data not in self._cancelled, f"{data!r} was cancelled, and delivered"
+            assert self._due_us[data] <= self._world.now_us, f"{data!r} came before its time"
+
+    async def _is_done(self) -> bool:
+        if not all(publisher.is_done for publisher in self._publishers):
+            return False
+        info = await self._world.realm.describe_channel("later")
+        return not info.scheduled and await self._world.is_consumed("later", "late")
+
+    async def _canceller(self) -> None:
+        world = self._world
+        while True:
+            await pass_time(world.random.expovariate(2))
+            known = self._waiting.ids
+            if not known:
+                continue
+            event_id = world.random.choice(known)
+            data = self._waiting.content[event_id]
+            self._cancelling.add(data)
+            try:
+                schedule = await world.realm.schedule_of(world.numbers["later"])
+                assert schedule is not None, "events wait"
+                purge = world.realm.subscriptions.purge
+                count = await purge(schedule.channel, event_id, event_id, "")
+            except PenstockError:
+                return
+            if count:
+                self._cancelled.add(data)
+            world.note(f"cancelled {count} of {event_id}")
+
+    async def check(self) -> None:
+        there = await self._check_times()
+        for event_id in self._waiting.ids:
+            data = self._waiting.content[event_id]
+            known = data in there or data in self._cancelling
+            assert known, f"{data!r} was never published"
+
+    async def _check_times(self) -> set[bytes]:
+        found = await stored(self._world, "later")
+        there = {row.data for row in found}
+        assert len(there) == len(found), "something was published twice"
+        assert not there & self._cancelled, "something was cancelled, and is there"
+        for row in found:
+            self._ledger.is_content(row.event_id, row.data)
+            assert row.origin is None, "it comes from no other channel"
+            assert self._due_us[row.data] <= row.published_us, f"{row.data!r} came too early"
+        return there
+
+    def _events(self, draw: Random, label: str) -> list[Event]:
+        """A retry is for the same time."""
+        datas = [f"{label}/{i}".encode() for i in range(draw.randint(1, 4))]
+        for data in datas:
+            after_us = draw.randint(1, _LATEST_MS) * 1_000 + draw.randrange(1_000)
+            self._due_us.setdefault(data, self._world.now_us + after_us)
+        return [
+            Event(data, deliver_at=_EPOCH + timedelta(microseconds=self._due_us[data]))
+            for data in datas
+        ]

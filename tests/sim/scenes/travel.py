@@ -1,0 +1,135 @@
+"""A channel or queue that is exported and imported again while it is used: the copy is whole or
+it is not there (SEM C7)."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.columns.event import Event
+from penstock.columns.exports import FORMAT, Manifest
+from penstock.core.errors import NameDoesNotExist, PenstockError
+from penstock.core.exports import ExportedFile
+from penstock.core.messages import Definition, Storage
+from penstock.testing.loop import pass_time
+from tests.sim.clients import Publisher, Worker, stored
+from tests.sim.promises import Ledger, Receipts
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Copy(NamedTuple):
+    """An import that was committed, answered or not."""
+
+    name: str
+    events: int
+    outstanding_min: int
+    outstanding_max: int
+
+
+class Travel:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        self._definition = Definition(
+            type=random.choice(("persistent", "paged")),
+            retain_consumed=True,
+            storage=Storage(events_per_spindle=random.choice((0, 8))),
+        )
+        self._ledger = Ledger("home")
+        self._publishers = [
+            Publisher(world, self._ledger, name, _events, publishes=8) for name in ("p", "q")
+        ]
+        self._receipts = Receipts("team", self._ledger)
+        self._tried: list[Copy] = []
+        self._there: set[str] = set()
+        """Copies that have been seen, or whose import was answered."""
+
+    async def prepare(self) -> None:
+        await self._world.create("home", self._definition)
+        await self._world.create_durable("home", "team")
+        await self._check_copies()
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        worker = Worker(
+            self._world, self._receipts, self._is_done, quiet=quiet, durable="team", window=3
+        )
+        group.create_task(worker.run())
+        group.create_task(self._traveller())
+
+    async def _is_done(self) -> bool:
+        published = all(publisher.is_done for publisher in self._publishers)
+        return published and await self._world.is_consumed("home", "team")
+
+    async def _traveller(self) -> None:
+        world = self._world
+        await pass_time(world.random.random())
+        try:
+            await self._copy(f"copy-{len(self._tried)}-{world.lives}")
+        except PenstockError as error:
+            world.note(f"no copy: {type(error).__name__}")
+
+    async def _copy(self, name: str) -> None:
+        realm, session = self._world.realm, "traveller"
+        known, acked = len(self._ledger.ids), len(self._receipts.acked)
+        begun = await realm.exports.begin(session, "home", "channel")
+        asked = len(self._receipts.asked)
+        assert begun.events >= known, f"{known} events were there, {begun.events} in the export"
+        files = [await self._read(begun.export, n) for n in range(begun.files + 1)]
+        await realm.exports.end(session, begun.export)
+        manifest = Manifest(
+            format=FORMAT,
+            name="home",
+            kind="channel",
+            definition=begun.definition,
+            realm=begun.realm,
+            exported="",
+            events=begun.events,
+            state=files[-1][0],
+            files=tuple(file for file, _ in files[:-1]),
+        )
+        under_way = await realm.imports.begin(session, name, manifest.encoded())
+        for n in (begun.files, *range(begun.files)):
+            await realm.imports.put(session, under_way, n, 0, memoryview(files[n][1]))
+        self._tried.append(Copy(name, begun.events, begun.events - asked, begun.events - acked))
+        await realm.imports.commit(session, under_way)
+        self._there.add(name)
+        self._world.note(f"copied {begun.events} events to {name}")
+
+    async def _read(self, export: str, number: int) -> tuple[ExportedFile, bytes]:
+        content = b""
+        while True:
+            part = await self._world.realm.exports.read("traveller", export, number, len(content))
+            content += part.content
+            if len(content) >= part.file.size:
+                return part.file, content
+
+    async def check(self) -> None:
+        self._ledger.holds([(row.event_id, row.data) for row in await stored(self._world, "home")])
+        await self._check_copies()
+
+    async def _check_copies(self) -> None:
+        for copy in self._tried:
+            try:
+                await self._world.realm.open_channel(copy.name)
+            except NameDoesNotExist:
+                assert copy.name not in self._there, f"{copy.name} is gone"
+                continue
+            self._there.add(copy.name)
+            await self._world.create(copy.name, self._definition)
+            found = await stored(self._world, copy.name)
+            ids = [row.event_id for row in found]
+            assert ids == list(range(copy.events)), f"{copy.name} has {ids}, of {copy.events}"
+            for row in found:
+                self._ledger.is_content(row.event_id, row.data)
+            number = self._world.numbers[copy.name]
+            info = await self._world.realm.subscriptions.durable(number, "team")
+            assert copy.outstanding_min <= info.outstanding <= copy.outstanding_max
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode() * draw.randint(1, 5)) for i in range(draw.randint(1, 4))]

@@ -1,0 +1,98 @@
+"""What the tests of exports and imports do again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+import penstock
+from penstock.client.sync import Channel, Session
+from penstock.columns.exports import (
+    MANIFEST,
+    STATE,
+    Manifest,
+    StateFile,
+    described_state,
+    manifest_from,
+    state_bytes,
+    state_from,
+)
+from penstock.testing.peers import RawPeer
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import ExportedBytes
+
+T = TypeVar("T")
+Start = Callable[..., penstock.Realm]
+
+
+def events(count: int, **more: object) -> list[penstock.Event]:
+    return [
+        penstock.Event(b"%d" % n, tag="t", properties={"n": n, **more}, persistent=n % 3 != 0)
+        for n in range(count)
+    ]
+
+
+def halfway(channel: Channel) -> None:
+    """Of fifty delivered every second is acknowledged; what is in hands goes back."""
+    durable = channel.durables.create("billing", type="shared", start="earliest")
+    with durable.subscribe(window=40, timeout=30.0) as held:
+        for number, event in enumerate(held):
+            if number % 2:
+                event.ack()
+            if number == 49:
+                break
+
+
+def files_in(store: Path) -> list[str]:
+    return [path.name for path in (store / "segments").rglob("*") if path.is_file()]
+
+
+def exported(here: Session, folder: Path) -> list[Path]:
+    """A channel with events on disk, in memory and a durable; every file of its export."""
+    orders = here.channels.create("orders", storage={"events_per_spindle": 40})
+    orders.publish_many(events(100))
+    until(lambda: orders.info().storage.sealed_files == 1)
+    halfway(orders)
+    here.channels.export("orders", folder)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Ask again until it holds; a test that waits for ever is ended by its time limit."""
+    while not holds():
+        pass
+
+
+def ask(peer: RawPeer, request: wire.Request, kind: type[T]) -> T:
+    peer.say(request)
+    return msgspec.convert(peer.hear(wire.Done).answer, kind)
+
+
+def refusal(peer: RawPeer, request: wire.Request) -> wire.Failed:
+    peer.say(request)
+    return peer.hear(wire.Failed)
+
+
+def read_whole(peer: RawPeer, request: wire.ReadExport) -> bytes:
+    found = b""
+    while True:
+        part = ask(peer, msgspec.structs.replace(request, offset=len(found)), ExportedBytes)
+        found += part.content
+        if len(found) == part.file.size:
+            return found
+
+
+def read(folder: Path) -> tuple[Manifest, StateFile]:
+    manifest = manifest_from((folder / MANIFEST).read_bytes())
+    return manifest, state_from(manifest, (folder / STATE).read_bytes())
+
+
+def forge(folder: Path, manifest: Manifest, state: StateFile) -> None:
+    """Another state, and a manifest that vouches for it."""
+    content = state_bytes(state)
+    (folder / STATE).write_bytes(content)
+    forged = msgspec.structs.replace(manifest, state=described_state(content))
+    (folder / MANIFEST).write_bytes(forged.encoded())
