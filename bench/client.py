@@ -14,11 +14,10 @@ from penstock.client.threads import fast_loop
 
 
 async def work(job: Job) -> Figures:
-    """Prepare a stream and a durable, then do the work."""
+    """Connect, do the work, disconnect."""
     broker = await peers()[job.peer].connect(job.server.url)
     try:
         shape = cast("ClientWork", shapes()[job.shape])
-        await broker.prepare(job.case.durability, consumes=shape.consumes)
         return await shape.work(job.case, broker, job.server.pid)
     finally:
         await broker.close()

@@ -56,6 +56,6 @@ def cpu_s_of(pid: int) -> float:
 
 
 def percentiles_us(latencies_s: Sequence[float]) -> Figures:
-    """The three that are asked for, in microseconds."""
-    values = np.percentile(np.asarray(latencies_s) * 1e6, (50, 99, 99.9))
-    return dict(zip(("p50_us", "p99_us", "p999_us"), map(float, values), strict=True))
+    """The four that are asked for, in microseconds."""
+    values = np.percentile(np.asarray(latencies_s) * 1e6, (50, 99, 99.9, 100))
+    return dict(zip(("p50_us", "p99_us", "p999_us", "max_us"), map(float, values), strict=True))

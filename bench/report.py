@@ -74,9 +74,17 @@ LABELS = {
     "cpu_s_per_million": "CPU s/M",
     "client_cpu_s_per_million": "of it client",
     "disk_bytes_per_event": "disk B/event",
+    "p50_us_before": "p50 µs before",
+    "p99_us_before": "p99 before",
+    "p999_us_before": "p99.9 before",
+    "max_us_before": "max before",
     "p50_us": "p50 µs",
     "p99_us": "p99 µs",
     "p999_us": "p99.9 µs",
+    "max_us": "max µs",
+    "swelling": "p99 / before",
+    "gone": "gone in time",
+    "late_s": "last one late s",
     "rows_per_s": "rows/s",
     "achieved_per_s": "achieved/s",
     "first_ack_ms": "first ack ms",
@@ -90,7 +98,11 @@ LABELS = {
 def _absent(result: Result) -> dict[str, str]:
     """Contenders that ran in no case, and why."""
     ran = {cell.contender for cell in result.cells if not cell.missing}
-    return {cell.contender: cell.missing for cell in result.cells if cell.contender not in ran}
+    reasons: dict[str, str] = {}
+    for cell in result.cells:
+        if cell.contender not in ran:
+            reasons.setdefault(cell.contender, cell.missing)
+    return reasons
 
 
 def _figures(result: Result) -> list[str]:

@@ -77,6 +77,38 @@ class Broker(Protocol):
     async def close(self) -> None: ...
 
 
+class Keyed(Broker, Protocol):
+    """A broker that keeps the newest events of each value of a key."""
+
+    async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
+        """Make a stream that keeps so many events of each value of a property; nobody reads it."""
+        ...
+
+    async def publish_keyed(self, events: Events, api: str) -> None:
+        """Publish a batch as ``publish_batch`` does."""
+        ...
+
+    async def stored(self) -> int:
+        """How many events there are."""
+        ...
+
+
+class Expiring(Broker, Protocol):
+    """A broker whose events may have a time to live of their own."""
+
+    async def prepare_expiring(self, durability: str, *, buries: bool) -> None:
+        """Make a stream nobody reads; what expires is kept elsewhere if it ``buries``."""
+        ...
+
+    async def publish_expiring(self, events: Events, ttls_ms: Sequence[int]) -> None:
+        """Publish a batch, each event with its time to live; confirmed on return."""
+        ...
+
+    async def left(self) -> int:
+        """How many events have expired, and are where they go."""
+        ...
+
+
 class Peer(Protocol):
     """A server to compare with, Penstock among them."""
 
@@ -118,9 +150,6 @@ class Missing(Exception):
 
 class ClientWork(Protocol):
     """A shape whose work is done by one client process."""
-
-    consumes: bool
-    """Whether it reads what it publishes."""
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures: ...
 

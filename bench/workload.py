@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,13 +47,37 @@ def pool(count: int, batch: int, size: int) -> list[Events]:
     return [_events(first, batch, size) for first in range(0, count * batch, batch)]
 
 
+def keyed_pool(count: int, batch: int, size: int, values: int) -> list[Events]:
+    """The same, but ``sku`` and ``quantity`` have one of ``values`` values each, at random."""
+    draw = Random(7).randrange
+    return [
+        _rows(
+            size,
+            first,
+            [
+                {
+                    "sku": f"sku-{draw(values):06d}",
+                    "price": number % 100 * 0.5,
+                    "quantity": draw(values),
+                }
+                for number in range(first, first + batch)
+            ],
+        )
+        for first in range(0, count * batch, batch)
+    ]
+
+
 def _events(first: int, count: int, size: int) -> Events:
-    numbers = range(first, first + count)
-    datas = [b"%0*d" % (size, number) for number in numbers]
     properties: list[dict[str, Any]] = [
         {"sku": f"sku-{number % 1000:04d}", "price": number % 100 * 0.5, "quantity": number % 10}
-        for number in numbers
+        for number in range(first, first + count)
     ]
+    return _rows(size, first, properties)
+
+
+def _rows(size: int, first: int, properties: list[dict[str, Any]]) -> Events:
+    count = len(properties)
+    datas = [b"%0*d" % (size, number) for number in range(first, first + count)]
     events = Events(
         datas, properties, sum(row["price"] for row in properties), Columns(datas, properties)
     )

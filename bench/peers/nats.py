@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -68,14 +69,26 @@ class NatsBroker:
         self._messages: list[Any] = []
         self._has_messages = asyncio.Event()
 
-    async def prepare(self, durability: str, *, consumes: bool) -> None:
-        from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
+    async def _make_stream(self, **attributes: Any) -> None:
+        from nats.js.api import StorageType, StreamConfig
 
         await self._stream.add_stream(
-            StreamConfig(
-                name="orders", subjects=[SUBJECT], storage=StorageType.FILE, allow_atomic=True
-            )
+            StreamConfig(name="orders", storage=StorageType.FILE, allow_atomic=True, **attributes)
         )
+
+    async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
+        """The key is the subject, the depth what a stream keeps of each (a last-value stream)."""
+        ((self._key, depth),) = keys.items()
+        await self._make_stream(subjects=[f"{SUBJECT}.>"], max_msgs_per_subject=depth)
+
+    async def prepare_expiring(self, durability: str, *, buries: bool) -> None:
+        assert not buries, "what expires is gone"
+        await self._make_stream(subjects=[SUBJECT], allow_msg_ttl=True)
+
+    async def prepare(self, durability: str, *, consumes: bool) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        await self._make_stream(subjects=[SUBJECT])
         consumer = ConsumerConfig(
             durable_name="billing", ack_policy=AckPolicy.EXPLICIT, max_ack_pending=WINDOW
         )
@@ -91,19 +104,48 @@ class NatsBroker:
         self._has_messages.set()
 
     async def publish_batch(self, events: Events, api: str) -> None:
+        await self._publish(events, [SUBJECT] * len(events))
+
+    async def publish_keyed(self, events: Events, api: str) -> None:
+        keys = (properties[self._key] for properties in events.properties)
+        await self._publish(events, [f"{SUBJECT}.{key}" for key in keys])
+
+    async def publish_expiring(self, events: Events, ttls_ms: Sequence[int]) -> None:
+        """Whole seconds are what it knows."""
+        headers = [{"Nats-TTL": f"{max(1, -(-ttl // 1_000))}s"} for ttl in ttls_ms]
+        await self._publish(events, [SUBJECT] * len(events), headers)
+
+    async def stored(self) -> int:
+        count: int = (await self._stream.stream_info("orders")).state.messages
+        return count
+
+    async def left(self) -> int:
+        state = (await self._stream.stream_info("orders")).state
+        count: int = state.last_seq - state.messages
+        return count
+
+    async def _publish(
+        self, events: Events, subjects: Sequence[str], more: Sequence[dict[str, str]] = ()
+    ) -> None:
         """An atomic batch: one confirmation for all."""
         assert len(events) <= BATCH, "the server takes no larger atomic batch"
         self._batches += 1
         name, last = f"batch-{self._batches}", len(events) - 1
+
+        def headers(row: int) -> dict[str, str]:
+            numbered = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(row + 1)}
+            return numbered | more[row] if more else numbered
+
         for row in range(last):
-            headers = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(row + 1)}
-            await self._connection.publish(SUBJECT, _payload(events, row), headers=headers)
-        headers = {
-            "Nats-Batch-Id": name,
-            "Nats-Batch-Sequence": str(last + 1),
-            "Nats-Batch-Commit": "1",
-        }
-        await self._stream.publish(SUBJECT, _payload(events, last), headers=headers, timeout=60)
+            await self._connection.publish(
+                subjects[row], _payload(events, row), headers=headers(row)
+            )
+        await self._stream.publish(
+            subjects[last],
+            _payload(events, last),
+            headers=headers(last) | {"Nats-Batch-Commit": "1"},
+            timeout=60,
+        )
 
     async def send(self, events: Events, row: int) -> None:
         await self._stream.publish_async(SUBJECT, _payload(events, row))

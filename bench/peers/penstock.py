@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock
@@ -44,16 +46,28 @@ class PenstockBroker:
     async def prepare(self, durability: str, *, consumes: bool) -> None:
         await self._acking.__aenter__()
         self._channel = await self._session.channels.create(
-            "orders",
-            type="persistent",
-            retain_consumed=True,
-            storage={"sync": "none" if durability == "D1" else "group"},
+            "orders", type="persistent", retain_consumed=True, storage=_storage(durability)
         )
         durable = await self._channel.durables.create("billing", type="shared")
         self._producer = self._channel.producer()
         self._subscription = durable.subscribe(window=WINDOW)
         if consumes:
             await self._subscription.open()
+
+    async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
+        self._channel = await self._session.channels.create(
+            "orders", type="persistent", keys=dict(keys), storage=_storage(durability)
+        )
+
+    async def prepare_expiring(self, durability: str, *, buries: bool) -> None:
+        storage = _storage(durability)
+        dead = ""
+        if buries:
+            dead = "dead"
+            await self._session.channels.create(dead, type="persistent", storage=storage)
+        self._channel = await self._session.channels.create(
+            "orders", type="persistent", event_ttl=True, dead_event_store=dead, storage=storage
+        )
 
     async def publish_batch(self, events: Events, api: str) -> None:
         if api == "columns":
@@ -65,6 +79,20 @@ class PenstockBroker:
                 for data, properties in zip(events.datas, events.properties, strict=True)
             ]
         )
+
+    async def publish_keyed(self, events: Events, api: str) -> None:
+        await self.publish_batch(events, api)
+
+    async def publish_expiring(self, events: Events, ttls_ms: Sequence[int]) -> None:
+        ttls = pa.array(ttls_ms, pa.int64())
+        await self._channel.publish_table(events.columns.table.append_column("ttl", ttls))
+
+    async def stored(self) -> int:
+        return (await self._channel.info()).events
+
+    async def left(self) -> int:
+        counters = (await self._channel.info()).counters
+        return counters.expired + counters.dead
 
     async def send(self, events: Events, row: int) -> None:
         await self._producer.send(events.datas[row], properties=events.properties[row])
@@ -100,6 +128,10 @@ class PenstockBroker:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _storage(durability: str) -> dict[str, str]:
+    return {"sync": "none" if durability == "D1" else "group"}
 
 
 PEER = Penstock()

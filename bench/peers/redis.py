@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,6 +59,31 @@ class RedisBroker:
 
     async def prepare(self, durability: str, *, consumes: bool) -> None:
         await self._connection.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+
+    async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
+        """Nothing to make: a hash is there with its first field, a list with its first entry."""
+        ((self._key, self._depth),) = keys.items()
+
+    async def publish_keyed(self, events: Events, api: str) -> None:
+        """A field of a hash each; of more than one event a list each, cut to its length."""
+        pipeline = self._connection.pipeline(transaction=False)
+        for row, properties in enumerate(events.properties):
+            value = properties[self._key]
+            if self._depth == 1:
+                pipeline.hset(STREAM, value, _payload(events, row))
+            else:
+                pipeline.lpush(value, _payload(events, row))
+                pipeline.ltrim(value, 0, self._depth - 1)
+        await pipeline.execute()
+
+    async def stored(self) -> int:
+        if self._depth == 1:
+            count: int = await self._connection.hlen(STREAM)
+            return count
+        pipeline = self._connection.pipeline(transaction=False)
+        for value in await self._connection.keys():
+            pipeline.llen(value)
+        return sum(await pipeline.execute())
 
     async def publish_batch(self, events: Events, api: str) -> None:
         await self._add([_payload(events, row) for row in range(len(events))])

@@ -27,7 +27,6 @@ class PublishAndConsume:
     figure = "events_per_s"
     higher_is_better = True
     contenders = ("penstock", "nats", "redis")
-    consumes = True
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         return [
@@ -49,6 +48,7 @@ class PublishAndConsume:
         return run_client(self.name, case, contender, directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
+        await broker.prepare(case.durability, consumes=True)
         events = pool(POOL_BATCHES, BATCH, case["size"])
         await _run(broker, case["api"], itertools.islice(events, WARM_UP_BATCHES))
         watch = Stopwatch(server_pid)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.measuring import cpu_s_of, percentiles_us
+from bench.pacing import at_rate
 from bench.processes import run_client
 from bench.shape import BATCH, Broker, Case, Figures
 from bench.workload import Events, pool
@@ -19,9 +19,7 @@ WARM_UP = 200
 class Latency:
     """From the call to its confirmation; a durable exists, nobody reads it.
 
-    At a rate each latency counts from the instant the event was due, so a server that stalls
-    pays for everything that should have been sent meanwhile (no coordinated omission). The
-    client spins instead of sleeping: its processor time says nothing here.
+    At a rate each latency counts from the instant the event was due (``bench.pacing``).
     """
 
     name = "S11"
@@ -29,7 +27,6 @@ class Latency:
     figure = "p50_us"
     higher_is_better = False
     contenders = ("penstock", "nats", "redis")
-    consumes = False
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         seconds = 0.2 if quick else 3.0
@@ -43,13 +40,18 @@ class Latency:
         return run_client(self.name, case, contender, directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
+        await broker.prepare(case.durability, consumes=False)
         events = pool(1, BATCH, 128)[0]
         for row in range(WARM_UP):
             await broker.publish_one(events, row)
         server_cpu_s = cpu_s_of(server_pid)
         started_s = time.perf_counter()
         if case["rate"]:
-            latencies = await _at_rate(broker, events, case["rate"], case["seconds"])
+            latencies = await at_rate(
+                lambda number: broker.publish_one(events, number % len(events)),
+                case["rate"],
+                case["seconds"],
+            )
         else:
             latencies = await _one_after_the_other(broker, events, case["seconds"])
         elapsed_s = time.perf_counter() - started_s
@@ -69,26 +71,6 @@ async def _one_after_the_other(broker: Broker, events: Events, seconds: float) -
         await broker.publish_one(events, row)
         before_s, now_s = now_s, time.perf_counter()
         latencies.append(now_s - before_s)
-    return latencies
-
-
-async def _at_rate(broker: Broker, events: Events, rate: int, seconds: float) -> list[float]:
-    count = int(rate * seconds)
-    latencies = [0.0] * count
-    started_s = time.perf_counter()
-
-    async def publish(number: int) -> None:
-        await broker.publish_one(events, number % len(events))
-        latencies[number] = time.perf_counter() - started_s - number / rate
-
-    sent = 0
-    async with asyncio.TaskGroup() as publishing:
-        while sent < count:
-            due = min(count, int((time.perf_counter() - started_s) * rate) + 1)
-            for number in range(sent, due):
-                publishing.create_task(publish(number))
-            sent = max(sent, due)
-            await asyncio.sleep(0)
     return latencies
 
 

@@ -36,7 +36,7 @@ def results_in(file: Path) -> dict[str, Result]:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("shape", ["S1", "S11", "S13"])
+@pytest.mark.parametrize("shape", ["S1", "S7", "S8", "S11", "S13"])
 def test_a_shape_measures_every_contender_or_says_what_it_lacks(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
@@ -83,18 +83,20 @@ def test_an_unknown_shape_is_refused_with_those_there_are() -> None:
     done = run_bench("S99")
 
     assert done.returncode == 2
-    assert "no shape S99; there are S1, S11, S12, S13" in done.stderr
+    assert "no shape S99; there are S1, S7, S8, S11, S12, S13" in done.stderr
 
 
 def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     done = run_bench("S1", "--peer", "kafka")
 
     assert done.returncode == 2
-    assert "no peer kafka; there are nats, parquet, penstock, redis" in done.stderr
+    assert (
+        "no peer kafka; there are nats, parquet, penstock, penstock, no key, redis" in done.stderr
+    )
 
 
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
-    assert list(shapes()) == ["S1", "S11", "S12", "S13"]
+    assert list(shapes()) == ["S1", "S7", "S8", "S11", "S12", "S13"]
     assert set(peers()) == {"nats", "penstock", "redis"}
 
 
@@ -119,6 +121,14 @@ def test_the_ratio_of_a_time_is_turned_round() -> None:
     table = markdown(result_of(cell("penstock", 200), cell("nats", 100), higher_is_better=False))
 
     assert "| nats | 100 ± 0% | 0.50 |" in table
+
+
+def test_a_contender_that_ran_in_no_case_has_its_first_reason() -> None:
+    table = markdown(
+        result_of(cell("nats", missing="not installed"), cell("nats", missing="has no keys"))
+    )
+
+    assert "| every case |  | nats | not installed |  |" in table
 
 
 def test_a_missing_contender_has_its_reason_and_no_ratio() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +234,23 @@ def test_refusals_of_a_producer_without_a_listener_reach_the_session(
 
 
 # --- attributes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"ttl": 1 << 70}, "channel attributes: .*serialize ints"),
+        ({"storage": {"sink": 1}}, "no storage property sink; there are honour_capacity, sync"),
+        ({"storage": {"sync": "always"}}, "storage.sync is 'always'; it is 'group' or 'none'"),
+    ],
+)
+def test_an_attribute_that_cannot_be_says_what_may(
+    session: Session, attributes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(penstock.InvalidArgument, match=text):
+        session.channels.create("odd", **attributes)
+
+    assert "odd" not in session.channels.list()
 
 
 @pytest.mark.spec("C3", "K1", "S")

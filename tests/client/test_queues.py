@@ -196,6 +196,26 @@ def test_a_peek_of_a_count_that_cannot_be_is_refused(work: Queue, count: int) ->
         work.peek(count)
 
 
+def test_a_peek_with_a_selector_gives_no_more_than_was_asked_for(work: Queue) -> None:
+    work.push_table(pa.table({"n": range(2_000)}))
+
+    page = work.peek(2, selector="n >= 1500")
+
+    assert ids(page) == [1_500, 1_501]
+    assert page.has_more
+    assert ids(work.peek(2, selector="n >= 1999")) == [1_999]
+
+
+@pytest.mark.parametrize("given", ["3", 1.5, True, -1, 1 << 63])
+def test_a_range_that_cannot_be_purged_is_refused(ten: Queue, given: int) -> None:
+    with pytest.raises(penstock.InvalidArgument, match=r"start is .*; give an event id"):
+        ten.purge(start=given)
+    with pytest.raises(penstock.InvalidArgument, match=r"end is .*; give an event id"):
+        ten.purge(end=given)
+
+    assert ten.info().events == 10
+
+
 def test_a_peek_at_an_empty_queue_is_empty(work: Queue) -> None:
     assert (len(work.peek()), work.peek().has_more) == (0, False)
 

@@ -19,6 +19,7 @@ from penstock.core.messages import (
     Cause,
     Command,
     CreateDurable,
+    Credit,
     Definition,
     Digest,
     Edit,
@@ -334,6 +335,21 @@ def test_a_capacity_lowered_far_moves_in_steps_the_oldest_first() -> None:
     assert max(len(events(one.dead)) for one in play.removed) == MOVED_EVENTS_MAX
     assert list(play.channel.state.stored) == list(range(49_990, 50_000))
     assert play.channel.state.counters.dead == 49_990
+
+
+@pytest.mark.spec("T1", "C3")
+def test_what_is_no_longer_too_old_is_delivered_again() -> None:
+    play = dying(ttl=1_000)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.do(publish(50_000))
+    play.wait(1_000)
+    play.sweep()
+    assert play.channel.state.overdue
+    play.do(Edit(Definition(type="persistent", dead_event_store="dead")))
+
+    assert not play.channel.state.overdue
+    assert not play.channel.needs_sweep(play.now_us)
+    assert delivered(play.do(Credit(1, 1))) == {1: [play.channel.state.stored.lowest]}
 
 
 def test_large_events_move_fewer_at_once() -> None:

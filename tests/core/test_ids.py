@@ -108,3 +108,11 @@ def test_ids_read_as_people_count() -> None:
     assert repr(IdSet([Span(1, 4), Span(7, 8)])) == "IdSet(1..3, 7..7)"
     assert "1" not in IdSet([Span(1, 4)])
     assert IdSet([Span(1, 4)]) != {1, 2, 3}
+
+
+def test_a_set_is_made_of_bitmaps() -> None:
+    made = IdSet.of_bitmaps([0, 7], [0b1011, 1 << 1023])
+
+    assert list(made) == [0, 1, 3, 8 * 1024 - 1]
+    assert made == IdSet.of([0, 1, 3, 8 * 1024 - 1])
+    assert len(made) == 4

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.errors import CapacityReached
 from penstock.core.ids import IdSet, Span
+from penstock.core.listing import listed
 from penstock.core.messages import Cause, Definition, Digest, Publish, Spans
 from tests.model.channel_model import Kept
 from tests.model.compared import Compared
@@ -62,7 +63,7 @@ class Publishing(Compared):
             transient=spans(set(passing)),
             ttls=((own_ttl, spans(set(range(0, count, 3)))),) if own_ttl else (),
             matched={"even": spans(set(range(0, count, 2)))},
-            superseded=spans(superseded),
+            superseded=listed(IdSet.of(superseded)) if superseded else b"",
         )
         self.sequence += 1
         command = Publish(digest, "p" if producer else "", self.sequence)

@@ -8,7 +8,7 @@ from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_bytes
 from penstock.core.ids import Span
-from penstock.runtime.pieces import Piece, stored_together
+from penstock.runtime.pieces import Piece, gathered, stored_together
 
 
 def piece(first: int, count: int, at_us: int) -> Piece:
@@ -32,3 +32,19 @@ def test_a_single_piece_is_itself() -> None:
     alone = piece(5, 4, 1)
 
     assert stored_together([alone]).equals(alone.stored([Span(5, 9)]), check_metadata=True)
+
+
+def test_some_rows_of_several_pieces_are_those_taken_from_each() -> None:
+    pieces = [piece(0, 5, 10), piece(5, 9, 20)]
+    parts = [
+        (pieces[0], Span(1, 2)),
+        (pieces[0], Span(3, 5)),
+        (pieces[1], Span(5, 6)),
+        (pieces[1], Span(13, 14)),
+    ]
+
+    together = gathered(parts)
+
+    alone = [each.stored([span]) for each, span in parts]
+    assert together.equals(pa.concat_batches(alone), check_metadata=True)
+    assert together.column("event_id").to_pylist() == [1, 3, 4, 5, 13]

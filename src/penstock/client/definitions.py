@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import InvalidArgument
-from penstock.core.messages import Definition
+from penstock.core.messages import Definition, Storage
 from penstock.wire.native.messages import Kind
 
 _NOT_OF: dict[Kind, frozenset[str]] = {
@@ -38,9 +38,23 @@ def definition_of(
     storage = attributes.get("storage")
     if storage is not None and not isinstance(storage, Mapping):
         raise InvalidArgument(f"storage is {type(storage).__name__}; pass a dictionary")
+    _check_storage(storage or {})
     changed = {**tree.get("storage", {}), **(storage or {})}
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
     try:
-        return msgspec.convert(tree, Definition)
-    except msgspec.ValidationError as error:
+        found = msgspec.convert(tree, Definition)
+        msgspec.msgpack.encode(found)  # a number may be too large to be sent
+    except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidArgument(f"{kind} attributes: {error}") from error
+    return found
+
+
+def _check_storage(given: Mapping[str, Any]) -> None:
+    known = [field.name for field in msgspec.structs.fields(Storage)]
+    unknown = sorted(str(name) for name in set(given) - set(known))
+    if unknown:
+        raise InvalidArgument(
+            f"no storage property {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    if given.get("sync", "group") not in ("group", "none"):
+        raise InvalidArgument(f"storage.sync is {given['sync']!r}; it is 'group' or 'none'")

@@ -12,6 +12,7 @@ from penstock.client.definitions import definition_of
 from penstock.client.producer import Producer, ProducerErrorListener
 from penstock.client.publishing import Publisher, bodies_of_events
 from penstock.client.schedule import Schedule
+from penstock.client.starts import check_range
 from penstock.client.transaction import Transaction
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
@@ -81,6 +82,7 @@ class Destination:
         self, *, start: int | None = None, end: int | None = None, selector: str = ""
     ) -> int:
         """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
+        check_range(start, end)
         return await self._conversation.ask(
             wire.PurgeChannel(0, self.number, start, end, selector), int, resend=False
         )

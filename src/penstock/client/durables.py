@@ -9,7 +9,7 @@ from penstock.client.browsing import DurableBrowse
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.durable_subscription import DurableSubscription, Handler
-from penstock.client.starts import StartLike, start_of
+from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
 from penstock.core.errors import InvalidArgument
 from penstock.wire.native import messages as wire
@@ -166,6 +166,7 @@ class Durable:
         """Take events from ``start`` up to and including ``end`` off what is outstanding here;
         other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
         position only (SEM D)."""
+        check_range(start, end)
         message = wire.PurgeDurable(0, self._channel, self.name, start, end, selector)
         return await self._conversation.ask(message, int, resend=False)
 

@@ -15,6 +15,10 @@ from penstock.core.errors import InvalidArgument
 PEEK_DEFAULT = 100
 PEEK_MAX = 1_000_000
 
+SCAN_EVENTS = 512
+"""Events the realm looks at in one step for a selector, however few are asked for: a step for
+each few of them takes a hundred times as long on a long queue."""
+
 
 class Peeked(Sequence[Event]):
     """Events as they are on the queue, and whether there are more."""
@@ -49,7 +53,8 @@ async def peek(conversation: Conversation, queue: int, count: int, selector: str
     if type(count) is not int or not 1 <= count <= PEEK_MAX:
         raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")
     found: list[EventBatch] = []
-    browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=count + 1)
+    room = max(count + 1, SCAN_EVENTS) if selector else count + 1
+    browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=room)
     async with browse:
         while sum(map(len, found)) <= count and (batch := await browse.next_batch()) is not None:
             found.append(batch)

@@ -29,6 +29,13 @@ def start_of(given: StartLike) -> AnyStart:
     raise InvalidArgument(f"start is {given!r}; give 'earliest', 'latest', an id or a datetime")
 
 
+def check_range(start: int | None, end: int | None) -> None:
+    """First and last id of a range, each of which may be missing. Raises ``InvalidArgument``."""
+    for name, given in (("start", start), ("end", end)):
+        if given is not None and (type(given) is not int or not 0 <= given < 1 << 63):
+            raise InvalidArgument(f"{name} is {given!r}; give an event id, 0 or more, or None")
+
+
 Moment = datetime | float
 """A time: a datetime with a time zone, or seconds since 1970."""
 

@@ -10,10 +10,15 @@ import numpy.typing as npt
 
 from penstock.columns.batch import Int64s
 from penstock.core.ids import IdSet
+from penstock.core.listing import remember
 
 Bools = npt.NDArray[np.bool_]
 
 _SLOTS_MIN: Final = 64
+_SCATTERED: Final = 64
+"""More gaps than this: a set is made of bitmaps, not of ranges."""
+_BLOCK_SHIFT: Final = 10
+"""Ids share a bitmap of :meth:`IdSet.of_bitmaps` when they are equal above these bits."""
 
 
 class Newest:
@@ -77,9 +82,32 @@ def _of_ascending(ids: Int64s) -> IdSet:
     if not len(ids):
         return IdSet()
     gaps = np.flatnonzero(np.diff(ids) != 1)
+    if len(gaps) > _SCATTERED:
+        found = _of_scattered(ids)
+        written = ids.astype("<i8", copy=False).tobytes()
+        remember(written, found)
+        return found
     firsts = np.concatenate((ids[:1], ids[gaps + 1]))
     ends = np.concatenate((ids[gaps], ids[-1:])) + 1
     return IdSet.of_runs(firsts.tolist(), ends.tolist())
+
+
+def _of_scattered(ids: Int64s) -> IdSet:
+    """The set of ascending ids that share blocks, block by block."""
+    blocks = ids >> _BLOCK_SHIFT
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(blocks)) + 1))
+    numbers = blocks[starts]
+    bits = np.zeros((len(numbers), 1 << _BLOCK_SHIFT), dtype=np.bool_)
+    rows = np.repeat(np.arange(len(numbers)), np.diff(np.append(starts, len(ids))))
+    bits[rows, ids & ((1 << _BLOCK_SHIFT) - 1)] = True
+    if bits.all(axis=1).any():
+        return IdSet.of(ids.tolist())
+    packed = np.packbits(bits, axis=1, bitorder="little").tobytes()
+    size = (1 << _BLOCK_SHIFT) // 8
+    bitmaps = [
+        int.from_bytes(packed[at : at + size], "little") for at in range(0, len(packed), size)
+    ]
+    return IdSet.of_bitmaps(numbers.tolist(), bitmaps)
 
 
 class _Cut(NamedTuple):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
+from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Acked,
     Appended,
@@ -19,6 +20,7 @@ from penstock.core.messages import (
     Edited,
     IdsReserved,
     Removed,
+    Replaced,
     Restored,
     RolledBack,
     Spans,
@@ -31,7 +33,9 @@ COUNTED_AS = {Cause.UNDELIVERABLE: "dead"}
 """Counters whose name is not their cause's."""
 
 
-def apply(state: ChannelState, fact: StoredFact) -> None:  # noqa: C901  one case a fact
+def apply(  # noqa: C901, PLR0912  one case a fact
+    state: ChannelState, fact: StoredFact
+) -> None:
     """Make ``fact`` true. Never fails, never decides: it has already happened."""
     state.dirty = True
     match fact:
@@ -41,6 +45,8 @@ def apply(state: ChannelState, fact: StoredFact) -> None:  # noqa: C901  one cas
             _acked(state, name, spans)
         case Removed():
             _removed(state, fact)
+        case Replaced(ids):
+            state.counters.replaced += _gone(state, ids_in(ids))
         case Buried(name, spans):
             _acked(state, name, spans)
         case RolledBack(name, spans):
@@ -139,19 +145,23 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     if fact.cause is Cause.RELAYED:
         _passed(state, ids)
         return
-    before = len(state.stored)
-    dead = 0
-    if fact.dead:
-        dead = len(state.stored.overlap(IdSet(fact.dead)))
-    for left_behind in (state.stored, state.volatile, state.acked, state.fresh):
-        left_behind.discard_all(ids)
-    for durable in state.durables.values():
-        durable.settle_all(ids)
+    dead = len(state.stored.overlap(IdSet(fact.dead))) if fact.dead else 0
     counters = state.counters
     counters.dead += dead
-    if left := before - len(state.stored) - dead:
+    if left := _gone(state, ids) - dead:
         counter = COUNTED_AS.get(fact.cause, fact.cause.value)
         setattr(counters, counter, getattr(counters, counter) + left)
+
+
+def _gone(state: ChannelState, ids: IdSet) -> int:
+    """Take ids out of everything; gives how many were stored."""
+    before = len(state.stored)
+    for left_behind in (state.stored, state.volatile, state.acked, state.fresh):
+        if left_behind:
+            left_behind.discard_all(ids)
+    for durable in state.durables.values():
+        durable.settle_all(ids)
+    return before - len(state.stored)
 
 
 def _passed(state: ChannelState, ids: IdSet) -> None:

@@ -76,6 +76,14 @@ class IdSet:
         return made
 
     @classmethod
+    def of_bitmaps(cls, blocks: list[int], bitmaps: list[int]) -> IdSet:
+        """The set whose ids of block ``blocks[i]`` (1,024 ids each, ascending) are the bits of
+        ``bitmaps[i]``, none of them empty or full."""
+        made = Blocks()
+        made.keys, made.bits = blocks, dict(zip(blocks, bitmaps, strict=True))
+        return _of_blocks(made)
+
+    @classmethod
     def unpacked(cls, packed: bytes) -> IdSet:
         """The set that ``packed()`` wrote. Raises ``ValueError`` for anything else."""
         return _of_blocks(unpack(packed))

@@ -37,9 +37,9 @@ class Digest(Struct, frozen=True):
     """Events with a TTL of their own, by TTL in ms (SEM T2)."""
     matched: dict[str, Spans] = field(default_factory=dict)
     """Per selector text in use on the channel: the events it matches."""
-    superseded: Spans = ()
-    """Ids, of stored events and of this batch, that newer values of a publish key replace
-    (SEM K1). Ids, not offsets: the shell knows where the batch begins."""
+    superseded: bytes = b""
+    """The ids (``core.listing``), of stored events and of this batch, that newer values of a
+    publish key replace (SEM K1). Ids, not offsets: the shell knows where the batch begins."""
 
 
 class Cause(StrEnum):
@@ -337,6 +337,13 @@ class Removed(Fact, frozen=True):
     """Of ``spans``: what moves to the dead event store in the same step (SEM T7)."""
 
 
+class Replaced(Fact, frozen=True):
+    """Newer events of the same publish keys have come (SEM K1): a removal, of ids as
+    ``core.listing`` writes them."""
+
+    ids: bytes
+
+
 class DurableCreated(Fact, frozen=True):
     name: str
     kind: str
@@ -445,6 +452,7 @@ StoredFact = (
     Appended
     | IdsReserved
     | Removed
+    | Replaced
     | DurableCreated
     | DurableDeleted
     | Acked

@@ -26,6 +26,7 @@ from __future__ import annotations
 from penstock.core.dead import lowest, moved_at_once, unconsumed
 from penstock.core.errors import EventTooLarge, MemoryLimit
 from penstock.core.ids import IdSet, Span
+from penstock.core.listing import count_in, ids_in
 from penstock.core.messages import (
     Appended,
     Cause,
@@ -34,6 +35,7 @@ from penstock.core.messages import (
     IdsReserved,
     Publish,
     Removed,
+    Replaced,
     Spans,
     StoredFact,
 )
@@ -63,7 +65,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         facts.append(IdsReserved(span.end + RESERVE))
     facts.append(appended)
     if digest.superseded:
-        facts.append(Removed(digest.superseded, Cause.REPLACED))
+        facts.append(Replaced(digest.superseded))
     if not state.definition.storage.honour_capacity:
         evicted = _evicted(state, appended, digest.superseded)
         if evicted is not None:
@@ -81,7 +83,7 @@ def _refuse(command: Publish, state: ChannelState) -> None:
             f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
         )
     stays = digest.count - sum(span.size for span in _relayed(digest, state))
-    replaced = sum([end - first for first, end in digest.superseded])
+    replaced = count_in(digest.superseded)
     stored = len(state.stored) - state.overdue
     refuse_when_full(state.definition, stored, stays - replaced, overshoot=command.overshoot)
 
@@ -120,19 +122,21 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
     )
 
 
-def _evicted(state: ChannelState, appended: Appended, superseded: Spans) -> Removed | None:
+def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Removed | None:
     """What has to go for the new events (SEM T3); of a batch larger than the capacity also the
     first of itself."""
     capacity = state.definition.capacity
     if not capacity:
         return None
     fresh = IdSet((appended.span,))
-    for span in (*appended.relayed, *superseded):
+    for span in appended.relayed:
         fresh.remove(span)
     stored = state.stored
     if superseded:
+        replaced = ids_in(superseded)
+        fresh.discard_all(replaced)
         stored = stored.copy()
-        stored.remove_all(IdSet(superseded))
+        stored.discard_all(replaced)
     evicted = make_room(capacity, stored, fresh)
     if not evicted:
         return None

@@ -136,5 +136,7 @@ class ChannelState:
             return True
         if self.moves_dead and self.excess:
             return True
+        if self.overdue:  # it may not be any more: a TTL was edited, room was made
+            return True
         due = self.ages.due_us(self.definition.ttl)
         return due is not None and due <= now_us

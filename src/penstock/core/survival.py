@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.core.ids import IdSet
+from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Acked,
     Appended,
@@ -16,6 +17,7 @@ from penstock.core.messages import (
     Edited,
     IdsReserved,
     Removed,
+    Replaced,
     Restored,
     RolledBack,
     StoredFact,
@@ -23,7 +25,9 @@ from penstock.core.messages import (
 from penstock.core.state import ChannelState
 
 
-def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+def recorded(  # noqa: C901  one case a fact
+    state: ChannelState, fact: StoredFact
+) -> StoredFact | None:
     """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
     if not state.type.ids_survive:
         return _without_ids(fact)
@@ -43,6 +47,8 @@ def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
             ):
                 return fact
             return None
+        case Replaced(ids):
+            return fact if _lasting(state, ids_in(ids)) else None
         case DurableCreated():
             return fact if fact.persistent else None
         case Acked(name) | RolledBack(name) | Buried(name) | DurableDeleted(name):
@@ -50,6 +56,14 @@ def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
             return fact if durable is not None and durable.persistent else None
         case _:
             return fact
+
+
+def _lasting(state: ChannelState, ids: IdSet) -> bool:
+    """Whether some of them outlive a restart."""
+    if not state.volatile:
+        return True
+    stored = state.stored.overlap(ids)
+    return len(state.volatile.overlap(stored)) != len(stored)
 
 
 def _without_ids(fact: StoredFact) -> StoredFact | None:

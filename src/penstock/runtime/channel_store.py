@@ -19,13 +19,20 @@ from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.core.ports import Buffer, Place
-from penstock.runtime.pieces import Meter, Piece, stored_together
+from penstock.runtime.pieces import Meter, Piece, gathered, stored_together
 from penstock.runtime.sealed_file import Damage, Publishers, SealedFile
 
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""
 MERGE_BYTES_MAX = 4 << 20
+CRUMBS_MAX = 16
+"""Of a piece that gives no more spans than this, its rows are gathered with those of others."""
 NOWHERE = Span(0, 0)
+UNTOUCHED = Span(1 << 62, 0)
+SCATTERED_MIN = 64
+"""Fewer ids than this are looked up one by one."""
+THINNED_PER_PIECE = 64
+"""Ids that leave for each piece they may be in, before these are looked at."""
 MERGE_BELOW = 1_024
 """A batch of at least this many events is sent as it is."""
 
@@ -104,6 +111,9 @@ class ChannelStore:
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """Which event is the newest of its publish key; derived from what is stored (SEM K1)."""
+        self._thinned = UNTOUCHED
+        """Around the scattered ids that have left since pieces were last looked at."""
+        self._thinned_ids = 0
         self.freed: list[Place] = []
         """Places in pages whose events have left: given back once that is on disk."""
 
@@ -137,6 +147,27 @@ class ChannelStore:
             if not file.grows:  # others are large: counted when asked for
                 file.recount(stored)
         self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
+
+    def thinned(self, ids: IdSet, stored: IdSet) -> None:
+        """Scattered ids have left the channel. Which pieces are empty is looked at once many
+        have: each look costs as much as there are pieces they may have been in."""
+        lowest, highest = ids.lowest, ids.highest
+        if lowest is None or highest is None:
+            return
+        around = Span(lowest, highest + 1)
+        if len(ids) < SCATTERED_MIN:
+            self.removed(ids.spans, stored)
+            return
+        self._thinned = Span(min(self._thinned.first, lowest), max(self._thinned.end, around.end))
+        self._thinned_ids += len(ids)
+        first = bisect_right(self._ends, self._thinned.first)
+        last = bisect_right(self._ends, self._thinned.end - 1)
+        if self._thinned_ids >= THINNED_PER_PIECE * (last - first):
+            self.removed((self._thinned,), stored)
+            self._thinned, self._thinned_ids = UNTOUCHED, 0
+        elif lowest < self.sealed_through:
+            for file in self.files_for((around,)):
+                file.is_stale = True
 
     def _is_empty(self, piece: Piece, stored: IdSet) -> bool:
         whole = Span(piece.first, piece.end)
@@ -319,7 +350,7 @@ class ChannelStore:
                     yield Rows(spans_here, batch=batch, publishers=publishers)
 
     def _from_tail(self, spans: Sequence[Span]) -> list[Rows]:
-        found: list[Rows] = []
+        found: list[tuple[Piece, list[Span]]] = []
         at = 0
         for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):
             piece = self.tail[i]
@@ -333,15 +364,10 @@ class ChannelStore:
                     break
                 at += 1
             if parts:
-                whole = piece.is_whole and parts[0] == own
-                found.append(
-                    Rows(parts, piece=piece, batch=None)
-                    if whole
-                    else Rows(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))
-                )
+                found.append((piece, parts))
             if at == len(spans):
                 break
-        return found
+        return [rows for run in _alike(found) for rows in _of_pieces(run)]
 
     def _interleaved(self, rows: list[Rows]) -> Rows:
         """Events on disk and in memory of one id range, in id order (mixed channels)."""
@@ -349,6 +375,46 @@ class ChannelStore:
         table = table.sort_by("event_id").combine_chunks()
         (batch,) = table.to_batches()
         return Rows(_spans_of(batch), batch=batch, publishers=_joined(rows))
+
+
+def _is_crumb(piece: Piece, parts: list[Span]) -> bool:
+    """Whether little of a piece is wanted."""
+    return (
+        piece.is_whole
+        and len(parts) <= CRUMBS_MAX
+        and parts[-1].end - parts[0].first < (piece.end - piece.first)
+    )
+
+
+def _alike(found: list[tuple[Piece, list[Span]]]) -> Iterator[list[tuple[Piece, list[Span]]]]:
+    """Neighbours to be read together: crumbs of one schema and publisher; others come alone."""
+    run: list[tuple[Piece, list[Span]]] = []
+    for piece, parts in found:
+        joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(piece, parts)
+        last = run[-1][0] if run else piece
+        if joins and (piece.number, piece.publisher) == (last.number, last.publisher):
+            run.append((piece, parts))
+            continue
+        if run:
+            yield run
+        run = [(piece, parts)]
+        if not _is_crumb(piece, parts):
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _of_pieces(run: list[tuple[Piece, list[Span]]]) -> Iterator[Rows]:
+    piece, parts = run[0]
+    if len(run) > 1:
+        spans = [span for _, parts in run for span in parts]
+        batch = gathered([(piece, span) for piece, parts in run for span in parts])
+        yield Rows(spans, batch=batch, publishers=piece.publishers(spans))
+    elif piece.is_whole and parts[0] == Span(piece.first, piece.end):
+        yield Rows(parts, piece=piece)
+    else:
+        yield Rows(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))
 
 
 def _merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from penstock.columns.batch import stamp
 from penstock.columns.digest import spans_of
-from penstock.columns.selectors import Selector
+from penstock.columns.selectors import selector_of
 from penstock.core.channel import Channel
 from penstock.core.channel_type import Home
 from penstock.core.errors import NameDoesNotExist, PublishingPaused
 from penstock.core.ids import IdSet, Span
+from penstock.core.listing import listed
 from penstock.core.messages import (
     Acked,
     Appended,
@@ -29,6 +30,7 @@ from penstock.core.messages import (
     Digest,
     Publish,
     Removed,
+    Replaced,
     StoredFact,
     Sweep,
 )
@@ -207,7 +209,7 @@ class Group:
             return digest, []
         keyed = _keyed(bodies, digest)
         gone = store.keys.superseded(keyed, state.next_id, state.stored)
-        return replace(digest, superseded=gone.spans), keyed
+        return replace(digest, superseded=listed(gone)), keyed
 
     def _completed(self, channel: Channel, digest: Digest, bodies: Sequence[Body]) -> Digest:
         """With what the selectors in use on the channel match (SEM F5)."""
@@ -216,7 +218,7 @@ class Group:
             return digest
         matched = {}
         for text in texts:
-            selector, found, first = Selector(text), IdSet(), 0
+            selector, found, first = selector_of(text), IdSet(), 0
             for body in bodies:
                 at = channel.state.next_id + first
                 stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
@@ -240,7 +242,7 @@ class Group:
         recorded = channel.recorded(fact)
         if recorded is not None:
             self.record(number, recorded)
-        if not isinstance(fact, Acked | Removed):
+        if not isinstance(fact, Acked | Removed | Replaced):
             self._waits.add(number)
         self.state.apply(number, fact)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.columns.batch import stamp
 from penstock.columns.origin import for_join, path_contains, path_lengths
-from penstock.columns.selectors import Selector
+from penstock.columns.selectors import selector_of
 from penstock.core.ids import Span
 from penstock.core.joins import HOPS_MAX, Join
 from penstock.runtime.bodies import UNLIMITED, Body, body_from, digest_of
@@ -100,7 +100,7 @@ def _wanted(
     wanted = np.ones(batch.num_rows, dtype=np.bool_)
     if join.selector:
         stamped = stamp(batch, span, group.now_us)
-        mask = Selector(join.selector).mask(stamped, now_us=group.now_us)
+        mask = selector_of(join.selector).mask(stamped, now_us=group.now_us)
         wanted = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
     destination = group.state.channels[join.destination].state.name
     goes_round = np.asarray(path_contains(batch, destination).to_numpy(zero_copy_only=False))

@@ -221,7 +221,7 @@ class RunningRealm:
             group.realm_fact(0, fact)
             return ChannelOpened(fact.number, fact.name, fact.definition)
 
-        opened: ChannelOpened = await self.shard.act(create)
+        opened: ChannelOpened = await self.shard.act(create, sweeps=())
         return opened
 
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
@@ -230,7 +230,7 @@ class RunningRealm:
             state = self.directory.channels[number].state
             return ChannelOpened(number, state.name, state.definition)
 
-        opened: ChannelOpened = await self.shard.act(look)
+        opened: ChannelOpened = await self.shard.act(look, sweeps=())
         return opened
 
     async def delete_channel(self, name: str, kind: Kind = "channel") -> None:
@@ -277,7 +277,7 @@ class RunningRealm:
         def look(_: Group) -> list[str]:
             return self.directory.names(kind)
 
-        names: list[str] = await self.shard.act(look)
+        names: list[str] = await self.shard.act(look, sweeps=())
         return names
 
     async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
@@ -293,7 +293,9 @@ class RunningRealm:
                 paged_bytes=self.placing.pages.info(number).size,
             )
 
-        info: ChannelInfo = await self.shard.act(look)
+        number = self.directory.find(name)  # one that is made meanwhile has nothing due
+        sweeps = None if number is None else (number,)
+        info: ChannelInfo = await self.shard.act(look, sweeps=sweeps)
         return info
 
     async def describe(self, version: str) -> RealmInfo:
@@ -324,7 +326,7 @@ class RunningRealm:
             state = self.directory.channels[schedule].state
             return ChannelOpened(schedule, state.name, state.definition)
 
-        opened: ChannelOpened | None = await self.shard.act(look)
+        opened: ChannelOpened | None = await self.shard.act(look, sweeps=(number,))
         return opened
 
     async def redrive(

@@ -7,7 +7,7 @@ readers, Spark among them, can map events without asking the realm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -137,8 +137,16 @@ class Sealer:
             _log.exception("sealing.ended")
 
     async def _look(self) -> None:
-        await self.seal_all()
-        await self._drop_empty()
+        numbers, self._shard.changed = self._shard.changed, set()
+        try:
+            for number in sorted(numbers):
+                while await self._seal(number):
+                    pass
+            await self._drop_empty(numbers)
+        except BaseException:
+            self._shard.changed |= numbers
+            raise
+        self._shard.changed.update(number for number in numbers if self._waits(number))
         if self.grown_bytes > self._limits.journal_bytes_max:
             await self.snapshot()
 
@@ -147,11 +155,11 @@ class Sealer:
         """Bytes in the journal that the newest snapshot does not cover."""
         return self._journal.info().size - self._covered_bytes
 
-    async def seal_all(self) -> None:
-        """Seal every channel that has a full segment's worth of events."""
-        for number in list(self._shard.state.stores):
-            while await self._seal(number):
-                pass
+    def _waits(self, number: int) -> bool:
+        """Whether there is to be another look: something else has the channel's files now."""
+        store = self._shard.state.stores.get(number)
+        frozen = store is not None and any(file.is_frozen for file in store.files)
+        return frozen or number in self._busy
 
     async def _seal(self, number: int, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment."""
@@ -260,9 +268,13 @@ class Sealer:
             await self._blobs.put(name, image.chunks)
         return name
 
-    async def _drop_empty(self) -> None:
-        for number, store in list(self._shard.state.stores.items()):
-            store.recount(self._shard.state.channels[number].state.stored)
+    async def _drop_empty(self, numbers: Iterable[int]) -> None:
+        state = self._shard.state
+        for number in numbers:
+            if number not in state.channels:  # deleted meanwhile
+                continue
+            store = state.stores[number]
+            store.recount(state.channels[number].state.stored)
             for file in store.empty_files():
                 if reason := await self._damage(file):
                     store.keep_damaged(file, reason)

@@ -58,6 +58,8 @@ class Shard:
         self._woken: dict[int, None] = {}
         self._has_room = True
         """Whether the disk has room for what the next group leads to."""
+        self.changed = set(state.channels)
+        """Channels something was done on since the sealer took this: it looks at no other."""
         self._failed: PenstockError | None = None
         self._stopping = False
         self.tail = journal.info().tail
@@ -92,9 +94,18 @@ class Shard:
         self.submit(work, first=first)
         return await answer
 
-    async def act(self, action: Callable[[Group], Any], *, first: bool = False) -> Any:
-        """Run ``action(group)`` at its place in the order; its result."""
-        return await self.ask(Act(action), first=first)
+    async def act(
+        self,
+        action: Callable[[Group], Any],
+        *,
+        first: bool = False,
+        sweeps: Sequence[int] | None = None,
+    ) -> Any:
+        """Run ``action(group)`` at its place in the order; its result.
+
+        Only channels of ``sweeps`` may lose due events in it; None: any of them.
+        """
+        return await self.ask(Act(action, sweeps=sweeps), first=first)
 
     async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
         """Run ``call`` between two groups: a journal serves one caller at a time."""
@@ -110,7 +121,7 @@ class Shard:
 
         Nothing is swept before: what has expired is read on its way to a dead event store.
         """
-        self.submit(Act(lambda group: group.do(number, command)))
+        self.submit(Act(lambda group: group.do(number, command), sweeps=(number,)))
 
     def wake(self, number: int) -> None:
         """A channel may have something to offer (credit came, a connection drained)."""
@@ -197,6 +208,7 @@ class Shard:
         self._serving = []
         for reply, result, error in answers:
             _reply(reply, result, error)
+        self.changed.update(group.touched)
         await self._offer(list(group.touched))
         if group.must_sync:
             await self._give_back()
@@ -267,8 +279,9 @@ class Shard:
             for number, bodies in work.offered:
                 numbers.add(number)
                 size += bytes_that_follow(self.state, number, bodies)
-        if any(isinstance(work, Act) for work in waiting):  # it may look at any of them
-            numbers |= self.state.channels.keys()
+        for work in waiting:
+            if isinstance(work, Act):
+                numbers |= set(self.state.channels if work.sweeps is None else work.sweeps)
         return size + bytes_that_move(self.state, numbers, self._clock.now_us())
 
     async def _reserve_pages(self, waiting: Sequence[Work]) -> None:

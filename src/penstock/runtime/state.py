@@ -24,7 +24,8 @@ from penstock.core.directory import (
 from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.joins import Join
-from penstock.core.messages import Appended, Edited, Removed, Restored, StoredFact
+from penstock.core.listing import ids_in
+from penstock.core.messages import Appended, Edited, Removed, Replaced, Restored, StoredFact
 from penstock.core.ports import Buffer, Pages, Place
 from penstock.core.state import Rules
 from penstock.core.transactions import Transactions
@@ -187,6 +188,10 @@ class RealmState:
             store.add(piece)
         if isinstance(fact, Removed):
             store.removed(fact.spans, channel.state.stored)
+            if store.freed:
+                self.freed.add(number)
+        elif isinstance(fact, Replaced):
+            store.thinned(ids_in(fact.ids), channel.state.stored)
             if store.freed:
                 self.freed.add(number)
         elif isinstance(fact, Edited | Restored):

@@ -176,7 +176,7 @@ class Subscriptions:
             group.do(number, DeleteDurable(name))
             return seats
 
-        seats = await self._shard.act(delete)
+        seats = await self._shard.act(delete, sweeps=(number,))
         self._dispatch.durable_gone(seats, name)
         for subscription in seats:
             self._numbers.pop(subscription, None)
@@ -188,7 +188,7 @@ class Subscriptions:
             durables = channel.state.durables
             return [self._info(channel, durables[name]) for name in sorted(durables) if name]
 
-        infos: list[DurableInfo] = await self._shard.act(look)
+        infos: list[DurableInfo] = await self._shard.act(look, sweeps=(number,))
         return infos
 
     async def durable(self, number: int, name: str) -> DurableInfo:
@@ -197,7 +197,7 @@ class Subscriptions:
             group.sweep(number)
             return self._info(channel, channel.state.durable(name))
 
-        info: DurableInfo = await self._shard.act(look)
+        info: DurableInfo = await self._shard.act(look, sweeps=(number,))
         return info
 
     def _info(self, channel: Channel, durable: Durable) -> DurableInfo:
@@ -323,7 +323,7 @@ class Subscriptions:
             group.channel(number)
             return group.state.stores[number].columns.to_bytes()
 
-        schema: bytes = await self._shard.act(look)
+        schema: bytes = await self._shard.act(look, sweeps=(number,))
         return schema
 
     async def locate(self, number: int, span: Span) -> Location:
@@ -345,7 +345,7 @@ class Subscriptions:
             left.add_all(state.volatile.within(span))
             return Location(tuple(parts), left.spans)
 
-        location: Location = await self._shard.act(look)
+        location: Location = await self._shard.act(look, sweeps=(number,))
         return location
 
     def _matching(self, store: ChannelStore, ids: IdSet, selector: Selector) -> IdSet:
@@ -368,7 +368,7 @@ class Subscriptions:
     async def _act(self, number: int, action: Callable[[Group], Any], *, reads: bool) -> Any:
         """Run ``action`` at its place in the order; one that ``reads`` has all files open."""
         if not reads:
-            return await self._shard.act(action)
+            return await self._shard.act(action, sweeps=(number,))
         return await act_reading(self._shard, self._dispatch.files, number, action)
 
 

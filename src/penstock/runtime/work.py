@@ -101,6 +101,9 @@ class Act(Struct):
 
     action: Callable[[Group], Any]
     reply: Reply | None = None
+    sweeps: Sequence[int] | None = None
+    """Channels whose due events may leave in it; None: any. Room is made for what moves, and to
+    look at every channel of thousands costs more than most actions do."""
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from penstock.core.channel import Channel
 from penstock.core.ids import IdSet, Span
+from penstock.core.listing import ids_in, listed
 from penstock.core.messages import (
+    Cause,
     Command,
     Deliver,
     Digest,
@@ -13,6 +15,7 @@ from penstock.core.messages import (
     Finished,
     Publish,
     Removed,
+    Replaced,
     Restored,
     Spans,
     StoredFact,
@@ -101,6 +104,8 @@ class Play:
                 self.recorded.append(recorded)
             if isinstance(fact, Removed):
                 self.removed.append(fact)
+            elif isinstance(fact, Replaced):
+                self.removed.append(Removed(ids_in(fact.ids).spans, Cause.REPLACED))
             self.channel.apply(fact)
         if not decided.is_retry:
             self.channel.attend(command, self.now_us)
@@ -113,9 +118,10 @@ class Play:
         self.channel.recovered()
 
 
-def publish(count: int = 1, **more: object) -> Publish:
+def publish(count: int = 1, *, superseded: Spans = (), **more: object) -> Publish:
     """A publish of ``count`` small events; ``more`` are fields of its digest."""
-    digest = Digest(count=count, size=100 * count, largest=100, **more)  # type: ignore[arg-type]  # named by the caller
+    replaced = listed(IdSet(superseded)) if superseded else b""
+    digest = Digest(count=count, size=100 * count, largest=100, superseded=replaced, **more)  # type: ignore[arg-type]  # named by the caller
     return Publish(digest)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.selectors import InvalidSelector, Selector
+from penstock.columns.selectors import InvalidSelector, Selector, selector_of
 from tests.columns.selectors.batches import properties_batch
 
 
@@ -147,3 +147,15 @@ def test_times_of_other_properties() -> None:
     assert Selector("when >= '2025-01-01'").mask(batch).to_pylist() == [False, True]
     assert Selector("'2025-01-01' > when").mask(batch).to_pylist() == [True, False]
     assert Selector("when < 1735689600000").mask(batch).to_pylist() == [True, False]
+
+
+@pytest.mark.spec("F5")
+def test_a_text_used_again_is_parsed_once_and_its_now_still_moves() -> None:
+    batch = typed(pa.array([5, 7]))
+    selector = selector_of("p > NOW()")
+
+    assert selector_of("p > NOW()") is selector
+    assert selector.mask(batch, now_us=4_000).to_pylist() == [True, True]
+    assert selector.mask(batch, now_us=6_000).to_pylist() == [False, True]
+    with pytest.raises(InvalidSelector, match="line 1, column 4"):
+        selector_of("p >")

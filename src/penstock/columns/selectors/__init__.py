@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.faults import MalformedSelector
 from penstock.columns.selectors.parser import parse
-from penstock.columns.selectors.selector import Selector
+from penstock.columns.selectors.selector import Selector, selector_of
 from penstock.columns.selectors.statistics import ColumnStatistics
 from penstock.core.errors import InvalidSelector
 
@@ -20,4 +20,5 @@ __all__ = [
     "MalformedSelector",
     "Selector",
     "parse",
+    "selector_of",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -70,6 +71,15 @@ class Selector:
 
     def __hash__(self) -> int:
         return hash(self.text)
+
+
+@lru_cache(maxsize=4_096)
+def selector_of(text: str) -> Selector:
+    """The selector of a text that is used again and again: parsed once, not at every publish.
+
+    Raises ``InvalidSelector``.
+    """
+    return Selector(text)
 
 
 def _columns(expression: Expression) -> frozenset[str]:

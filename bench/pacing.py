@@ -1,0 +1,56 @@
+"""A fixed rate, whatever the server does: latencies count from when each event was due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def at_rate(
+    publish: Callable[[int], Awaitable[None]], rate: int, seconds: float
+) -> list[float]:
+    """Call ``publish`` with 0, 1, ... at ``rate`` a second; the seconds each took.
+
+    A server that stalls pays for everything that should have been sent meanwhile (no
+    coordinated omission). It spins instead of sleeping: processor time says nothing here.
+    """
+    count = int(rate * seconds)
+    latencies = [0.0] * count
+    started_s = time.perf_counter()
+
+    async def timed(number: int) -> None:
+        await publish(number)
+        latencies[number] = time.perf_counter() - started_s - number / rate
+
+    sent = 0
+    async with asyncio.TaskGroup() as publishing:
+        while sent < count:
+            due = min(count, int((time.perf_counter() - started_s) * rate) + 1)
+            for number in range(sent, due):
+                publishing.create_task(timed(number))
+            sent = max(sent, due)
+            await asyncio.sleep(0)
+    return latencies
+
+
+async def at_once(
+    publish: Callable[[T], Awaitable[None]], batches: Iterable[T], under_way: int
+) -> int:
+    """Publish ``batches`` as fast as it goes with so many unconfirmed; how many there were."""
+    count = 0
+    room = asyncio.Semaphore(under_way)
+
+    async def publish_and_make_room(batch: T) -> None:
+        await publish(batch)
+        room.release()
+
+    async with asyncio.TaskGroup() as publishing:
+        for batch in batches:
+            await room.acquire()
+            publishing.create_task(publish_and_make_room(batch))
+            count += 1
+    return count
