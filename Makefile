@@ -31,7 +31,7 @@ check: setup ## format, lint, types, import contracts, fast tests (under a minut
 	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
 	@echo "check: types" && $(bin)/mypy $(sources)
 	@echo "check: import contracts" && $(bin)/lint-imports --no-logo
-	@echo "check: fast tests" && $(bin)/python -m pytest -q -m "not slow and not spark and not process" $(ARGS)
+	@echo "check: fast tests" && $(bin)/python -m pytest -q -n 2 -m "not slow and not spark and not process" $(ARGS)
 
 serve: setup ## a realm on this machine, kept in var/realm
 	@$(bin)/penstock serve --data var/realm $(ARGS)

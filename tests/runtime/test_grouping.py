@@ -64,13 +64,13 @@ def test_a_group_closes_when_the_storage_says_so(storage: Storage, size: int, bl
 
 
 @pytest.mark.spec("S")
-@pytest.mark.parametrize(("batch_time", "blocks"), [(2, 4), (60_000, 1), (0, 12)])
-def test_a_group_closes_after_its_time(batch_time: int, blocks: int) -> None:
+@pytest.mark.parametrize(("batch_time", "blocks"), [(2, 4), (60_000, 1), (0, 200)])
+def test_a_group_closes_after_its_time_and_some_requests(batch_time: int, blocks: int) -> None:
     async def life() -> None:
         lives = Lives(clock=Ticking(700))
         async with lives.life():
             await lives.create("orders", storage=Storage(sync_batch_time=batch_time))
-            assert await blocks_of(lives, "orders", 12) == blocks
+            assert await blocks_of(lives, "orders", 200) == blocks
 
     run(life())
 

@@ -389,6 +389,11 @@ class Reader:
         if not individual:
             chosen = self._held.within(Span(0, event_id + 1))
             chosen.add_all(self._gone.within(Span(0, event_id + 1)))
+            if event_id not in chosen:
+                raise IllegalState(
+                    f"event {event_id} is not in this reader's hands: it was never handed out "
+                    "here, or is settled already"
+                )
             return chosen
         if any(part.holds(event_id) for part in self._parts):
             raise IllegalState(f"event {event_id} was not handed out yet")

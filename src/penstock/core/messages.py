@@ -229,6 +229,8 @@ class Subscribe(Command, frozen=True):
     credit: int = 0
     only: Spans | None = None
     """A browse of a durable: these ids and no others."""
+    durable: str | None = None
+    """The durable that is browsed: its redelivery counts are shown (SEM E9)."""
 
 
 class Credit(Command, frozen=True):

@@ -48,10 +48,10 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _touch(state, subscription, now_us)
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
-        case Subscribe(subscription, session, start_id, stop_id, credit, only):
+        case Subscribe(subscription, session, start_id, stop_id, credit, only, durable):
             start_id = state.engine.first_id(start_id, state.next_id)
             state.subscribers[subscription] = Subscriber(
-                subscription, session, start_id, stop_id, credit, only
+                subscription, session, start_id, stop_id, credit, only, durable
             )
             state.dirty = True
         case Attach():
@@ -77,6 +77,7 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
 
 def _swept(state: ChannelState, now_us: int) -> None:
     state.fresh = IdSet()
+    state.swept_us = now_us
     state.overdue = 0
     if state.moves_dead:
         state.overdue = max(len(state.expired(now_us)), state.excess)
@@ -179,7 +180,8 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
         if state.acked and subscriber.cursor > before:
             state.fresh.add_all(state.acked.within(Span(before, subscriber.cursor)))  # SEM D6
         if spans:
-            yield Deliver(subscriber.subscription, spans)
+            counts = _counts(state, subscriber.durable, spans)
+            yield Deliver(subscriber.subscription, spans, counts)
             state.dirty = True
         if subscriber.is_finished:
             del state.subscribers[subscriber.subscription]
@@ -189,6 +191,12 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     if below is not None:
         return
     yield from _confirm_cancelled(state)
+
+
+def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:
+    """What a browse of a durable shows of redeliveries (SEM E9)."""
+    durable = None if name is None else state.durables.get(name)
+    return () if durable is None else durable.redeliveries(spans)
 
 
 def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:

@@ -64,6 +64,8 @@ class ChannelState:
         self.overdue = 0
         """Soft: events expired or above the capacity that still have to move to the dead event
         store. Meanwhile nothing is delivered: none of them may be (SEM T1)."""
+        self.swept_us = 0
+        """Soft: when it was last looked for events that are due."""
         if definition.kind == "queue":
             self.durables[READERS] = readers_of(
                 definition.start_event_id,

@@ -7,7 +7,16 @@ from penstock.core.messages import Spans
 
 
 class Subscriber:
-    __slots__ = ("credit", "cursor", "only", "session", "stalled", "stop_id", "subscription")
+    __slots__ = (
+        "credit",
+        "cursor",
+        "durable",
+        "only",
+        "session",
+        "stalled",
+        "stop_id",
+        "subscription",
+    )
 
     def __init__(
         self,
@@ -17,6 +26,7 @@ class Subscriber:
         stop_id: int | None,
         credit: int,
         only: Spans | None = None,
+        durable: str | None = None,
     ) -> None:
         self.subscription = subscription
         self.session = session
@@ -25,6 +35,8 @@ class Subscriber:
         self.stop_id = stop_id
         self.credit = credit
         self.only = None if only is None else IdSet(only)
+        self.durable = durable
+        """The durable whose redelivery counts it shows."""
         self.stalled = False
 
     @property

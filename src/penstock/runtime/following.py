@@ -13,6 +13,9 @@ from penstock.core.state import ChannelState
 from penstock.runtime.bodies import Body
 from penstock.runtime.state import RealmState
 
+COPIES_BYTES_MAX = 64 << 20
+"""Room made for the copies of one publish, at most: by hundreds of joins most events go to few
+stores. More than that, written to a full disk, ends the realm as any failed write does."""
 _ROW_BYTES = 512
 """Of an event that is copied or moves: its origin."""
 
@@ -27,7 +30,10 @@ def bytes_that_follow(state: RealmState, number: int, bodies: Iterable[Body]) ->
     size: int = sum(own for own, _ in sizes) + _ROW_BYTES * rows
     stores = _reached(state, number)
     evicting = [state.channels[each].state for each in stores]
-    return size * (len(stores) - 1) + sum(_evicted(each, size, rows) for each in evicting)
+    copies = size * (len(stores) - 1)
+    if copies > COPIES_BYTES_MAX:  # many joins choose: most events go to few of them
+        copies = max(COPIES_BYTES_MAX, size)
+    return copies + sum(_evicted(each, size, rows) for each in evicting)
 
 
 def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:

@@ -42,6 +42,11 @@ from penstock.runtime.placing import MemoryLimits, Placing, room_for
 from penstock.runtime.records import AnyFact, BodyRef, Record, SchemaSeen
 from penstock.runtime.state import RealmState
 
+DECIDED_MIN = 64
+"""Requests a group takes in, if they wait, before its time may end it."""
+SWEEP_EVERY_US = 50_000
+"""How long what is due may stay where nobody looks."""
+
 
 class Group:
     def __init__(
@@ -83,9 +88,17 @@ class Group:
         self.began.setdefault(number, channel.state.next_id)
         return channel
 
-    def is_full(self, now_us: int) -> bool:
-        """Whether what waits still goes into the next group (SEM S, group commit)."""
-        return self.must_close or self._size >= self._size_max or now_us >= self._closes_us
+    def is_full(self, decided: int, now_us: int) -> bool:
+        """Whether what waits still goes into the next group (SEM S, group commit).
+
+        Time ends a group once it has ``decided`` some (or at once, where it is set to 0): a
+        group that begins with many dead events to move would else take in one publish after the
+        other, a sync for each.
+        """
+        if self.must_close or self._size >= self._size_max:
+            return True
+        enough = decided >= DECIDED_MIN or self._closes_us == self.now_us
+        return enough and now_us >= self._closes_us
 
     def offers_early(self) -> list[tuple[int, int]]:
         """Channels that may deliver before this group's block is stored, and below which id.
@@ -130,6 +143,14 @@ class Group:
             self._moved.add(number)
         self.do(number, Sweep())
 
+    def sweep_in_time(self, number: int) -> None:
+        """Remove what is due if somebody might see it, or it is in the way; else some of it
+        together, a little later: a sweep costs more than an event (SEM T1)."""
+        state = self.state.channels[number].state
+        soon = state.swept_us + SWEEP_EVERY_US <= self.now_us
+        if soon or state.overdue or state.subscribers or state.seats or state.is_full:
+            self.sweep(number)
+
     def publish(
         self,
         number: int,
@@ -150,7 +171,7 @@ class Group:
         by themselves (a dead event, a join's copy); they lie in the journal.
         """
         channel = self.channel(number)
-        self.sweep(number)
+        self.sweep_in_time(number)
         state, store = channel.state, self.state.stores[number]
         if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
             return known

@@ -200,7 +200,7 @@ class Shard:
         await self._open_files()
         for number in list(group.touched):
             if number in self.state.channels:
-                group.sweep(number)
+                group.sweep_in_time(number)
         for number, below in group.offers_early():
             await self._perform(number, below)
         if group.records:
@@ -224,7 +224,7 @@ class Shard:
         answers = []
         for i, work in enumerate(waiting, start=1):
             answers.append((work.reply, *_outcome(work, group)))
-            ends = group.is_full(self._clock.now_us()) or self.state.to_open
+            ends = group.is_full(i, self._clock.now_us()) or self.state.to_open
             if i < len(waiting) and ends:
                 self._waiting = waiting[i:] + self._waiting
                 self._serving = waiting[:i]

@@ -107,7 +107,7 @@ class Subscriptions:
             group.sweep(number)
             wanted = state.durable(name).outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
-            command = Subscribe(subscription, outlet.session, 0, stop, credit, wanted)
+            command = Subscribe(subscription, outlet.session, 0, stop, credit, wanted, name)
             group.do(number, command)
             return Opened(subscription, 0, stop)
 
