@@ -128,7 +128,7 @@ def test_a_contender_that_ran_in_no_case_has_its_first_reason() -> None:
         result_of(cell("nats", missing="not installed"), cell("nats", missing="has no keys"))
     )
 
-    assert "| every case |  | nats | not installed |  |" in table
+    assert "| every case |  | nats | not installed |" in table
 
 
 def test_a_missing_contender_has_its_reason_and_no_ratio() -> None:
