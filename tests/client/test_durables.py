@@ -50,8 +50,9 @@ def test_durables_are_made_listed_found_and_deleted(orders: Channel) -> None:
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ({"strict_order": True}, "no durable attribute strict_order; there are type, start"),
+        ({"colour": 5}, "no durable attribute colour; there are type, start"),
         ({"order_by": "sku", "colour": 5}, "colour, order_by"),
+        ({"strict_order": True}, "type shared cannot have strict_order"),
         ({"max_deliveries": -1}, "max_deliveries is -1; give a whole number of deliveries"),
         ({"max_deliveries": 2.5}, "max_deliveries is 2.5"),
         ({"type": "blue"}, "blue"),

@@ -44,9 +44,10 @@ INSIDE = {
     aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open"},
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
+        *("recalled", "may_recall", "is_recalled", "has_rolled_back"),
     },
     aio.Producer: {"send_gathered", "send_gathered_soon"},
-    aio.DeliveredBatch: {"subscription", "attachment"},
+    aio.DeliveredBatch: {"subscription", "attachment", "without"},
 }
 """What other modules of the client use and users do not."""
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}

@@ -38,7 +38,12 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5", None),
-        "9a1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2",
+        "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
+        "00c2c2",
+    ),
+    (
+        wire.UnbindDurable(5, 3, "d"),
+        "94230503a164",
     ),
     (
         wire.Subscribe(5, 3, 1, FromId(6), 4_096, "", True, -1),
@@ -59,6 +64,10 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     (
         wire.Credit(1, 100),
         "932c0164",
+    ),
+    (
+        wire.RecallSeen(2),
+        "922f02",
     ),
     (
         wire.Ping(0),
@@ -87,6 +96,10 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     (
         wire.Closed(1, "name-does-not-exist", "gone"),
         "946901b36e616d652d646f65732d6e6f742d6578697374a4676f6e65",
+    ),
+    (
+        wire.Recalled(2, (Span(3, 5),)),
+        "936b0291920305",
     ),
     (
         wire.Goodbye("realm-stopping", "bye"),

@@ -16,7 +16,7 @@ from penstock.columns.rows import Rows as RowsOf
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError, StorageFailed
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, FromEarliest
+from penstock.core.messages import Definition, FromEarliest, Spans
 from penstock.core.ports import Clock
 from penstock.runtime.bodies import Body
 from penstock.runtime.channel_store import Rows
@@ -85,6 +85,9 @@ class Outlet:
             headers = event.headers
             self.publishers.append(f"{headers.get('publisher', '')}@{headers.get('host', '')}")
             self.came_at.append(clock_now())
+
+    def recall(self, spans: Spans) -> None:
+        raise AssertionError(f"no durable here orders strictly: {spans}")
 
     def finished(self) -> None:
         self.at_end.set()

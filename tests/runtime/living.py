@@ -16,7 +16,7 @@ from penstock.columns.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError
 from penstock.core.ids import Span
-from penstock.core.messages import Definition, FromEarliest, Storage
+from penstock.core.messages import Definition, FromEarliest, Spans, Storage
 from penstock.core.ports import Blobs, Journal
 from penstock.runtime.bodies import Body
 from penstock.runtime.channel_store import Rows
@@ -104,6 +104,9 @@ class Reader:
     def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
         self.batches.append(rows.batch)
         self.publishers.append(rows.publishers)
+
+    def recall(self, spans: Spans) -> None:
+        raise AssertionError(f"no durable here orders strictly: {spans}")
 
     def finished(self) -> None:
         self.at_end.set()

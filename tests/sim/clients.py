@@ -16,7 +16,7 @@ from penstock.columns.event import Event
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import FromEarliest
+from penstock.core.messages import FromEarliest, Spans
 from penstock.runtime.bodies import Body, body_from
 from penstock.runtime.channel_store import Rows
 from penstock.runtime.delivery import Redeliveries
@@ -80,6 +80,9 @@ class Outlet:
             arrived = await self.inbox.get()
         self.arrived = [each for each in self.arrived if each is not arrived]
         return arrived
+
+    def recall(self, spans: Spans) -> None:
+        raise AssertionError(f"no durable here orders strictly: {spans}")
 
     def finished(self) -> None:
         self.at_end.set()

@@ -11,7 +11,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +30,7 @@ from penstock.core.errors import (
     SessionClosed,
     error_classes,
 )
+from penstock.core.messages import Spans
 from penstock.wire.native import messages as wire
 
 T = TypeVar("T")
@@ -75,6 +76,13 @@ class Incoming(Protocol):
     async def reopen(self) -> None:
         """The session has a new connection."""
         ...
+
+
+@runtime_checkable
+class Recallable(Protocol):
+    """A subscription from which the realm may take back what it has delivered."""
+
+    def recalled(self, spans: Spans) -> None: ...
 
 
 class Conversation:
@@ -272,6 +280,10 @@ class Conversation:
             case wire.Failed(request, code, text):
                 if pending := self._pending.pop(request, None):
                     _reject(pending.answer, _error(code, text))
+            case wire.Recalled(number, spans):
+                incoming = self._incoming.get(number)
+                if isinstance(incoming, Recallable):
+                    incoming.recalled(spans)
             case wire.Finished(number):
                 if incoming := self._incoming.get(number):
                     incoming.finished()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.columns.batch import EventBatch
@@ -77,6 +78,19 @@ class DeliveredBatch(EventBatch):
     def is_stale(self) -> bool:
         """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
         return self.attachment != self._subscription.attachment
+
+    def without(self, ids: IdSet) -> DeliveredBatch | None:
+        """Its other events; None when there are none."""
+        own = self.event_ids
+        kept = np.ones(len(own), dtype=bool)
+        for first, end in ids.spans:
+            kept &= (own < first) | (own >= end)
+        if kept.all():
+            return self
+        if not kept.any():
+            return None
+        batch = self.to_arrow().filter(pa.array(kept))
+        return DeliveredBatch(batch, self.redeliveries, self._subscription, self.publishers)
 
     async def ack(self) -> None:
         """Acknowledge all of them; returns when that is on disk, at once when they are stale."""

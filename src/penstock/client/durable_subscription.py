@@ -13,9 +13,12 @@ from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, ma
 from penstock.client.inbox import Inbox
 from penstock.client.settling import Settlements
 from penstock.client.subscription import received_batch, redelivery_counts
-from penstock.core.errors import PenstockError, SessionClosed
-from penstock.core.ids import IdSet
+from penstock.columns.event import Event
+from penstock.core.errors import IllegalState, PenstockError, SessionClosed
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Spans
 from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Subscribed
 
 MERGED_ROWS_MAX = 16_384
 """Deliveries that wait are handed out as one batch up to about this many events."""
@@ -63,6 +66,11 @@ class DurableSubscription:
         """What a synchronous consumer still waits for."""
         self.attachment = 0
         """Counts the seats taken: what was delivered over an earlier one has gone back."""
+        self._is_strict = False
+        self._recalled = IdSet()
+        """Taken back by the realm (SEM D11), and not handed out again since."""
+        self.has_rolled_back = False
+        """Another thread has given something back since a batch was taken."""
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
@@ -90,7 +98,9 @@ class DurableSubscription:
             self._pull,
             self._selector,
         )
-        await self._conversation.request(message, resend=False)
+        answer = await self._conversation.ask(message, Subscribed, resend=False)
+        self._is_strict = answer.strict_order
+        self._recalled = IdSet()
 
     async def reopen(self) -> None:
         if self._is_open:
@@ -109,10 +119,17 @@ class DurableSubscription:
         counts = redelivery_counts(message)
         self._inbox.put(DeliveredBatch(batch, counts or None, self, message.publishers))
 
+    def recalled(self, spans: Spans) -> None:
+        ids = IdSet(Span(*span) for span in spans)
+        self._inbox.reduce(lambda batch: batch.without(ids))
+        self._recalled.add_all(ids)
+        self._conversation.tell(wire.RecallSeen(self._number))
+
     def finished(self) -> None:
         self._met.set()
 
     def failed(self, error: PenstockError) -> None:
+        self._inbox.clear()  # the realm has taken these back
         self._inbox.fail(error)
         self._met.set()
 
@@ -121,8 +138,35 @@ class DurableSubscription:
     async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
         """The next events; None when none come for ``timeout`` seconds."""
         await self.open()
-        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
-        return batch if batch is None or not len(self._inbox) else self._with_waiting(batch)
+        return await self._next(self._timeout if timeout is None else timeout)
+
+    async def _next(self, timeout: float | None) -> DeliveredBatch | None:
+        batch = await self._inbox.get(timeout)
+        while self._is_strict and batch is not None and self._settlements.rolls_back:
+            self._inbox.put_back(batch)  # part of it may be recalled
+            await self._settlements.rolled_back()
+            batch = await self._inbox.get(timeout)
+        if batch is not None and len(self._inbox):
+            batch = self._with_waiting(batch)
+        if batch is not None:
+            self._handed(batch)
+        return batch
+
+    def _handed(self, batch: DeliveredBatch) -> None:
+        self.has_rolled_back = False
+        if self._recalled:
+            self._recalled.remove_all(IdSet.of(batch.event_ids.tolist()))
+
+    @property
+    def may_recall(self) -> bool:
+        """Whether an event of the batch taken last may have been recalled since."""
+        waits = self.has_rolled_back or self._settlements.rolls_back
+        return self._is_strict and (waits or bool(self._recalled))
+
+    async def is_recalled(self, event: Event) -> bool:
+        """Whether the realm has taken an event back, once all rollbacks are answered."""
+        await self._settlements.rolled_back()
+        return event.event_id in self._recalled
 
     def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
         """One batch of all that is here already.
@@ -157,6 +201,8 @@ class DurableSubscription:
                 for event in batch:
                     if batch.is_stale:
                         break  # the realm has taken the rest back, and delivers it again
+                    if self.may_recall and await self.is_recalled(event):
+                        continue
                     yield event
                     if self._auto_ack:
                         await event.ack()
@@ -166,6 +212,7 @@ class DurableSubscription:
 
     async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
         """Demand ``count`` events and take what comes within ``timeout`` seconds."""
+        self._settlements.hurry()
         self._met.clear()
         self._demand = count
         self._conversation.tell(wire.Demand(self._number, count))
@@ -181,6 +228,7 @@ class DurableSubscription:
         while len(self._inbox):
             batch = await self._inbox.get(0)
             assert batch is not None, "the inbox says it has one"
+            self._handed(batch)
             found.append(batch)
         if not found:
             self._settlements.raise_refusal()
@@ -189,10 +237,12 @@ class DurableSubscription:
 
     async def _handle(self, handler: Handler) -> None:
         try:
-            while (batch := await self._inbox.get(None)) is not None:
+            while (batch := await self._next(None)) is not None:
                 for event in batch:
                     if batch.is_stale:
                         break
+                    if self.may_recall and await self.is_recalled(event):
+                        continue
                     await self._handle_one(handler, event)
         except PenstockError as error:
             if not isinstance(error, SessionClosed):
@@ -216,11 +266,17 @@ class DurableSubscription:
 
     async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
         """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        await self._settlements.send(IdSet.of(event_ids), previous=previous)
+        ids = IdSet.of(event_ids)
+        if recalled := self._recalled.overlap(ids):
+            raise self._recall_of(recalled.lowest)
+        await self._settlements.send(ids, previous=previous)
 
     async def rollback(self, event_ids: Iterable[int]) -> None:
         """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        await self._settlements.send(IdSet.of(event_ids), roll_back=True)
+        ids = IdSet.of(event_ids)
+        ids.remove_all(self._recalled)  # these are back already
+        if ids:
+            await self._settlements.send(ids, roll_back=True)
 
     def settle_soon(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
@@ -229,8 +285,18 @@ class DurableSubscription:
 
         An event of an earlier attachment is the realm's again: nothing is sent for it.
         """
-        if attachment == self.attachment:
+        if attachment != self.attachment:
+            return
+        if event_id not in self._recalled:
             self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
+        elif not roll_back:
+            self._settlements.refuse(self._recall_of(event_id))
+
+    def _recall_of(self, event_id: int | None) -> IllegalState:
+        return IllegalState(
+            f"event {event_id} of durable {self._durable} was recalled: an earlier one was rolled "
+            "back and comes before it (strict_order); it will be delivered again"
+        )
 
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk.

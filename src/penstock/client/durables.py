@@ -34,9 +34,13 @@ class Durables:
         persistent: bool | None = None,
         max_deliveries: int = 0,
         cluster_wide: bool = False,
+        strict_order: bool = False,
         **attributes: Any,
     ) -> Durable:
         """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
+
+        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later
+        one at any window: later ones sent already are recalled (SEM D11).
 
         With ``max_deliveries`` an event rolled back as often is dead for this durable and goes to
         the channel's dead event store, which it has to have (SEM T10). Raises
@@ -45,7 +49,7 @@ class Durables:
         if attributes:
             raise InvalidArgument(
                 f"no durable attribute {', '.join(sorted(attributes))}; there are type, start, "
-                "selector, persistent, max_deliveries, cluster_wide"
+                "selector, persistent, max_deliveries, cluster_wide, strict_order"
             )
         message = wire.CreateDurable(
             0,
@@ -57,6 +61,7 @@ class Durables:
             persistent,
             _deliveries(max_deliveries),
             cluster_wide,
+            strict_order,
         )
         await self._conversation.ask(message, DurableInfo, resend=False)
         return Durable(self._conversation, self._channel, name)
@@ -168,6 +173,15 @@ class Durable:
         position only (SEM D)."""
         check_range(start, end)
         message = wire.PurgeDurable(0, self._channel, self.name, start, end, selector)
+        return await self._conversation.ask(message, int, resend=False)
+
+    async def unbind(self) -> int:
+        """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.
+
+        What they hold goes back as if their clients had gone (SEM D13); these get
+        ``DurableUnbound`` and may subscribe again.
+        """
+        message = wire.UnbindDurable(0, self._channel, self.name)
         return await self._conversation.ask(message, int, resend=False)
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from penstock.core.errors import PenstockError
@@ -35,6 +36,15 @@ class Inbox(Generic[B]):
 
     def clear(self) -> None:
         self._batches.clear()
+
+    def put_back(self, batch: B) -> None:
+        """It was taken too early: it is the next one again."""
+        self._batches.appendleft(batch)
+
+    def reduce(self, left_of: Callable[[B], B | None]) -> None:
+        """Replace each batch that waits by what ``left_of`` says is left of it."""
+        left = map(left_of, self._batches)
+        self._batches = deque(batch for batch in left if batch is not None)
 
     async def get(self, timeout: float | None) -> B | None:
         """The next batch; None at the end, or when nothing comes for ``timeout`` seconds.

@@ -19,6 +19,7 @@ class Settlements:
         self._conversation = conversation
         self._soon: list[tuple[int, bool, bool]] = []
         self._under_way: set[asyncio.Future[Any]] = set()
+        self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
         self._unconfirmed: ConnectionLost | None = None
         self.subscription = 0
@@ -29,13 +30,38 @@ class Settlements:
     ) -> asyncio.Future[Any]:
         """Settle now; the future is done when that is on disk, or has the refusal."""
         message = wire.Settle(0, self.subscription, ids.spans, roll_back, previous)
-        return self._conversation.request(message, resend=False)
+        answer = self._conversation.request(message, resend=False)
+        if roll_back:
+            self._rollbacks.add(answer)
+            answer.add_done_callback(self._rollbacks.discard)
+        return answer
 
     def soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
         """Settle without waiting; what one turn of the loop settles travels together."""
         if not self._soon:
             asyncio.get_running_loop().call_soon(self._send_soon)
         self._soon.append((event_id, roll_back, previous))
+
+    def refuse(self, error: PenstockError) -> None:
+        """A settlement is refused here already."""
+        self._refusal = error
+        self._conversation.report(error)
+
+    def hurry(self) -> None:
+        """Send what was to be settled soon, before anything else is sent."""
+        if self._soon:
+            self._send_soon()
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a rollback has no answer yet."""
+        return bool(self._rollbacks) or any(roll_back for _, roll_back, _ in self._soon)
+
+    async def rolled_back(self) -> None:
+        """Wait until all rollbacks so far are answered, however."""
+        self.hurry()
+        if self._rollbacks:
+            await asyncio.wait(list(self._rollbacks))
 
     def _send_soon(self) -> None:
         soon, self._soon = self._soon, []
@@ -64,8 +90,7 @@ class Settlements:
 
     async def confirm(self) -> None:
         """Wait until everything settled so far is answered. Raises the first refusal."""
-        if self._soon:
-            self._send_soon()
+        self.hurry()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
         self.raise_refusal()

@@ -43,6 +43,8 @@ class DeliveredEvent(Event):
     def _settle(self, *, roll_back: bool, previous: bool = False) -> None:
         event_id, subscription, attachment = self.event_id, self._subscription, self._attachment
         assert event_id is not None, "a delivered event has an id"
+        if roll_back:
+            subscription.has_rolled_back = True
         self._loop.soon(
             lambda: subscription.settle_soon(
                 event_id, attachment, roll_back=roll_back, previous=previous

@@ -35,6 +35,7 @@ class Durables:
         persistent: bool | None = None,
         max_deliveries: int = 0,
         cluster_wide: bool = False,
+        strict_order: bool = False,
         **attributes: Any,
     ) -> Durable:
         """Make a durable (SEM D2, D3); see :meth:`penstock.aio.Durables.create`."""
@@ -48,6 +49,7 @@ class Durables:
                     persistent=persistent,
                     max_deliveries=max_deliveries,
                     cluster_wide=cluster_wide,
+                    strict_order=strict_order,
                     **attributes,
                 )
             ),
@@ -125,6 +127,14 @@ class Durable:
         position only (SEM D)."""
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
 
+    def unbind(self) -> int:
+        """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.
+
+        What they hold goes back as if their clients had gone (SEM D13); these get
+        ``DurableUnbound`` and may subscribe again.
+        """
+        return self._loop.call(self._inner.unbind())
+
     def close(self) -> None:
         """Leave the seat :meth:`fetch` has taken."""
         self._loop.call(self._inner.close())
@@ -167,6 +177,8 @@ class DurableSubscription:
                 for event in batch:
                     if batch.is_stale:
                         break  # the realm has taken the rest back, and delivers it again
+                    if self._inner.may_recall and self._loop.call(self._inner.is_recalled(event)):
+                        continue
                     yield event
                     if self._auto_ack:
                         event.ack()

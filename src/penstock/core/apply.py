@@ -27,6 +27,7 @@ from penstock.core.messages import (
     StoredFact,
 )
 from penstock.core.queue import KIND, READERS
+from penstock.core.recall import recall
 from penstock.core.state import ChannelState
 
 COUNTED_AS = {Cause.UNDELIVERABLE: "dead"}
@@ -52,8 +53,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case RolledBack(name, spans):
             durable = state.durables.get(name)
             if durable is not None and spans:
-                durable.reach(spans[-1][1], state.stored)
-                state.counters.redelivered += durable.roll_back(IdSet(Span(*s) for s in spans))
+                _rolled_back(state, durable, spans)
         case IdsReserved(through):
             state.reserved = through
         case Edited(definition):
@@ -126,6 +126,14 @@ def _relay(state: ChannelState, fact: Appended) -> None:
         durable.passing(wanted, Span(*fact.span).end, state.stored)
 
 
+def _rolled_back(state: ChannelState, durable: Durable, spans: Spans) -> None:
+    ids = IdSet(Span(*span) for span in spans)
+    durable.reach(spans[-1][1], state.stored)
+    state.counters.redelivered += durable.roll_back(ids)
+    if durable.strict_order:
+        state.recalls += recall(durable, ids)
+
+
 def _acked(state: ChannelState, name: str, spans: Spans) -> None:
     durable = state.durables.get(name)
     if durable is None:
@@ -181,6 +189,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         persistent=fact.persistent,
         max_deliveries=fact.max_deliveries,
         cluster_wide=fact.cluster_wide,
+        strict_order=fact.strict_order,
     )
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:

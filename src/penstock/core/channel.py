@@ -16,6 +16,7 @@ from penstock.core.messages import (
     Decided,
     Definition,
     Effect,
+    Recall,
     Restored,
     StoredFact,
 )
@@ -46,6 +47,11 @@ class Channel:
         """What the shell must do now (of events under ``below``); ask again while
         :attr:`has_offers`."""
         return offer.offer(self.state, below)
+
+    def recalls(self) -> list[Recall]:
+        """What was sent and is taken back (SEM D11): to be told once what caused it is stored,
+        and before that is answered. Given once."""
+        return offer.recalls(self.state)
 
     def stall(self, session: str, *, stalled: bool) -> None:
         """A session's connection is full, or can take more again."""

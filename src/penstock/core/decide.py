@@ -14,6 +14,7 @@ from penstock.core.messages import (
     Buried,
     Cause,
     Command,
+    ConfirmRecall,
     CreateDurable,
     Credit,
     Decided,
@@ -41,6 +42,7 @@ from penstock.core.messages import (
     Sweep,
 )
 from penstock.core.publish import decide_publish
+from penstock.core.recall import not_recalled, refuse_recalled
 from penstock.core.retention import REDELIVERIES_MAX, check_limits, make_room
 from penstock.core.state import ChannelState
 
@@ -60,16 +62,19 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return decide_publish(command, state, now_us)
         case Ack(subscription, spans):
             durable, seat = state.seat(subscription)
+            refuse_recalled(durable, seat, spans, state.stored)
             mine = durable.settled_by(seat, spans, state.stored)
             if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
                 mine = durable.below(seat, max((span[1] for span in spans), default=0) - 1)
             return Decided((Acked(durable.name, mine),) if mine else ())
         case AckPrevious(subscription, event_id):
             durable, seat = state.seat(subscription)
+            refuse_recalled(durable, seat, (Span(event_id, event_id + 1),), state.stored)
             mine = durable.below(seat, event_id)
             return Decided((Acked(durable.name, mine),) if mine else ())
         case RollBack(subscription, spans):
             durable, seat = state.seat(subscription)
+            spans = not_recalled(durable, seat, spans, state.stored)
             return _given_back(state, durable, durable.settled_by(seat, spans, state.stored))
         case Detach(subscription):
             if subscription not in state.seats:
@@ -101,7 +106,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip():
+        case Skip() | ConfirmRecall():
             pass
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")
@@ -233,6 +238,11 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
             f"a durable of type {kind.name} keeps no selector; "
             "give one with each subscription instead"
         )
+    if command.strict_order and not kind.orders_strictly:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} cannot have strict_order: it needs a type that serves "
+            "one client at a time and redelivers at once; take serial (SEM D11)"
+        )
     _check_deliveries(state, command.max_deliveries, kind)
     if command.cluster_wide and not state.definition.cluster_wide:
         raise InvalidArgument(
@@ -252,6 +262,7 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
                 persistent,
                 command.max_deliveries,
                 command.cluster_wide,
+                command.strict_order,
             ),
         )
     )

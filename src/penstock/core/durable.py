@@ -24,6 +24,7 @@ class Seat:
         "demand",
         "in_flight",
         "reach",
+        "recalls",
         "selector",
         "session",
         "stalled",
@@ -52,6 +53,8 @@ class Seat:
         """The end of the newest span handed to this seat."""
         self.stalled = False
         """The session's connection cannot take more right now."""
+        self.recalls: list[IdSet] = []
+        """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
         self.selector = selector
         """This reader's own; the durable's is applied before (SEM Q1)."""
         self.wanted = IdSet(Span(*span) for span in matched) if selector else None
@@ -59,7 +62,7 @@ class Seat:
 
     @property
     def credit(self) -> int:
-        if self.stalled:
+        if self.stalled or self.recalls:
             return 0
         if self.demand is not None:
             return self.demand  # SEM D9: synchronous fetches are not limited by the window
@@ -101,6 +104,12 @@ class Kind(Protocol):
         ...
 
     @property
+    def orders_strictly(self) -> bool:
+        """Whether a durable of it may have ``strict_order``: only where one is served at a time
+        and what is rolled back returns at once (SEM D11)."""
+        ...
+
+    @property
     def window_default(self) -> int: ...
 
     @property
@@ -134,6 +143,7 @@ class Durable:
         "read_us",
         "seats",
         "selector",
+        "strict_order",
     )
 
     def __init__(
@@ -146,6 +156,7 @@ class Durable:
         persistent: bool = True,
         max_deliveries: int = 0,
         cluster_wide: bool = False,
+        strict_order: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -154,6 +165,8 @@ class Durable:
         self.max_deliveries = max_deliveries
         """Deliveries after which a rolled-back event is dead; 0: no limit (SEM T10)."""
         self.cluster_wide = cluster_wide
+        self.strict_order = strict_order
+        """A rolled-back event comes before every later one, also before those already sent."""
         self.head = head
         """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
         self.outstanding = IdSet()
@@ -455,6 +468,7 @@ class Durable:
             tuple((n, level.spans) for n, level in enumerate(self.levels, start=1) if level),
             self.max_deliveries,
             self.cluster_wide,
+            self.strict_order,
         )
 
     @classmethod
@@ -467,6 +481,7 @@ class Durable:
             persistent=state.persistent,
             max_deliveries=state.max_deliveries,
             cluster_wide=state.cluster_wide,
+            strict_order=state.strict_order,
         )
         durable.outstanding = IdSet(Span(*span) for span in state.outstanding)
         durable.pending = durable.outstanding.copy()

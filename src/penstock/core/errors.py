@@ -92,6 +92,12 @@ class DurableInUse(Refused):
     retryable = True
 
 
+class DurableUnbound(Refused):
+    """An administrator ended this subscription of a durable (SEM D14); another may be opened."""
+
+    code = "durable-unbound"
+
+
 class IllegalState(Refused):
     """The operation does not fit the state of what it names (SEM D15)."""
 

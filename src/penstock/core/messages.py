@@ -182,6 +182,7 @@ class CreateDurable(Command, frozen=True):
     max_deliveries: int = 0
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
+    strict_order: bool = False
 
 
 class DeleteDurable(Command, frozen=True):
@@ -255,6 +256,12 @@ class AckPrevious(Command, frozen=True):
 class RollBack(Command, frozen=True):
     subscription: int
     spans: Spans
+
+
+class ConfirmRecall(Command, frozen=True):
+    """The client knows of the oldest :class:`Recall` it had not confirmed."""
+
+    subscription: int
 
 
 class Skip(Command, frozen=True):
@@ -355,6 +362,7 @@ class DurableCreated(Fact, frozen=True):
     persistent: bool = True
     max_deliveries: int = 0
     cluster_wide: bool = False
+    strict_order: bool = False
 
 
 class DurableDeleted(Fact, frozen=True):
@@ -396,6 +404,7 @@ class DurableState(Struct, frozen=True, array_like=True):
     redelivered: tuple[tuple[int, Spans], ...]
     max_deliveries: int = 0
     cluster_wide: bool = False
+    strict_order: bool = False
 
 
 class ProducerState(Struct, frozen=True, array_like=True):
@@ -486,6 +495,13 @@ class Deliver(Effect, frozen=True):
     spans: Spans
     redeliveries: tuple[tuple[int, Spans], ...] = ()
     """By redelivery count: which of ``spans``."""
+
+
+class Recall(Effect, frozen=True):
+    """``spans`` count as never delivered (SEM D11); nothing more is until the client confirms."""
+
+    subscription: int
+    spans: Spans
 
 
 class Finished(Effect, frozen=True):

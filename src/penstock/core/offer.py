@@ -11,6 +11,7 @@ from penstock.core.messages import (
     AckPrevious,
     Attach,
     Command,
+    ConfirmRecall,
     Credit,
     Deliver,
     Demand,
@@ -19,6 +20,7 @@ from penstock.core.messages import (
     Effect,
     Finished,
     Publish,
+    Recall,
     RollBack,
     Skip,
     Spans,
@@ -46,6 +48,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case RollBack(subscription, spans):
             _park(state, subscription, spans)
             _touch(state, subscription, now_us)
+        case ConfirmRecall(subscription):
+            _confirm_recall(state, subscription)
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
         case Subscribe(subscription, session, start_id, stop_id, credit, only, durable):
@@ -125,6 +129,19 @@ def _park(state: ChannelState, subscription: int, spans: Spans) -> None:
     durable, _ = state.seats[subscription]
     if not durable.kind.redelivers_at_once:
         durable.park(IdSet(Span(*span) for span in spans))
+
+
+def _confirm_recall(state: ChannelState, subscription: int) -> None:
+    held = state.seats.get(subscription)
+    if held is not None and held[1].recalls:
+        held[1].recalls.pop(0)
+        state.dirty = True
+
+
+def recalls(state: ChannelState) -> list[Recall]:
+    """What clients have to be told before the rollback is answered, each once."""
+    found, state.recalls = state.recalls, []
+    return found
 
 
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:

@@ -23,6 +23,7 @@ class Readers:
     takes_transient = True
     window_default = 10
     purgeable = True
+    orders_strictly = False
     deprecated = False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

@@ -9,7 +9,7 @@ from penstock.core.durable import Durable, Kinds, Seat
 from penstock.core.engine import Engine, Engines
 from penstock.core.errors import IllegalState, NameDoesNotExist
 from penstock.core.ids import IdSet
-from penstock.core.messages import Counters, Definition, Spans
+from penstock.core.messages import Counters, Definition, Recall, Spans
 from penstock.core.producers import Producers
 from penstock.core.queue import READERS, readers_of
 from penstock.core.retention import Ages
@@ -57,6 +57,8 @@ class ChannelState:
         """Soft: about how large the larger of the recent events are."""
         self.cancelled: list[int] = []
         """Soft: demands cancelled, to be confirmed."""
+        self.recalls: list[Recall] = []
+        """Soft: recalls that clients have to hear of."""
         self.fresh = IdSet()
         """Soft: acknowledged events to be looked at for removal."""
         self.dirty = False

@@ -71,6 +71,9 @@ class Subscription:
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         self._connection.deliver(self.client_number, rows, redeliveries)
 
+    def recall(self, spans: Spans) -> None:
+        self._connection.send(wire.Recalled(self.client_number, spans))
+
     def finished(self) -> None:
         self._connection.send(wire.Finished(self.client_number))
 
@@ -170,14 +173,23 @@ class Connection(asyncio.BufferedProtocol):
                 self._learn(number, bytes(body))
             case wire.Bye():
                 self.end(None)
-            case wire.Credit(number, count):
-                if (subscription := self.subscriptions.get(number)) is not None:
-                    self.realm.subscriptions.credit(subscription, count)
-            case wire.Demand(number, count):
-                if (subscription := self.subscriptions.get(number)) is not None:
-                    self.realm.subscriptions.demand(subscription, count)
+            case wire.Credit() | wire.Demand() | wire.RecallSeen():
+                self._told(message)
             case _:
                 self._requests.take(message, body)
+
+    def _told(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
+        """What a subscription is told, and does not answer."""
+        subscription = self.subscriptions.get(message.subscription)
+        if subscription is None:
+            return
+        match message:
+            case wire.Credit(_, count):
+                self.realm.subscriptions.credit(subscription, count)
+            case wire.Demand(_, count):
+                self.realm.subscriptions.demand(subscription, count)
+            case wire.RecallSeen():
+                self.realm.subscriptions.recall_seen(subscription)
 
     def _greet(self, hello: wire.Hello) -> None:
         if self.session or not hello.session:

@@ -71,6 +71,7 @@ class Requests:
                     persistent=message.persistent,
                     max_deliveries=message.max_deliveries,
                     cluster_wide=message.cluster_wide,
+                    strict_order=message.strict_order,
                 )
             case wire.DeleteDurable(_, channel, name):
                 return subscriptions.delete_durable(channel, name)
@@ -80,6 +81,8 @@ class Requests:
                 return subscriptions.durable(channel, name)
             case wire.PurgeDurable(_, channel, name, first, last, selector):
                 return subscriptions.purge_durable(channel, name, first, last, selector)
+            case wire.UnbindDurable(_, channel, name):
+                return subscriptions.unbind(channel, name)
             case wire.Subscribe() | wire.Attach() | wire.BrowseDurable():
                 return self._open(message)
             case _:
@@ -104,7 +107,7 @@ class Requests:
             connection.subscriptions[number] = opened.number
         else:  # the connection was lost, or the subscription ended, while it was being opened
             subscriptions.detach(opened.number)
-        return Subscribed(opened.first_id, opened.stop_id)
+        return Subscribed(opened.first_id, opened.stop_id, opened.strict_order)
 
     def _opened(
         self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable, outlet: Outlet

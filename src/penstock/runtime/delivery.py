@@ -40,6 +40,10 @@ class Outlet(Protocol):
 
     def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None: ...
 
+    def recall(self, spans: Spans) -> None:
+        """These were delivered and count as if they had not been (SEM D11)."""
+        ...
+
     def finished(self) -> None:
         """A browse is at its end, a demand is met."""
         ...
@@ -85,11 +89,12 @@ class Dispatch:
                 del self._outlets[subscription]
                 outlet.closed(NameDoesNotExist("the channel was deleted"))
 
-    def durable_gone(self, subscriptions: list[int], name: str) -> None:
+    def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
+        """The realm has ended these."""
         for subscription in subscriptions:
             held = self._outlets.pop(subscription, None)
             if held is not None:
-                held[1].closed(NameDoesNotExist(f"durable {name} was deleted"))
+                held[1].closed(reason)
 
     def channels_of(self, session: str) -> list[int]:
         found = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
@@ -104,6 +109,13 @@ class Dispatch:
         return len(self._outlets)
 
     # --- what goes out -------------------------------------------------------------------
+
+    def recall(self, channel: Channel) -> None:
+        """Tell those concerned what ``channel`` takes back (SEM D11)."""
+        for recalled in channel.recalls():
+            held = self._outlets.get(recalled.subscription)
+            if held is not None:
+                held[1].recall(recalled.spans)
 
     async def perform(
         self,

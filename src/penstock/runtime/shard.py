@@ -205,6 +205,9 @@ class Shard:
             await self._perform(number, below)
         if group.records:
             await self._append(group)
+        for number in group.touched:
+            if number in self.state.channels:
+                self._dispatch.recall(self.state.channels[number])
         self._serving = []
         for reply, result, error in answers:
             _reply(reply, result, error)

@@ -14,13 +14,14 @@ from penstock.columns.digest import spans_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.durable import Durable
-from penstock.core.errors import IllegalState
+from penstock.core.errors import DurableUnbound, IllegalState, NameDoesNotExist, PenstockError
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
     AckPrevious,
     AnyStart,
     Attach,
+    ConfirmRecall,
     CreateDurable,
     Credit,
     DeleteDurable,
@@ -58,6 +59,7 @@ class Opened(NamedTuple):
     """Of the subscription, in this realm."""
     first_id: int = 0
     stop_id: int | None = None
+    strict_order: bool = False
 
 
 class Subscriptions:
@@ -146,6 +148,7 @@ class Subscriptions:
         persistent: bool | None,
         max_deliveries: int = 0,
         cluster_wide: bool = False,
+        strict_order: bool = False,
     ) -> DurableInfo:
         name = durable_name(name)
         wanted = Selector(selector) if selector else None
@@ -161,7 +164,15 @@ class Subscriptions:
                 there = channel.state.stored.within(Span(first, channel.state.next_id))
                 matched = self._matching(store, there, wanted).spans
             command = CreateDurable(
-                name, kind, first, selector, matched, persistent, max_deliveries, cluster_wide
+                name,
+                kind,
+                first,
+                selector,
+                matched,
+                persistent,
+                max_deliveries,
+                cluster_wide,
+                strict_order,
             )
             group.do(number, command)
             return self._info(channel, channel.state.durable(name))
@@ -177,7 +188,31 @@ class Subscriptions:
             return seats
 
         seats = await self._shard.act(delete, sweeps=(number,))
-        self._dispatch.durable_gone(seats, name)
+        self._ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
+
+    async def unbind(self, number: int, name: str) -> int:
+        """End all subscriptions of a durable: what they held goes back as if they were gone
+        (SEM D13, D14). Gives how many there were."""
+
+        def unbind(group: Group) -> list[int]:
+            durable = group.channel(number).state.durable(durable_name(name))
+            seats = [seat.subscription for seat in durable.seats]
+            for subscription in seats:
+                group.do(number, Detach(subscription))
+            return seats
+
+        seats: list[int] = await self._shard.act(unbind, sweeps=(number,))
+        self._ended(
+            seats,
+            DurableUnbound(
+                f"an administrator ended all subscriptions of durable {name}; what this one held "
+                "went back; subscribe again to go on"
+            ),
+        )
+        return len(seats)
+
+    def _ended(self, seats: list[int], reason: PenstockError) -> None:
+        self._dispatch.ended(seats, reason)
         for subscription in seats:
             self._numbers.pop(subscription, None)
 
@@ -231,9 +266,14 @@ class Subscriptions:
                 matched = self._matching(group.state.stores[number], there, wanted).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(number, command)
-            return Opened(subscription)
+            return Opened(subscription, strict_order=own.strict_order)
 
         return await self._opened(subscription, number, attach, reads=chooses)
+
+    def recall_seen(self, subscription: int) -> None:
+        """The client of a subscription knows of a recall."""
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, ConfirmRecall(subscription)))
 
     def demand(self, subscription: int, count: int) -> None:
         if number := self._numbers.get(subscription):

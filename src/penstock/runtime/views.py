@@ -59,4 +59,5 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         last_read_ms=(now_us - durable.read_us) // 1_000 if durable.read_us else None,
         max_deliveries=durable.max_deliveries,
         cluster_wide=durable.cluster_wide,
+        strict_order=durable.strict_order,
     )

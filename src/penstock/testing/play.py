@@ -48,14 +48,15 @@ class Play:
         self.now_us += ms * 1_000
 
     def do(self, command: Command) -> list[Effect]:
-        """Give ``command`` as a group of its own: sweep, decide, apply, attend, sweep, offer.
+        """Give ``command`` as a group of its own: sweep, decide, apply, attend, sweep, recall,
+        offer.
 
         Raises ``Refused``; what was swept before stays swept.
         """
         self.sweep()
         self.answer = self._decide(command)
         self.sweep()
-        return self.offers()
+        return [*self.channel.recalls(), *self.offers()]
 
     def sweep(self) -> None:
         """Remove what is due, as a shard does before and after each group: of what moves to a

@@ -16,6 +16,7 @@ class Exclusive:
     takes_window = False
     takes_transient = True
     purgeable = False
+    orders_strictly = False
     deprecated = False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

@@ -18,6 +18,7 @@ class Priority:
     takes_window = False
     takes_transient = True
     purgeable = False
+    orders_strictly = False
     deprecated = True
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

@@ -17,6 +17,7 @@ class Serial:
     takes_window = True
     takes_transient = False
     purgeable = True
+    orders_strictly = True
     deprecated = False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

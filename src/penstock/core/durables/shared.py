@@ -16,6 +16,7 @@ class Shared:
     takes_window = True
     takes_transient = False
     purgeable = True
+    orders_strictly = False
     deprecated = False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

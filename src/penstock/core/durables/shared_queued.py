@@ -17,6 +17,7 @@ class SharedQueued:
     takes_window = True
     takes_transient = True
     purgeable = False
+    orders_strictly = False
     deprecated = True
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

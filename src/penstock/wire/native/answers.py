@@ -28,6 +28,8 @@ class Subscribed(Struct, frozen=True):
 
     first_id: int
     stop_id: int | None
+    strict_order: bool = False
+    """A seat at a durable of that kind: what was delivered may be recalled (SEM D11)."""
 
 
 class StorageInfo(Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     """How long ago a client last got or settled something; None: not since the realm started."""
     max_deliveries: int = 0
     cluster_wide: bool = False
+    strict_order: bool = False
 
 
 class ChannelInfo(Struct, frozen=True, kw_only=True):

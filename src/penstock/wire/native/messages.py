@@ -195,6 +195,7 @@ class CreateDurable(Request, frozen=True, tag=30):
     persistent: bool | None = None
     max_deliveries: int = 0
     cluster_wide: bool = False
+    strict_order: bool = False
 
 
 class DeleteDurable(Request, frozen=True, tag=31):
@@ -220,6 +221,13 @@ class PurgeDurable(Request, frozen=True, tag=34):
     last_id: int | None
     """Inclusive."""
     selector: str = ""
+
+
+class UnbindDurable(Request, frozen=True, tag=35):
+    """End all subscriptions of a durable (SEM D14); answered by how many there were."""
+
+    channel: int
+    name: str
 
 
 class Subscribe(Request, frozen=True, tag=40):
@@ -281,6 +289,12 @@ class Settle(Request, frozen=True, tag=46):
     spans: Spans
     roll_back: bool = False
     previous: bool = False
+
+
+class RecallSeen(Message, frozen=True, tag=47):
+    """The answer to a :class:`Recalled`: it counts in all that follows from this client."""
+
+    subscription: int
 
 
 class Locate(Request, frozen=True, tag=50):
@@ -360,6 +374,14 @@ class Goodbye(Message, frozen=True, tag=106):
     text: str
 
 
+class Recalled(Message, frozen=True, tag=107):
+    """An earlier event was rolled back, and order is strict: these, sent already, count as never
+    delivered (SEM D11). Nothing more comes until the client says :class:`RecallSeen`."""
+
+    subscription: int
+    spans: Spans
+
+
 FromClient = (
     Hello
     | Schema
@@ -399,6 +421,7 @@ FromClient = (
     | ListDurables
     | DescribeDurable
     | PurgeDurable
+    | UnbindDurable
     | Subscribe
     | Attach
     | BrowseDurable
@@ -406,11 +429,12 @@ FromClient = (
     | Credit
     | Demand
     | Settle
+    | RecallSeen
     | Locate
     | Ping
     | Bye
 )
-FromServer = Welcome | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye
+FromServer = Welcome | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)

@@ -1,0 +1,56 @@
+"""Strict order (SEM D11): what was sent of the events after a rolled-back one is taken back.
+
+What a client settles before it knows of that was settled for a delivery that does not count.
+"""
+
+from __future__ import annotations
+
+from penstock.core.durable import Durable, Seat
+from penstock.core.errors import IllegalState
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Recall, Spans
+
+
+def recall(durable: Durable, rolled_back: IdSet) -> list[Recall]:
+    """Take back, uncounted, what is in hands of the events after the lowest of ``rolled_back``."""
+    lowest = durable.outstanding.overlap(rolled_back).lowest
+    if lowest is None:
+        return []
+    recalls: list[Recall] = []
+    for seat in durable.seats:
+        later = seat.in_flight.within(Span(lowest + 1, 1 << 62)).overlap(durable.outstanding)
+        if later:
+            seat.in_flight.discard_all(later)
+            seat.recalls.append(later)
+            durable.pending.add_all(later)
+            recalls.append(Recall(seat.subscription, later.spans))
+    return recalls
+
+
+def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
+    """The part of ``spans`` that was recalled from ``seat``, and its client could not know."""
+    found = IdSet()
+    if seat.recalls:
+        named = IdSet(Span(*span) for span in spans).overlap(stored)
+        for recalled in seat.recalls:
+            found.add_all(recalled.overlap(named))
+    return durable.wanting(found)
+
+
+def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> None:
+    """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
+    if recalled := recalled_of(durable, seat, spans, stored):
+        raise IllegalState(
+            f"event {recalled.lowest} of durable {durable.name} was recalled: an earlier one was "
+            "rolled back and comes before it (strict_order); it will be delivered again"
+        )
+
+
+def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
+    """``spans`` without what was recalled from ``seat``: that is back already, uncounted."""
+    recalled = recalled_of(durable, seat, spans, stored)
+    if not recalled:
+        return spans
+    named = IdSet(Span(*span) for span in spans)
+    named.remove_all(recalled)
+    return named.spans
