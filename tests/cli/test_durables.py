@@ -105,6 +105,47 @@ def test_browse_of_nothing_says_so(penstock_command: Run, orders: Channel) -> No
     assert printed.stdout == "nothing is outstanding for billing\n"
 
 
+@pytest.mark.spec("D11")
+def test_strict_order_may_be_asked_for_and_is_shown(penstock_command: Run, orders: Channel) -> None:
+    penstock_command("durable", "create", "orders", "d", "--type", "serial", "--strict-order")
+    penstock_command("durable", "create", "orders", "e", "--type", "serial")
+
+    strict = penstock_command("durable", "show", "orders", "d").stdout
+    other = penstock_command("durable", "show", "orders", "e").stdout
+
+    assert "order         strict; a rolled-back event comes before every later one\n" in strict
+    assert "order         not strict\n" in other
+
+
+def test_a_purge_takes_events_off_one_durable(penstock_command: Run, orders: Channel) -> None:
+    mine = orders.durables.create("billing")
+    other = orders.durables.create("audit")
+    all_of_them = mine.info().outstanding
+
+    some = penstock_command("durable", "purge", "orders", "billing", "--from", "1", "--to", "1")
+    matching = penstock_command("durable", "purge", "orders", "billing", "--selector", "price < 2")
+    rest = penstock_command("durable", "purge", "orders", "billing", "--yes")
+
+    assert some.stdout == "durable billing: 1 event purged\n"
+    assert matching.stdout.startswith("durable billing: ")
+    assert rest.stdout.endswith(" purged\n")
+    assert (mine.info().outstanding, other.info().outstanding) == (0, all_of_them)
+
+
+@pytest.mark.spec("D14")
+def test_an_administrator_frees_an_exclusive_durable(
+    penstock_command: Run, orders: Channel
+) -> None:
+    audit = orders.durables.create("audit", type="exclusive")
+    with audit.subscribe() as held:
+        assert held.next_batch(30) is not None
+
+        ended = penstock_command("durable", "unbind", "orders", "audit")
+
+        assert ended.stdout == "durable audit: 1 subscription ended\n"
+        assert audit.info().clients == ()
+
+
 def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> None:
     orders.durables.create("billing", type="shared")
 
@@ -125,6 +166,9 @@ def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> No
         (["show", "orders", "nobody"], "name-does-not-exist"),
         (["browse", "orders", "nobody"], "name-does-not-exist"),
         (["delete", "orders", "nobody"], "name-does-not-exist"),
+        (["unbind", "orders", "nobody"], "name-does-not-exist"),
+        (["purge", "orders", "nobody"], "name-does-not-exist"),
+        (["create", "orders", "billing", "--strict-order"], "invalid-argument"),
     ],
 )
 def test_a_refusal_has_its_code(

@@ -327,6 +327,60 @@ def test_a_durable_that_is_deleted_ends_its_subscriptions(ten: Channel) -> None:
             subscription.next_batch(30)
 
 
+@pytest.mark.spec("D13", "D14")
+def test_unbinding_ends_all_subscriptions_and_others_may_follow(ten: Channel) -> None:
+    durable = ten.durables.create("d", type="exclusive")
+    held = durable.subscribe().open()
+    batch = held.next_batch(30)
+    assert batch is not None
+
+    assert durable.unbind() == 1
+
+    with pytest.raises(penstock.DurableUnbound, match="ended all subscriptions of durable d"):
+        held.next_batch(30)
+    with pytest.raises(IllegalState, match="is not open"):
+        held.ack([0])
+    held.close()
+    assert durable.info().clients == ()
+    with durable.subscribe() as next_one:
+        again = next_one.next_batch(30)
+        assert again is not None
+        assert ids(again) == list(range(10))
+
+
+@pytest.mark.spec("D13", "D14")
+def test_what_unbound_clients_held_is_counted_as_for_any_that_is_gone(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    seats = [durable.subscribe(window=2).open() for _ in range(2)]
+    for seat in seats:
+        assert seat.next_batch(30) is not None
+
+    assert durable.unbind() == 2
+    assert durable.unbind() == 0
+
+    assert durable.info().redelivered == 4
+    assert durable.info().pending == 0
+    for seat in seats:
+        with pytest.raises(penstock.DurableUnbound):
+            seat.next_batch(30)
+    assert ids(durable.fetch(10, 1)) == list(range(10))
+    durable.close()
+    ten.durables.delete("d")
+    with pytest.raises(penstock.NameDoesNotExist):
+        durable.unbind()
+
+
+def test_a_fetch_from_an_unbound_seat_says_so_until_it_is_closed(ten: Channel) -> None:
+    durable = ten.durables.create("d")
+    durable.fetch(2)
+    durable.unbind()
+
+    with pytest.raises(penstock.DurableUnbound):
+        durable.fetch(2, 0.1)
+    durable.close()
+    assert ids(durable.fetch(2)) == [0, 1]
+
+
 def test_a_channel_that_is_deleted_ends_its_subscriptions(session: Session, ten: Channel) -> None:
     with ten.subscribe() as subscription:
         session.channels.delete("orders")

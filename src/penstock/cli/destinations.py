@@ -100,7 +100,7 @@ def purge(
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         if asks and first is None and last is None and not selector:
-            _ask(f"Remove all {count(found.info().events, 'event')} of {found.name}?")
+            ask(f"Remove all {count(found.info().events, 'event')} of {found.name}?")
         removed = found.purge(start=first, end=last, selector=selector)
     write(f"{kind} {found.name}: {count(removed, 'event')} purged")
 
@@ -110,7 +110,7 @@ def delete(kind: Kind, name: str, *, asks: bool, url: str) -> None:
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         if asks:
-            _ask(f"Delete {found.name} with {count(found.info().events, 'event')}?")
+            ask(f"Delete {found.name} with {count(found.info().events, 'event')}?")
         stores(realm, kind).delete(name)
     write(f"{kind} {found.name} deleted")
 
@@ -129,7 +129,7 @@ def maintain(kind: Kind, name: str, url: str) -> None:
     )
 
 
-def _ask(question: str) -> None:
+def ask(question: str) -> None:
     """Only a person is asked: a script has said what it wants."""
     if sys.stdin.isatty() and not typer.confirm(question):
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import given
+from penstock.cli.destinations import First, Last, Selected, Yes, ask
 from penstock.cli.events import EventFormat, print_events
 from penstock.cli.output import (
     ListFormat,
@@ -26,7 +27,7 @@ Channel = Annotated[str, typer.Argument(help="Name of the channel.", metavar="CH
 Name = Annotated[str, typer.Argument(help="Name of the durable.", metavar="NAME")]
 
 commands = typer.Typer(
-    help="Make, look at, browse and remove durables.",
+    help="Make, look at, browse, purge, unbind and remove durables.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -40,7 +41,9 @@ def register(app: typer.Typer) -> None:
 def create(
     channel: Channel,
     name: Name,
-    type: Annotated[str, typer.Option(help="shared or exclusive.")] = "shared",
+    type: Annotated[
+        str, typer.Option(help="shared, serial or exclusive; deprecated: priority, shared_queued.")
+    ] = "shared",
     start: Annotated[
         str, typer.Option("--from", help="earliest, latest, an event id, or a time (UTC).")
     ] = "earliest",
@@ -61,6 +64,13 @@ def create(
     cluster_wide: Annotated[
         bool, typer.Option("--cluster-wide", help="Exists on every node of a cluster.")
     ] = False,
+    strict_order: Annotated[
+        bool,
+        typer.Option(
+            "--strict-order",
+            help="Of a serial durable: a rolled-back event comes before every later one.",
+        ),
+    ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Make a durable.
@@ -71,6 +81,7 @@ def create(
     Examples:
       penstock durable create orders billing --selector "price > 5"
       penstock durable create orders mail --max-deliveries 5
+      penstock durable create orders ledger --type serial --strict-order
     """
     begin = given.start(start)
     with session(url) as realm:
@@ -82,6 +93,7 @@ def create(
             persistent=persistent,
             max_deliveries=max_deliveries,
             cluster_wide=cluster_wide,
+            strict_order=strict_order,
         )
         outstanding = made.info().outstanding
     write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
@@ -154,6 +166,7 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("channel", info.channel),
         ("type", f"{info.type}, {lasting}"),
         ("selector", info.selector or "none"),
+        ("order", _order(info)),
         ("deliveries", _deliveries(info)),
         ("cluster-wide", "yes" if info.cluster_wide else "no"),
         ("position", f"{info.position}; events below it were offered or settled"),
@@ -163,6 +176,12 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("last read", _ago(info.last_read_ms)),
         ("clients", ", ".join(info.clients) or "none"),
     ]
+
+
+def _order(info: DurableInfo) -> str:
+    if info.strict_order:
+        return "strict; a rolled-back event comes before every later one"
+    return "not strict"
 
 
 def _deliveries(info: DurableInfo) -> str:
@@ -205,6 +224,49 @@ def browse(
 def _say_if_none(printed: int, name: str, style: Any) -> None:
     if not printed and style == "table":
         write(f"nothing is outstanding for {name}")
+
+
+@commands.command()
+def purge(
+    channel: Channel,
+    name: Name,
+    first: First = None,
+    last: Last = None,
+    selector: Selected = "",
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Take events off what is outstanding; other durables keep them.
+
+    For shared and serial durables: the others keep no more than a position.
+
+    \b
+    Examples:
+      penstock durable purge orders billing --from 3 --to 5
+      penstock durable purge orders billing --selector "price < 1"
+    """
+    with session(url) as realm:
+        durable = realm.channels.get(channel).durables.get(name)
+        if not yes and first is None and last is None and not selector:
+            outstanding = durable.info().outstanding
+            ask(f"Take all {count(outstanding, 'outstanding event')} off {name}?")
+        purged = durable.purge(start=first, end=last, selector=selector)
+    write(f"durable {name}: {count(purged, 'event')} purged")
+
+
+@commands.command()
+def unbind(channel: Channel, name: Name, url: Url = DEFAULT_URL) -> None:
+    """End all subscriptions of a durable; what they held goes back.
+
+    For an exclusive durable whose client hangs: the next may subscribe.
+
+    \b
+    Example:
+      penstock durable unbind orders audit
+    """
+    with session(url) as realm:
+        ended = realm.channels.get(channel).durables.get(name).unbind()
+    write(f"durable {name}: {count(ended, 'subscription')} ended")
 
 
 @commands.command()

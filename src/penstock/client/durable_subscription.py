@@ -212,6 +212,7 @@ class DurableSubscription:
 
     async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
         """Demand ``count`` events and take what comes within ``timeout`` seconds."""
+        self._inbox.raise_failure()
         self._settlements.hurry()
         self._met.clear()
         self._demand = count

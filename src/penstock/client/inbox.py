@@ -34,6 +34,11 @@ class Inbox(Generic[B]):
         self._error = error
         self._arrived.set()
 
+    def raise_failure(self) -> None:
+        """Raises the error the subscription ended with, if it did."""
+        if self._error is not None:
+            raise self._error
+
     def clear(self) -> None:
         self._batches.clear()
 
