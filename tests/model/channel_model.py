@@ -10,6 +10,10 @@ SURVIVING = ("persistent", "mixed", "paged")
 """Types whose events a restart finds, all or some."""
 FORGETTING = ("simple", "transient")
 """Types whose ids start again."""
+CUMULATIVE = ("exclusive", "priority")
+"""Durables that acknowledge up to and including an event, and do not redeliver at once."""
+WITH_TRANSIENT = ("exclusive", "priority", "shared_queued")
+"""Durables whose clients get what nothing keeps."""
 
 
 @dataclass
@@ -34,10 +38,13 @@ class Seat:
     stalled: bool = False
     selective: bool = False
     """A reader of a queue that wants even events only."""
+    was_served: bool = False
+    recalls: list[set[int]] = field(default_factory=list)
+    """Taken back, and the client has not said that it knows (SEM D11)."""
 
     @property
     def credit(self) -> int:
-        if self.stalled:
+        if self.stalled or self.recalls:
             return 0
         return self.window - len(self.held) if self.demand is None else self.demand
 
@@ -54,6 +61,15 @@ class Ledger:
     due: set[int] = field(default_factory=set)
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
+    strict: bool = False
+    turn: list[int] = field(default_factory=list)
+    """Its subscriptions; the one served longest ago comes first."""
+    knows_turn: bool = True
+    """Until a reader that wants only some events has let its turn pass, which nobody sees."""
+
+    @property
+    def is_cumulative(self) -> bool:
+        return self.kind in CUMULATIVE
 
     def wants(self, event_id: int, kept: Kept) -> bool:
         return event_id >= self.start and (kept.even or not self.selector)
@@ -102,6 +118,8 @@ class ChannelModel:
         self.acked_lasting: set[int] = set()
         self.gone = Counters()
         self.redelivered = 0
+        self.recalls: dict[int, set[int]] = {}
+        """What has to be told now, by subscription."""
 
     # --- what happens --------------------------------------------------------------------
 
@@ -174,18 +192,23 @@ class ChannelModel:
 
     def ack(self, seat: Seat, ids: set[int]) -> None:
         ledger = self.durables[seat.durable]
-        if ledger.kind == "exclusive" and ids:
+        if ledger.is_cumulative and ids:
             ids = {i for i in ledger.due | seat.held if i <= max(ids)}
         for event_id in ids:
             self._done(ledger, event_id, seat.durable)
+
+    def take_off(self, durable: str, ids: set[int]) -> None:
+        for event_id in ids:
+            self._done(self.durables[durable], event_id, durable)
 
     def roll_back(self, seat: Seat, ids: set[int], *, detached: bool = False) -> None:
         ledger = self.durables[seat.durable]
         seat.held -= ids
         ids = ids & ledger.due  # what was relayed does not come back
-        if ledger.kind == "exclusive":
+        if ledger.is_cumulative:
             ledger.parked |= ids if not detached else set()
             return
+        back = set()
         for event_id in sorted(ids):
             count = ledger.counts.get(event_id, 0) + 1
             if self.moves_dead and 0 < ledger.limit <= count:
@@ -193,6 +216,37 @@ class ChannelModel:
             else:
                 self.redelivered += 1
                 ledger.counts[event_id] = count
+                back.add(event_id)
+        if ledger.strict and back:
+            self.recall(seat.durable, min(back))
+
+    def recall(self, durable: str, lowest: int) -> None:
+        """SEM D11: nothing after the rolled-back event stays in anybody's hands."""
+        for subscription, seat in self.seats.items():
+            if seat.durable != durable:
+                continue
+            later = {i for i in seat.held & self.durables[durable].due if i > lowest}
+            if later:
+                seat.held -= later
+                seat.recalls.append(later)
+                self.recalls[subscription] = later
+
+    def attached(self, subscription: int, seat: Seat) -> None:
+        ledger = self.durables[seat.durable]
+        if not self.seats_of(seat.durable):
+            ledger.parked.clear()
+        self.seats[subscription] = seat
+        ledger.turn.append(subscription)
+        ledger.knows_turn &= not seat.selective
+
+    def detached(self, subscription: int) -> None:
+        """SEM D13."""
+        seat = self.seats.pop(subscription)
+        ledger = self.durables[seat.durable]
+        ledger.turn.remove(subscription)
+        self.roll_back(seat, set(seat.held), detached=True)
+        if seat.was_served:  # what it rolled back is for whoever takes over
+            ledger.parked.clear()
 
     def bury(self, event_id: int, durable: str) -> None:
         """SEM T10."""
@@ -216,6 +270,7 @@ class ChannelModel:
         for ledger in self.durables.values():
             ledger.due -= lost
             ledger.parked.clear()
+            ledger.turn, ledger.knows_turn = [], True
             ledger.counts = {i: n for i, n in ledger.counts.items() if i not in lost}
         if self.type in FORGETTING:
             self.issued = self.start
@@ -225,14 +280,33 @@ class ChannelModel:
 
     # --- questions -----------------------------------------------------------------------
 
+    def seats_of(self, durable: str) -> dict[int, Seat]:
+        return {n: seat for n, seat in self.seats.items() if seat.durable == durable}
+
     def in_hands(self, durable: str) -> set[int]:
         held = [seat.held for seat in self.seats.values() if seat.durable == durable]
         return set().union(*held)
 
+    def may_be_served(self, durable: str) -> list[int]:
+        """The table of SEM D, second row: who may get the next event, in turn."""
+        ledger, seats = self.durables[durable], self.seats_of(durable)
+        holders = [n for n, seat in seats.items() if seat.held]
+        match ledger.kind:
+            case "priority":
+                allowed = [min(seats)] if seats else []
+            case "serial":
+                assert len(holders) <= 1, "two at a time"
+                allowed = holders or ledger.turn
+            case "shared_queued":
+                allowed = [] if holders else ledger.turn
+            case _:
+                allowed = ledger.turn
+        return [n for n in allowed if seats[n].credit > 0]
+
     def pending(self, durable: str) -> list[int]:
         ledger = self.durables[durable]
         due = set(ledger.due)
-        if ledger.kind == "exclusive" or self.type == "transient":
+        if ledger.kind in WITH_TRANSIENT or self.type == "transient":
             due |= {i for i, one in self.passing.items() if ledger.wants(i, one)}
         return sorted(due - self.in_hands(durable) - ledger.parked)
 

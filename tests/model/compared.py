@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
 from penstock.core.ids import IdSet
-from penstock.core.messages import Command, Deliver, Effect, Finished
+from penstock.core.messages import Command, Deliver, Effect, Finished, Recall
 from penstock.testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Reader, Seat
 
@@ -41,6 +41,7 @@ class Compared(RuleBasedStateMachine):
                 case Deliver(subscription, spans):
                     ids = [i for part in spans for i in range(*part)]
                     if subscription in self.model.seats:
+                        self.served_in_turn(subscription)
                         self.granted(self.model.seats[subscription], ids, effect)
                     else:
                         self.read(self.model.readers[subscription], ids)
@@ -53,13 +54,27 @@ class Compared(RuleBasedStateMachine):
                         ], "a browse ended early"
                     else:
                         assert self.model.seats[subscription].demand == 0, "met too early"
+                case Recall(subscription, spans):
+                    assert set(events(spans)) == self.model.recalls.pop(subscription)
                 case _:
                     raise AssertionError(f"no such effect: {effect}")
+        assert not self.model.recalls, "somebody was not told"
         self.nothing_is_held_back()
         self.model.passing = {}
         self.play.sweep()
         self.catch_up()
         self.model.consume()
+
+    def served_in_turn(self, subscription: int) -> None:
+        """SEM D8, D10, D12: who is next, by the table."""
+        durable = self.model.seats[subscription].durable
+        allowed = self.model.may_be_served(durable)
+        assert subscription in allowed, "it may not be served now"
+        ledger = self.model.durables[durable]
+        if ledger.knows_turn:
+            assert subscription == allowed[0], "it is another one's turn"
+        ledger.turn.remove(subscription)
+        ledger.turn.append(subscription)
 
     def granted(self, seat: Seat, ids: list[int], effect: Deliver) -> None:
         ledger = self.model.durables[seat.durable]
@@ -68,6 +83,7 @@ class Compared(RuleBasedStateMachine):
         assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
         assert len(ids) <= seat.credit, "more than the window has room for"
         seat.held |= set(ids)
+        seat.was_served = True
         if seat.demand is not None:
             seat.demand -= len(ids)
 
@@ -87,12 +103,10 @@ class Compared(RuleBasedStateMachine):
             reader.cursor = subscriber.cursor
 
     def nothing_is_held_back(self) -> None:
-        while self.play.channel.state.overdue:  # until dead events have moved all is held back
-            self.play.sweep()
-            self.watch(self.play.offers())
-        for seat in self.model.seats.values():
-            if seat.credit > 0:
-                assert not self.model.ready(seat), "a seat with credit waits"
+        for durable in self.model.durables:
+            for subscription in self.model.may_be_served(durable):
+                seat = self.model.seats[subscription]
+                assert not self.model.ready(seat), "a seat that may be served waits"
         for reader in self.model.readers.values():
             if reader.credit > 0:
                 stop = reader.stop or 1 << 60
@@ -112,9 +126,20 @@ class Compared(RuleBasedStateMachine):
                 assert {i for s in spans for i in range(*s)} == ledger.due
                 assert durable.outstanding_count(state.stored) == len(ledger.due)
                 assert durable.redelivered_count == len(ledger.counts)
+                assert durable.strict_order == ledger.strict
+                self.hands_hold_what_comes_first(name)
             self.what_left_is_accounted_for()
         assert set(state.durables) == set(model.durables)
         assert state.counters.published == len(state.stored) + state.counters.gone
+
+    def hands_hold_what_comes_first(self, name: str) -> None:
+        """Strict order (SEM D11): what is in hands is the beginning of what is outstanding, in
+        one client's hands. Only what is in hands can be acknowledged, so no event is before an
+        earlier one that its client has not got, or has given back."""
+        ledger = self.model.durables[name]
+        held, pending = self.model.in_hands(name) & ledger.due, self.model.pending(name)
+        if ledger.strict and held and pending:
+            assert max(held) < pending[0]
 
     def what_left_is_accounted_for(self) -> None:
         """SEM T6, T8: each event's fate, and every counter."""

@@ -26,6 +26,7 @@ from penstock.core.messages import (
     Attach,
     Cause,
     Command,
+    ConfirmRecall,
     CreateDurable,
     Credit,
     Definition,
@@ -34,6 +35,7 @@ from penstock.core.messages import (
     Detach,
     Edit,
     Purge,
+    PurgeDurable,
     Quarantine,
     Redrive,
     RollBack,
@@ -63,6 +65,10 @@ TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
     (Redrive, Cause.REDRIVEN),
     (Quarantine, Cause.QUARANTINED),
 ]
+KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "shared_queued")
+AT_ONCE = ("shared", "serial", "shared_queued")
+"""Types that redeliver at once, counted; they take a window, and keep a selector."""
+FIRST = ["shared", "even", "exclusive", "priority", "serial", "strict", "shared_queued"]
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
@@ -83,7 +89,7 @@ class ChannelLife(Publishing):
         honour=st.booleans(),
         retain=st.booleans(),
         start=st.sampled_from([0, 7]),
-        first=st.lists(st.sampled_from(["shared", "even", "exclusive"]), max_size=3),
+        first=st.lists(st.sampled_from(FIRST), max_size=3),
         window=st.integers(1, 5),
         events=FLAGS,
     )
@@ -148,10 +154,10 @@ class ChannelLife(Publishing):
 
     def open_durables(self, first: list[str], window: int) -> None:
         for name, wanted in zip("abc", first, strict=False):
-            is_exclusive = wanted == "exclusive"
-            self.create(name, "exclusive" if is_exclusive else "shared", 0, wanted == "even", None)
+            kind = {"even": "shared", "strict": "serial"}.get(wanted, wanted)
+            self.create(name, kind, 0, wanted == "even", None, strict=wanted == "strict")
             self.take_seat(name, "s1", window, pull=False)
-            if not is_exclusive:
+            if kind != "exclusive":
                 self.take_seat(name, "s2", window + 1, pull=False)
 
     @rule(seed=st.integers(0, 1 << 32))
@@ -171,23 +177,36 @@ class ChannelLife(Publishing):
             with pytest.raises(IllegalState):
                 self.do(CreateDurable("a", "shared"))
         elif free:
-            kind = random.choice(("shared", "shared", "exclusive"))
+            kind = random.choice(KINDS)
+            strict = kind == "serial" and random.random() < 0.7
             start = random.choice((0, 0, self.model.issued, self.model.issued + 4))
             persistent = random.choice((None, None, False, True))
-            self.create(random.choice(free), kind, start, random.random() < 0.4, persistent)
+            filtered = random.random() < 0.4
+            self.create(random.choice(free), kind, start, filtered, persistent, strict=strict)
 
     def create(
-        self, name: str, kind: str, start: int, filtered: bool, persistent: bool | None
+        self,
+        name: str,
+        kind: str,
+        start: int,
+        filtered: bool,
+        persistent: bool | None,
+        *,
+        strict: bool = False,
     ) -> None:
         self.settle_time()
-        selector = "even" if filtered and kind == "shared" else ""
+        selector = "even" if filtered and kind in AT_ONCE else ""
         lasting = self.model.type in SURVIVING if persistent is None else persistent
-        limit = self.limit if kind == "shared" else 0
-        ledger = Ledger(kind, start, selector, lasting, limit)
+        limit = self.limit if kind in AT_ONCE else 0
+        ledger = Ledger(kind, start, selector, lasting, limit, strict=strict)
         ledger.due = {i for i, kept in self.model.stored.items() if ledger.wants(i, kept)}
         matched = _spans(ledger.due) if selector else ()
         self.model.durables[name] = ledger
-        self.do(CreateDurable(name, kind, start, selector, matched, persistent, limit))
+        self.do(
+            CreateDurable(
+                name, kind, start, selector, matched, persistent, limit, strict_order=strict
+            )
+        )
         self.all_lasts &= lasting
 
     def delete_durable(self, random: Random) -> None:
@@ -212,27 +231,26 @@ class ChannelLife(Publishing):
     ) -> None:
         ledger = self.model.durables[name]
         self.subscription += 1
-        shared = ledger.kind != "exclusive"
+        windowed = not ledger.is_cumulative
         self.settle_time()
         even = {i for i in ledger.due if self.model.stored[i].even} if selective else set()
         command = Attach(
             name,
             self.subscription,
             session,
-            window if shared else None,
+            window if windowed else None,
             pull,
             "even" if selective else "",
             _spans(even),
         )
-        if not shared and any(seat.durable == name for seat in self.model.seats.values()):
+        if ledger.kind == "exclusive" and self.model.seats_of(name):
             with pytest.raises(DurableInUse):
                 self.do(command)
             return
         seat = Seat(
-            name, session, window if shared else 1_000, 0 if pull else None, selective=selective
+            name, session, window if windowed else 1_000, 0 if pull else None, selective=selective
         )
-        self.model.seats[self.subscription] = seat
-        ledger.parked.clear()
+        self.model.attached(self.subscription, seat)
         self.do(command)
 
     def demand(self, random: Random) -> None:
@@ -264,18 +282,56 @@ class ChannelLife(Publishing):
                 self.model.roll_back(seat, left)
                 self.do(RollBack(subscription, spans))
             case "ack":
-                self.model.ack(seat, ids if self.is_exclusive(seat) else left)
+                self.model.ack(seat, ids if self.is_cumulative(seat) else left)
                 self.do(Ack(subscription, spans))
             case _:
                 self.model.ack(seat, {i for i in seat.held if i <= max(ids)} | self.top(seat, ids))
                 self.do(AckPrevious(subscription, max(ids)))
 
-    def is_exclusive(self, seat: Seat) -> bool:
-        return self.model.durables[seat.durable].kind == "exclusive"
+    def is_cumulative(self, seat: Seat) -> bool:
+        return self.model.durables[seat.durable].is_cumulative
 
     def top(self, seat: Seat, ids: set[int]) -> set[int]:
         """The named event counts for a cumulative kind, though it is gone by now."""
-        return {max(ids)} if self.is_exclusive(seat) else set()
+        return {max(ids)} if self.is_cumulative(seat) else set()
+
+    def settle_recalled(self, random: Random) -> None:
+        """A client that does not know yet: refused to acknowledge, free to give back again."""
+        waiting = [n for n, seat in self.model.seats.items() if seat.recalls]
+        if not waiting:
+            return
+        subscription = random.choice(waiting)
+        seat = self.model.seats[subscription]
+        self.settle_time()
+        due = self.model.durables[seat.durable].due
+        recalled = sorted(set().union(*seat.recalls) & due - seat.held)
+        match random.choice(("ack", "back", "confirm", "confirm", "confirm")):
+            case "confirm":
+                seat.recalls.pop(0)
+                self.do(ConfirmRecall(subscription))
+            case "back" if recalled:
+                self.do(RollBack(subscription, _spans({random.choice(recalled)})))
+            case _ if recalled:
+                with pytest.raises(IllegalState, match="was recalled"):
+                    self.do(Ack(subscription, _spans({random.choice(recalled)})))
+
+    def purge_durable(self, random: Random) -> None:
+        if not self.model.durables or self.definition.kind == "queue":
+            return
+        name = random.choice(sorted(self.model.durables))
+        ledger = self.model.durables[name]
+        first, size = random.randint(0, self.model.issued), random.randint(1, 6)
+        command = PurgeDurable(name, (Span(first, first + size),))
+        self.settle_time()
+        if ledger.kind not in ("shared", "serial"):
+            with pytest.raises(IllegalState, match="cannot be purged"):
+                self.do(command)
+            return
+        gone = {i for i in ledger.due if first <= i < first + size}
+        self.model.take_off(name, gone)
+        self.do(command)
+
+        assert self.play.answer == len(gone)
 
     def steal(self, owner: int, ids: set[int]) -> None:
         durable = self.model.seats[owner].durable
@@ -290,9 +346,8 @@ class ChannelLife(Publishing):
             return
         subscription = random.choice(there)
         self.settle_time()
-        seat = self.model.seats.pop(subscription, None)
-        if seat is not None:
-            self.model.roll_back(seat, set(seat.held), detached=True)
+        if subscription in self.model.seats:
+            self.model.detached(subscription)
         self.model.readers.pop(subscription, None)
         self.do(Detach(subscription))
 
@@ -347,7 +402,10 @@ class ChannelLife(Publishing):
         self.model.capacity = capacity
         if not self.definition.storage.honour_capacity:
             self.model.evict()
-        self.do(Edit(replace(state, capacity=capacity)))
+        effects = self.play.do(Edit(replace(state, capacity=capacity)))
+        while self.play.channel.state.overdue:  # what is above it moves in steps
+            self.play.sweep()
+        self.watch([*effects, *self.play.offers()])
 
     def snapshot(self, _: Random) -> None:
         self.play.snapshot()
@@ -379,6 +437,8 @@ class ChannelLife(Publishing):
 STEPS: dict[Callable[[ChannelLife, Random], None], int] = {
     ChannelLife.publish: 10,
     ChannelLife.settle: 14,
+    ChannelLife.settle_recalled: 4,
+    ChannelLife.purge_durable: 1,
     ChannelLife.attach: 4,
     ChannelLife.detach: 2,
     ChannelLife.demand: 3,

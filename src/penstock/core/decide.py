@@ -122,7 +122,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     exhausted = durable.exhausted(back.overlap(state.stored))
     back.remove_all(exhausted)
     facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
-    return Decided((*facts, *_buried(state, durable, exhausted)))
+    return Decided((*_buried(state, durable, exhausted), *facts))
 
 
 def _buried(state: ChannelState, durable: Durable, exhausted: IdSet) -> list[StoredFact]:
