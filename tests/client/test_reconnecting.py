@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
 
 import pytest
 
@@ -67,6 +68,30 @@ def test_publishes_without_an_answer_are_sent_again_and_stored_once_in_order(
 
         assert producer.acknowledged == 100
     assert stored.read()["n"].to_pylist() == list(range(100))
+
+
+@pytest.mark.spec("D11", "D13")
+def test_strict_order_outlives_lost_connections(
+    relay: Relay, orders: Channel, there: Session
+) -> None:
+    random, acked = Random(12), list[int | None]()
+    orders.publish_many([penstock.Event() for _ in range(120)])
+    durable = orders.durables.create("d", type="serial", strict_order=True)
+    with durable.subscribe(window=10, timeout=WAIT_S) as subscription:
+        for event in subscription:
+            if event.event_id not in range(100, 120) and random.random() < 0.1:
+                relay.cut()
+            if random.random() < 0.25:
+                event.rollback()
+                continue
+            event.ack()
+            acked.append(event.event_id)
+            if event.event_id == 119:
+                break
+
+    first_time = list(dict.fromkeys(acked))  # an ack that was lost is given again
+    assert first_time == list(range(120))
+    assert there.channels.get("orders").durables.get("d").info().outstanding == 0
 
 
 @pytest.mark.spec("X3")

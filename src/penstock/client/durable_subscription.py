@@ -145,6 +145,8 @@ class DurableSubscription:
         while self._is_strict and batch is not None and self._settlements.rolls_back:
             self._inbox.put_back(batch)  # part of it may be recalled
             await self._settlements.rolled_back()
+            if self._settlements.has_lost_rollback:
+                self._inbox.clear()  # all of it has gone back
             batch = await self._inbox.get(timeout)
         if batch is not None and len(self._inbox):
             batch = self._with_waiting(batch)
@@ -160,13 +162,14 @@ class DurableSubscription:
     @property
     def may_recall(self) -> bool:
         """Whether an event of the batch taken last may have been recalled since."""
-        waits = self.has_rolled_back or self._settlements.rolls_back
+        settlements = self._settlements
+        waits = self.has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
         return self._is_strict and (waits or bool(self._recalled))
 
     async def is_recalled(self, event: Event) -> bool:
         """Whether the realm has taken an event back, once all rollbacks are answered."""
         await self._settlements.rolled_back()
-        return event.event_id in self._recalled
+        return self._settlements.has_lost_rollback or event.event_id in self._recalled
 
     def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
         """One batch of all that is here already.
@@ -199,10 +202,10 @@ class DurableSubscription:
         try:
             while (batch := await self.next_batch()) is not None:
                 for event in batch:
-                    if batch.is_stale:
-                        break  # the realm has taken the rest back, and delivers it again
                     if self.may_recall and await self.is_recalled(event):
                         continue
+                    if batch.is_stale:
+                        break  # the realm has taken the rest back, and delivers it again
                     yield event
                     if self._auto_ack:
                         await event.ack()
@@ -240,10 +243,10 @@ class DurableSubscription:
         try:
             while (batch := await self._next(None)) is not None:
                 for event in batch:
-                    if batch.is_stale:
-                        break
                     if self.may_recall and await self.is_recalled(event):
                         continue
+                    if batch.is_stale:
+                        break
                     await self._handle_one(handler, event)
         except PenstockError as error:
             if not isinstance(error, SessionClosed):

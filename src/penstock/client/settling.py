@@ -22,6 +22,9 @@ class Settlements:
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
         self._unconfirmed: ConnectionLost | None = None
+        self._seat = 0
+        """Counts the connections the seat was held over."""
+        self._lost_seat = -1
         self.subscription = 0
         """The seat's number, once it is taken."""
 
@@ -33,8 +36,19 @@ class Settlements:
         answer = self._conversation.request(message, resend=False)
         if roll_back:
             self._rollbacks.add(answer)
-            answer.add_done_callback(self._rollbacks.discard)
+            seat = self._seat
+            answer.add_done_callback(lambda done: self._rolled_back(done, seat))
         return answer
+
+    def _rolled_back(self, answer: asyncio.Future[Any], seat: int) -> None:
+        self._rollbacks.discard(answer)
+        if not answer.cancelled() and isinstance(answer.exception(), ConnectionLost):
+            self._lost_seat = seat
+
+    @property
+    def has_lost_rollback(self) -> bool:
+        """A rollback went with the connection, and the seat is not taken again yet."""
+        return self._lost_seat == self._seat
 
     def soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
         """Settle without waiting; what one turn of the loop settles travels together."""
@@ -87,6 +101,7 @@ class Settlements:
     def forget(self) -> None:
         """The connection was lost: what was not sent is of no use on another one."""
         self._soon.clear()
+        self._seat += 1
 
     async def confirm(self) -> None:
         """Wait until everything settled so far is answered. Raises the first refusal."""

@@ -175,10 +175,10 @@ class DurableSubscription:
         try:
             while (batch := self.next_batch()) is not None:
                 for event in batch:
-                    if batch.is_stale:
-                        break  # the realm has taken the rest back, and delivers it again
                     if self._inner.may_recall and self._loop.call(self._inner.is_recalled(event)):
                         continue
+                    if batch.is_stale:
+                        break  # the realm has taken the rest back, and delivers it again
                     yield event
                     if self._auto_ack:
                         event.ack()
