@@ -97,6 +97,7 @@ class DurableSubscription:
             self._window,
             self._pull,
             self._selector,
+            self._auto_ack,
         )
         answer = await self._conversation.ask(message, Subscribed, resend=False)
         self._is_strict = answer.strict_order

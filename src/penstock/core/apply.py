@@ -23,6 +23,7 @@ from penstock.core.messages import (
     Replaced,
     Restored,
     RolledBack,
+    Secured,
     Spans,
     StoredFact,
 )
@@ -42,6 +43,8 @@ def apply(  # noqa: C901, PLR0912  one case a fact
     match fact:
         case Appended():
             _appended(state, fact)
+        case Secured():
+            _secured(state, fact)
         case Acked(name, spans):
             _acked(state, name, spans)
         case Removed():
@@ -66,7 +69,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case DurableDeleted(name):
             state.durables.pop(name, None)
             state.seats = {s: held for s, held in state.seats.items() if held[0].name != name}
-            state.fresh = state.acked.copy()
+            state.looked_at_from(0)
         case Restored():
             _restored(state, fact)
 
@@ -83,10 +86,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     state.counters.published += span.size
     for part in fact.volatile:
         state.volatile.add(part)
-    for gone in fact.absent:
-        state.counters.published -= len(state.stored.remove(Span(*gone)))
-    for passing in fact.relayed:
-        state.relayed.add_all(state.stored.remove(Span(*passing)))
+    _left_out(state, fact)
     state.ages.appended(span, fact.at_us, state.definition.ttl)
     state.ages.forget_below(state.stored.lowest)
     if fact.ttls:
@@ -100,8 +100,39 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         _offer_matched(state, fact, span)
 
 
+def _left_out(state: ChannelState, fact: Appended) -> None:
+    """Which of the ids are not stored, or not for long."""
+    for gone in fact.absent:
+        state.counters.published -= len(state.stored.remove(Span(*gone)))
+    for relayed in fact.relayed:
+        state.relayed.add_all(state.stored.remove(Span(*relayed)))
+    for unwanted in fact.dropped:
+        state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
+    passing = IdSet(fact.passing)
+    state.passing.add_all(passing)
+    state.unwritten.add_all(passing)
+    state.unwritten.discard_all(IdSet(fact.volatile))  # the type would not have it on disk either
+    state.volatile.add_all(passing)
+
+
+def _secured(state: ChannelState, fact: Secured) -> None:
+    """After a restart they come out of nowhere: what only passed was never recorded."""
+    ids = IdSet(Span(*span) for span in fact.spans)
+    state.volatile.discard_all(state.unwritten.overlap(ids))
+    state.passing.discard_all(ids)
+    state.unwritten.discard_all(ids)
+    new = ids.copy()
+    new.discard_all(state.stored)
+    for span in new.spans:
+        state.next_id = max(state.next_id, span.end)
+        state.stored.add(span)
+        state.counters.published += span.size
+        state.ages.inserted(span.first, fact.at_us)
+    state.ages.restore_own(fact.ttls)
+
+
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
-    gone = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed))
+    gone = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed, *fact.dropped))
     for name, matched in fact.matched.items():
         durable = state.durables.get(name)
         if durable is None:
@@ -164,7 +195,8 @@ def _removed(state: ChannelState, fact: Removed) -> None:
 def _gone(state: ChannelState, ids: IdSet) -> int:
     """Take ids out of everything; gives how many were stored."""
     before = len(state.stored)
-    for left_behind in (state.stored, state.volatile, state.acked, state.fresh):
+    sets = (state.stored, state.volatile, state.acked, state.fresh, state.passing, state.unwritten)
+    for left_behind in sets:
         if left_behind:
             left_behind.discard_all(ids)
     for durable in state.durables.values():
@@ -210,7 +242,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
         state.durables[kept.name] = Durable.restored(kept, kind)
     state.producers.restore(fact.producers)
     state.acked = IdSet(Span(*span) for span in fact.consumed)
-    state.fresh = state.acked.copy()
+    state.looked_at_from(0)
     state.counters = replace(fact.counters)
     if READERS in state.durables:
         state.durables[READERS].max_deliveries = fact.definition.max_deliveries

@@ -6,6 +6,7 @@ from penstock.core.dead import lowest, moved_at_once, unconsumed
 from penstock.core.durable import Durable, Kind
 from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument, NameAlreadyBound
 from penstock.core.ids import IdSet, Span
+from penstock.core.interest import unwanted
 from penstock.core.messages import (
     Ack,
     Acked,
@@ -35,6 +36,7 @@ from penstock.core.messages import (
     Removed,
     RollBack,
     RolledBack,
+    Secured,
     Skip,
     Spans,
     StoredFact,
@@ -81,8 +83,8 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
                 return Decided()
             durable, seat = state.seats[subscription]
             return _given_back(state, durable, seat.in_flight.spans)  # SEM D13
-        case Sweep():
-            return _sweep(state, now_us)
+        case Sweep(may_write):
+            return _sweep(state, now_us, may_write=may_write)
         case _:
             return _rare(state, command)
 
@@ -141,17 +143,20 @@ def _buried(state: ChannelState, durable: Durable, exhausted: IdSet) -> list[Sto
     return facts
 
 
-def _sweep(state: ChannelState, now_us: int) -> Decided:
+def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
     expired = state.expired(now_us)
-    consumed = _consumed(state)
-    consumed.remove_all(expired)
     facts: list[StoredFact] = []
     if state.moves_dead:
         facts += _dying(state, expired)
     elif expired:
         facts.append(Removed(expired.spans, Cause.EXPIRED))
-    if consumed:
-        facts.append(Removed(consumed.spans, Cause.CONSUMED))
+    left = state.fresh.overlap(state.stored)
+    left.discard_all(expired)
+    facts += _let_go(state, left)
+    if may_write and state.has_left and (owed := _owed(state)):
+        owed.discard_all(expired)
+        for span in owed.spans:
+            facts.append(Secured((span,), state.ages.oldest_us(span.first) or now_us))
     return Decided(tuple(facts))
 
 
@@ -175,18 +180,30 @@ def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
     return facts
 
 
-def _consumed(state: ChannelState) -> IdSet:
-    """SEM D6: acknowledged by all durables, and sent to every subscriber there is."""
-    if state.definition.retain_consumed or not state.durables or not state.fresh:
-        return IdSet()
-    gone = state.fresh.overlap(state.stored)
+def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
+    """SEM D6, J2: what was acknowledged by all durables, and sent to every subscriber there is;
+    on the JMS engine also what nobody has acknowledged and nobody waits for any more."""
+    if not ids or not (state.durables or state.engine.needs_interest):
+        return []
+    gone = unwanted(ids, state.durables.values(), state.subscribers.values())
+    consumed = gone
+    facts: list[StoredFact] = []
+    if state.engine.needs_interest:
+        consumed = gone.remove_all(state.acked)
+        if gone:
+            facts.append(Removed(gone.spans, Cause.DROPPED))
+    if consumed and not state.definition.retain_consumed:
+        facts.append(Removed(consumed.spans, Cause.CONSUMED))
+    return facts
+
+
+def _owed(state: ChannelState) -> IdSet:
+    """SEM J7: what is only passing, for a durable whose client is gone."""
+    owed = IdSet()
     for durable in state.durables.values():
-        gone.remove(Span(durable.head, 1 << 62))
-        gone.remove_all(durable.outstanding.overlap(gone))
-    for subscriber in state.subscribers.values():
-        if subscriber.stop_id is None:
-            gone.remove(Span(subscriber.cursor, 1 << 62))
-    return gone
+        if not durable.is_fed:
+            owed.add_all(durable.wanting(state.passing))
+    return owed
 
 
 def _check_attach(state: ChannelState, command: Attach) -> None:
@@ -249,6 +266,9 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
             f"{state.name} is not cluster-wide, so its durables cannot be (SEM N1)"
         )
     persistent = command.persistent
+    start_id, matched = command.start_id, command.matched
+    if state.engine.first_id(start_id, state.next_id) != start_id:  # SEM J3
+        start_id, matched = state.next_id, ()
     if persistent is None:
         persistent = state.type.survives_restart
     return Decided(
@@ -256,9 +276,9 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
             DurableCreated(
                 name,
                 kind.name,
-                command.start_id,
+                start_id,
                 command.selector,
-                command.matched,
+                matched,
                 persistent,
                 command.max_deliveries,
                 command.cluster_wide,
@@ -327,7 +347,8 @@ def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
 def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndRelay) -> Decided:
     """Events that somebody names leave, whoever wanted them."""
     if isinstance(command, EndRelay):
-        gone, cause = state.relayed, Cause.RELAYED
-    else:
-        gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
+        passed = _let_go(state, state.fresh.overlap(state.passing))
+        relayed = (Removed(state.relayed.spans, Cause.RELAYED),) if state.relayed else ()
+        return Decided((*relayed, *passed), len(state.relayed))
+    gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
     return Decided((Removed(gone.spans, cause),) if gone else (), len(gone))

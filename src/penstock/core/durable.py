@@ -21,6 +21,7 @@ class Seat:
     """One attached subscription, its window, and what it holds unsettled."""
 
     __slots__ = (
+        "auto_ack",
         "demand",
         "in_flight",
         "reach",
@@ -42,7 +43,10 @@ class Seat:
         pull: bool,
         selector: str = "",
         matched: Spans = (),
+        auto_ack: bool = False,
     ) -> None:
+        self.auto_ack = auto_ack
+        """The client acknowledges what it was handed without being told to (SEM D5)."""
         self.subscription = subscription
         self.session = session
         self.window = window
@@ -383,6 +387,13 @@ class Durable:
         self.seats.append(seat)
 
     # --- questions -----------------------------------------------------------------------
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its clients are there and take and acknowledge events by themselves, in order:
+        on the JMS engine nothing is kept for it before (SEM J, J7)."""
+        fed = [seat.auto_ack and seat.demand is None for seat in self.seats]
+        return self.kind.cumulative and bool(fed) and all(fed)
 
     def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
         """What ``seat`` really settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).

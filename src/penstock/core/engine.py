@@ -1,18 +1,40 @@
 """What tells one fan-out engine from another (SEM J, K). Each engine is one file in
-``core.engines``."""
+``core.engines``; the mechanism asks, the engine answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
+
+from penstock.core.durable import Durable
+from penstock.core.ids import Span
+from penstock.core.interest import Interest
+from penstock.core.messages import Spans
+from penstock.core.subscriber import Subscriber
 
 
 class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def needs_interest(self) -> bool:
+        """Whether an event stays only while somebody waits for it (SEM J2)."""
+        ...
+
     def first_id(self, asked: int, next_id: int) -> int:
-        """Where a plain subscription that asks to start at ``asked`` really starts."""
+        """Where a subscription or durable that asks to start at ``asked`` really starts."""
+        ...
+
+    def interest(
+        self,
+        durables: Collection[Durable],
+        subscribers: Collection[Subscriber],
+        span: Span,
+        matched: Mapping[str, Spans],
+    ) -> Interest | None:
+        """What becomes of the events ``span`` as they are published; None: the channel's type
+        keeps them all. ``matched``: by durable, the ids its selector matches."""
         ...
 
 

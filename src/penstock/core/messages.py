@@ -210,6 +210,8 @@ class Attach(Command, frozen=True):
     """A queue reader's own: it gets only what this matches (SEM Q1)."""
     matched: Spans = ()
     """With a selector: the outstanding events it matches."""
+    auto_ack: bool = False
+    """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
 
 
 class Demand(Command, frozen=True):
@@ -289,7 +291,11 @@ class Edit(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """Time has passed; remove what has expired (SEM T1) and what all have consumed (SEM D6)."""
+    """Time has passed; remove what has expired (SEM T1), what all have consumed (SEM D6) and
+    what nobody waits for (SEM J2)."""
+
+    may_write: bool = True
+    """Whether there is room on disk for what has to be kept from now on (SEM J7)."""
 
 
 class Quarantine(Command, frozen=True):
@@ -305,7 +311,8 @@ class Redrive(Command, frozen=True):
 
 
 class EndRelay(Command, frozen=True):
-    """What is relayed has been offered to all who are there (SEM E8)."""
+    """What is relayed has been offered to all who are there (SEM E8); what only passes leaves
+    once it has reached them all (SEM J4)."""
 
 
 # --- facts --------------------------------------------------------------------------------
@@ -331,6 +338,22 @@ class Appended(Fact, frozen=True):
     """By durable name: the ids its selector wants. Unnamed durables want all."""
     relayed: Spans = ()
     """Ids of events that are never stored (SEM E8)."""
+    passing: Spans = ()
+    """Ids kept in memory only, whatever the type, until they have reached those who are there
+    (SEM J4)."""
+    dropped: Spans = ()
+    """Ids of events nobody waited for (SEM J2)."""
+
+
+class Secured(Fact, frozen=True):
+    """Events that were only passing are kept from now on: the durable they are for has lost its
+    client (SEM J7)."""
+
+    spans: Spans
+    at_us: int
+    """When they were published."""
+    ttls: tuple[tuple[int, Spans], ...] = ()
+    """Those with a TTL of their own, by when it ends, in us."""
 
 
 class IdsReserved(Fact, frozen=True):
@@ -461,6 +484,7 @@ class Restored(Fact, frozen=True):
 
 StoredFact = (
     Appended
+    | Secured
     | IdsReserved
     | Removed
     | Replaced

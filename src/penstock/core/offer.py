@@ -53,7 +53,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
         case Subscribe(subscription, session, start_id, stop_id, credit, only, durable):
-            start_id = state.engine.first_id(start_id, state.next_id)
+            if stop_id is None:
+                start_id = state.engine.first_id(start_id, state.next_id)
             state.subscribers[subscription] = Subscriber(
                 subscription, session, start_id, stop_id, credit, only, durable
             )
@@ -64,8 +65,9 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _detach(state, subscription)
         case Publish(digest):
             _match_readers(state, digest)
-        case Sweep():
+        case Sweep(may_write):
             _swept(state, now_us)
+            state.has_left = state.has_left and not may_write
         case _:
             pass
 
@@ -109,6 +111,7 @@ def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
         pull=command.pull,
         selector=command.selector,
         matched=command.matched,
+        auto_ack=command.auto_ack,
     )
     durable.attach(seat)
     durable.read_us = now_us
@@ -120,8 +123,9 @@ def _detach(state: ChannelState, subscription: int) -> None:
     held = state.seats.pop(subscription, None)
     if held is not None:
         held[0].detach(subscription)
-    if state.subscribers.pop(subscription, None) is not None:
-        state.fresh = state.acked.copy()
+        state.has_left = True
+    if (subscriber := state.subscribers.pop(subscription, None)) is not None:
+        state.looked_at_from(subscriber.cursor)
     state.dirty = True
 
 
@@ -194,8 +198,9 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
             continue
         before = subscriber.cursor
         spans = subscriber.advance(there, end, state.chunk)
-        if state.acked and subscriber.cursor > before:
-            state.fresh.add_all(state.acked.within(Span(before, subscriber.cursor)))  # SEM D6
+        passed = state.stored if state.engine.needs_interest else state.acked
+        if passed and subscriber.cursor > before:
+            state.fresh.add_all(passed.within(Span(before, subscriber.cursor)))  # SEM D6, J2
         if spans:
             counts = _counts(state, subscriber.durable, spans)
             yield Deliver(subscriber.subscription, spans, counts)

@@ -5,7 +5,8 @@
 3. Recognise. A retry is answered with the ids it got (``core.producers.Producers.stored_as``).
 4. Refuse, when an event is too large, when memory is short, or when the channel is full and
    honours its capacity (``core.retention.refuse_when_full``).
-5. Number. The batch gets the next dense ids; an id is never given twice.
+5. Number. The batch gets the next dense ids; an id is never given twice. On the JMS engine the
+   ids may be all that is kept of it (``core.engine.Engine.interest``).
 6. Replace. Of each publish key only so many of the newest events stay
    (``columns.keys.KeyIndex``).
 7. Make room. Over capacity the oldest events are evicted (``core.retention.make_room``); what
@@ -23,10 +24,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from penstock.core.dead import lowest, moved_at_once, unconsumed
 from penstock.core.errors import EventTooLarge, MemoryLimit
 from penstock.core.ids import IdSet, Span
-from penstock.core.listing import count_in, ids_in
+from penstock.core.interest import wanted_of
+from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Appended,
     Cause,
@@ -45,8 +49,6 @@ from penstock.core.state import ChannelState
 RESERVE = 100_000
 """Ids reserved at once for events kept in memory: one stored fact instead of one a publish."""
 
-ALL = 1 << 62
-
 
 def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decided:
     """Facts of a publish, answered with its span. Raises ``Refused``."""
@@ -55,12 +57,13 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         if known is not None:
             return Decided(answer=known, is_retry=True)
     digest = command.digest
-    if not command.forced:
-        _refuse(command, state)
     span = Span(state.next_id, state.next_id + digest.count)
-    appended = _appended(command, state, span, now_us)
+    appended = _of_interest(state, _appended(command, state, span, now_us))
+    if not command.forced:
+        _refuse(command, state, appended)
     facts: list[StoredFact] = []
-    lost = appended.volatile or appended.relayed  # a restart would not know of these ids
+    fleeting = appended.volatile or appended.passing
+    lost = fleeting or appended.relayed or appended.dropped  # a restart would not know these ids
     if lost and state.type.ids_survive and span.end > state.reserved:
         facts.append(IdsReserved(span.end + RESERVE))
     facts.append(appended)
@@ -73,19 +76,55 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     return Decided(tuple(facts), span)
 
 
-def _refuse(command: Publish, state: ChannelState) -> None:
+def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     digest = command.digest
     _refuse_oversize(digest.largest, state.rules.event_bytes_max)
-    kept = state.type.home in ("off_heap", "pages") or state.type.volatile(digest)
+    leaves = sum([part.size for part in (*appended.relayed, *appended.dropped)])
+    elsewhere = state.type.home in ("off_heap", "pages") and leaves < digest.count
+    kept = elsewhere or appended.volatile or appended.passing
     if kept and digest.size > command.memory_left:
         raise MemoryLimit(
             f"{digest.size} bytes offered, {max(command.memory_left, 0)} bytes of the realm's "
             f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
         )
-    stays = digest.count - sum(span.size for span in _relayed(digest, state))
-    replaced = count_in(digest.superseded)
+    replaced = ids_in(digest.superseded).copy()
+    replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue
-    refuse_when_full(state.definition, stored, stays - replaced, overshoot=command.overshoot)
+    stays = digest.count - leaves - len(replaced)
+    refuse_when_full(state.definition, stored, stays, overshoot=command.overshoot)
+
+
+def _of_interest(state: ChannelState, appended: Appended) -> Appended:
+    """Events nobody waits for are dropped, and some only pass through (SEM J2, J4)."""
+    if state.type.relays:  # nothing of it is kept in any case
+        return appended
+    span, matched = appended.span, appended.matched
+    durables, subscribers = state.durables.values(), state.subscribers.values()
+    found = state.engine.interest(durables, subscribers, span, matched)
+    if found is None or not (found.passing or found.dropped):
+        return appended
+    for relayed in appended.relayed:
+        found.passing.remove(relayed)
+        found.dropped.remove(relayed)
+    return replace(
+        appended,
+        passing=found.passing.spans,
+        dropped=found.dropped.spans,
+        volatile=_without(appended.volatile, found.dropped),
+        ttls=tuple(
+            (ttl_ms, left)
+            for ttl_ms, spans in appended.ttls
+            if (left := _without(spans, found.dropped))
+        ),
+    )
+
+
+def _without(spans: Spans, gone: IdSet) -> Spans:
+    if not (spans and gone):
+        return spans
+    left = IdSet(spans)
+    left.discard_all(gone)
+    return left.spans
 
 
 def _relayed(digest: Digest, state: ChannelState) -> Spans:
@@ -129,7 +168,7 @@ def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Remo
     if not capacity:
         return None
     fresh = IdSet((appended.span,))
-    for span in appended.relayed:
+    for span in (*appended.relayed, *appended.dropped):
         fresh.remove(span)
     stored = state.stored
     if superseded:
@@ -161,12 +200,8 @@ def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
         return own
     wanted = IdSet()
     for durable in state.durables.values():
-        begins = Span(durable.head, ALL)
-        if durable.selector:
-            matched = IdSet(span.clipped(begins) for span in appended.matched[durable.name])
-            wanted.add_all(own.overlap(matched))
-        else:
-            wanted.add_all(own.within(begins))
+        matched = appended.matched.get(durable.name, ())
+        wanted.add_all(own.overlap(wanted_of(durable, appended.span, matched)))
     return wanted
 
 

@@ -136,6 +136,26 @@ class Ages:
         for span in spans:
             ids.add(span)
 
+    def inserted(self, first: int, at_us: int) -> None:
+        """An event older than the newest came to be known: what follows it is younger."""
+        entries = self._entries
+        i = bisect_right(entries, first, key=lambda entry: entry[0])
+        if not (i and entries[i - 1] >= (first, at_us)):
+            entries.insert(i, (first, at_us))
+
+    def own_of(self, ids: IdSet) -> tuple[tuple[int, Spans], ...]:
+        """Which of ``ids`` have a TTL of their own, by when it ends."""
+        if not self._own_ids.overlap(ids):
+            return ()
+        found = ((ends_us, own.overlap(ids).spans) for ends_us, own in sorted(self._own.items()))
+        return tuple((ends_us, spans) for ends_us, spans in found if spans)
+
+    def restore_own(self, own: tuple[tuple[int, Spans], ...]) -> None:
+        """The same, read back."""
+        for ends_us, spans in own:
+            self._end_at(ends_us, spans)
+            self._own_ids.add_all(IdSet(Span(*span) for span in spans))
+
     def due_us(self, ttl_ms: int) -> int | None:
         """When the next event may expire."""
         by_channel = self._entries[0][1] + ttl_ms * 1_000 if ttl_ms and self._entries else None

@@ -8,7 +8,7 @@ from penstock.core.channel_type import ChannelType, ChannelTypes
 from penstock.core.durable import Durable, Kinds, Seat
 from penstock.core.engine import Engine, Engines
 from penstock.core.errors import IllegalState, NameDoesNotExist
-from penstock.core.ids import IdSet
+from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Counters, Definition, Recall, Spans
 from penstock.core.producers import Producers
 from penstock.core.queue import READERS, readers_of
@@ -43,9 +43,15 @@ class ChannelState:
         self.stored = IdSet()
         self.volatile = IdSet()
         """Stored events that live in memory only."""
+        self.passing = IdSet()
+        """Of these: what leaves once it has reached those who are there (SEM J4)."""
+        self.unwritten = IdSet()
+        """Of what passes: what the channel's type would have kept on disk."""
+        self.has_left = False
+        """Soft: a client is gone; what its durable is owed may have to be kept (SEM J7)."""
         self.relayed = IdSet()
         """Soft: events that go to those who are there in this very turn (SEM E8)."""
-        self.durables: dict[str, Durable] = {}
+        self.durables = _own_durables(definition, self.type)
         self.counters = Counters()
         self.ages = Ages()
         self.producers = Producers()
@@ -68,12 +74,6 @@ class ChannelState:
         store. Meanwhile nothing is delivered: none of them may be (SEM T1)."""
         self.swept_us = 0
         """Soft: when it was last looked for events that are due."""
-        if definition.kind == "queue":
-            self.durables[READERS] = readers_of(
-                definition.start_event_id,
-                persistent=self.type.survives_restart,
-                max_deliveries=definition.max_deliveries,
-            )
 
     @property
     def chunk(self) -> int:
@@ -125,6 +125,13 @@ class ChannelState:
         """Stored events that have outlived their TTL (SEM T1)."""
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us)
 
+    def looked_at_from(self, event_id: int) -> None:
+        """Somebody wants nothing from here on any more: what may leave now is looked at."""
+        if self.engine.needs_interest:
+            self.fresh.add_all(self.stored.within(Span(event_id, 1 << 62)))
+        else:
+            self.fresh = self.acked.copy()
+
     @property
     def excess(self) -> int:
         """Events above a capacity that evicts: it was lowered, and they move in steps."""
@@ -136,7 +143,9 @@ class ChannelState:
     def needs_sweep(self, now_us: int) -> bool:
         """Whether a sweep may find something: a TTL has passed, events were acknowledged, or
         there are more than the capacity says."""
-        if self.fresh and not self.definition.retain_consumed:
+        if self.fresh and (self.engine.needs_interest or not self.definition.retain_consumed):
+            return True
+        if self.has_left and self.passing:
             return True
         if self.moves_dead and self.excess:
             return True
@@ -144,3 +153,16 @@ class ChannelState:
             return True
         due = self.ages.due_us(self.definition.ttl)
         return due is not None and due <= now_us
+
+
+def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durable]:
+    """What there is from the beginning: the readers of a queue."""
+    if definition.kind != "queue":
+        return {}
+    return {
+        READERS: readers_of(
+            definition.start_event_id,
+            persistent=type.survives_restart,
+            max_deliveries=definition.max_deliveries,
+        )
+    }

@@ -40,6 +40,11 @@ class Subscriber:
         self.stalled = False
 
     @property
+    def has_interest(self) -> bool:
+        """Whether it waits for what is published; a browse does not."""
+        return self.stop_id is None
+
+    @property
     def hungry(self) -> bool:
         return self.credit > 0 and not self.stalled
 

@@ -20,25 +20,22 @@ from penstock.core.messages import (
     Replaced,
     Restored,
     RolledBack,
+    Secured,
     StoredFact,
 )
 from penstock.core.state import ChannelState
 
 
-def recorded(  # noqa: C901  one case a fact
-    state: ChannelState, fact: StoredFact
-) -> StoredFact | None:
+def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
     if not state.type.ids_survive:
         return _without_ids(fact)
     match fact:
-        case Appended(span, volatile=volatile, relayed=relayed):
-            absent = (*volatile, *relayed)
-            if not absent:
-                return fact
-            if sum(part.size for part in absent) == span.size:
-                return None
-            return replace(fact, volatile=(), relayed=(), absent=absent)
+        case Appended():
+            return _lasting(fact)
+        case Secured(spans):
+            kept = state.unwritten.overlap(IdSet(spans))  # the rest is in memory in any case
+            return replace(fact, spans=kept.spans) if kept else None
         case Removed(cause=Cause.RELAYED):
             return None
         case Removed(spans):
@@ -48,7 +45,7 @@ def recorded(  # noqa: C901  one case a fact
                 return fact
             return None
         case Replaced(ids):
-            return fact if _lasting(state, ids_in(ids)) else None
+            return fact if _any_lasts(state, ids_in(ids)) else None
         case DurableCreated():
             return fact if fact.persistent else None
         case Acked(name) | RolledBack(name) | Buried(name) | DurableDeleted(name):
@@ -58,12 +55,23 @@ def recorded(  # noqa: C901  one case a fact
             return fact
 
 
-def _lasting(state: ChannelState, ids: IdSet) -> bool:
+def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
     """Whether some of them outlive a restart."""
     if not state.volatile:
         return True
     stored = state.stored.overlap(ids)
     return len(state.volatile.overlap(stored)) != len(stored)
+
+
+def _lasting(fact: Appended) -> Appended | None:
+    absent = (*fact.volatile, *fact.relayed, *fact.dropped)
+    if fact.passing:  # some of these may be volatile as well
+        absent = IdSet((*absent, *fact.passing)).spans
+    if not absent:
+        return fact
+    if sum(part.size for part in absent) == fact.span.size:
+        return None
+    return replace(fact, volatile=(), relayed=(), passing=(), dropped=(), absent=absent)
 
 
 def _without_ids(fact: StoredFact) -> StoredFact | None:
@@ -85,6 +93,7 @@ def recovered(state: ChannelState) -> None:
             durable.head = state.next_id
         return
     state.next_id = max(state.next_id, state.reserved)
+    state.looked_at_from(0)  # of durables that did not survive
     for durable in state.durables.values():
         if durable.selector:
             durable.head = max(durable.head, state.next_id)

@@ -130,6 +130,7 @@ class Requests:
                     outlet,
                     window=message.window,
                     pull=message.pull,
+                    auto_ack=message.auto_ack,
                 )
             case wire.BrowseDurable():
                 return subscriptions.browse_durable(

@@ -7,7 +7,7 @@ journal too (unless they live in memory only) until they are sealed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.core.ports import Buffer, Place
-from penstock.runtime.pieces import Meter, Piece, gathered, stored_together
+from penstock.runtime.pieces import Meter, Piece, gathered, stored_together, united
 from penstock.runtime.sealed_file import Damage, Publishers, SealedFile
 
 MERGE_ROWS_MAX = 16_384
@@ -107,6 +107,9 @@ class ChannelStore:
         self.files: list[SealedFile] = []
         self.sealed_through = 0
         """Events below this that survive a restart are in files."""
+        self.late = IdSet()
+        """Stored events below ``sealed_through`` that are in the tail and in no file: they were
+        only passing when the others were sealed (SEM J7)."""
         self.columns = ChannelSchema.empty()
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
@@ -120,13 +123,36 @@ class ChannelStore:
     # --- changes -------------------------------------------------------------------------
 
     def add(self, piece: Piece) -> None:
-        self.tail.append(piece)
-        self._ends.append(piece.end)
+        self._insert(len(self.tail), piece)
+
+    def _insert(self, at: int, piece: Piece) -> None:
+        self.tail.insert(at, piece)
+        self._ends.insert(at, piece.end)
         self._count(piece, 1)
         self.columns = self.columns.grown(piece.schema)
 
-    def removed(self, spans: Iterable[tuple[int, int]], stored: IdSet) -> None:
+    def came_back(self, piece: Piece) -> None:
+        """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
+        at = bisect_right(self._ends, piece.first)
+        if at < len(self.tail) and self.tail[at].first < piece.end:
+            piece = united(self.tail[at], piece)
+            self._drop(at, at + 1)
+        self._insert(at, piece)
+
+    def restored(self, piece: Piece) -> None:
+        """Add what a snapshot has kept: what is in no file, or was late for one."""
+        self.came_back(piece)
+        if piece.end <= self.sealed_through:
+            self.late.add_all(piece.of(IdSet((Span(piece.first, piece.end),))))
+
+    def secured(self, ids: IdSet) -> None:
+        """These are kept from now on."""
+        self.late.add_all(ids.within(Span(0, self.sealed_through)))
+
+    def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
+        if self.late:
+            self.late.discard_all(IdSet(Span(*span) for span in spans))
         pieces: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
         piece = segment = NOWHERE  # a span inside the one met last is not looked up again
@@ -217,6 +243,9 @@ class ChannelStore:
 
     def _forget_tail(self, through: int, volatile: IdSet) -> None:
         done = bisect_right(self._ends, through)
+        if self.late:
+            volatile = volatile.copy()
+            volatile.add_all(self.late)
         if not volatile:
             self._drop(0, done)
             return

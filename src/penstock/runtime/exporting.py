@@ -268,7 +268,9 @@ def _parts(
         span = Span(piece.first, piece.end)
         if piece.home != "pages":  # others lie in files below this
             span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
-        if own := piece.of(left.within(span)):
+        own = piece.of(left.within(span))
+        own.add_all(piece.of(store.late))
+        if own:
             left.discard_all(own)
             unsealed.append((piece, own))
     lasting = [*_sealed_parts(store, left, readers), *_memory_parts(unsealed)]

@@ -31,11 +31,12 @@ from penstock.core.messages import (
     Publish,
     Removed,
     Replaced,
+    Secured,
     StoredFact,
     Sweep,
 )
 from penstock.core.ports import Buffer
-from penstock.runtime import joining, moving
+from penstock.runtime import joining, moving, securing
 from penstock.runtime.bodies import Body, prepared
 from penstock.runtime.pieces import Piece
 from penstock.runtime.placing import MemoryLimits, Placing, room_for
@@ -141,7 +142,7 @@ class Group:
             return
         if channel.state.moves_dead:
             self._moved.add(number)
-        self.do(number, Sweep())
+        self.do(number, Sweep(may_write=self.has_room))
 
     def sweep_in_time(self, number: int) -> None:
         """Remove what is due if somebody might see it, or it is in the way; else some of it
@@ -182,7 +183,7 @@ class Group:
             in_journal = True
         digest = self._completed(channel, digest, bodies)
         digest, keyed = self._replacing(number, digest, bodies)
-        left = self.limits.left(state.type.home, digest, self.state.meter)
+        left = self._memory_left(channel, digest)
         command = Publish(digest, producer, sequence, overshoot, left, forced)
         decided = channel.decide(command, self.now_us)
         for fact in decided.facts:
@@ -211,14 +212,23 @@ class Group:
             channel = self.channel(number)
             kind = channel.state.type
             digest, _ = self._replacing(number, digest, bodies)
-            left = self.limits.left(kind.home, digest, self.state.meter)
+            left = self._memory_left(channel, digest)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
             asked = Publish(
                 digest, overshoot=number in overshoot, memory_left=left - claimed[limited]
             )
             channel.decide(asked, self.now_us)
-            if limited != "heap" or kind.volatile(digest):
+            fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
+            if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
+
+    def _memory_left(self, channel: Channel, digest: Digest) -> int:
+        """Bytes free for events of a channel (SEM C6); some may pass through the heap (SEM J4)."""
+        state, meter = channel.state, self.state.meter
+        left = self.limits.left(state.type.home, digest, meter)
+        if state.engine.needs_interest and state.type.home == "pages":
+            left = min(left, self.limits.left("heap", digest, meter))
+        return left
 
     def _replacing(
         self, number: int, digest: Digest, bodies: Sequence[Body]
@@ -255,6 +265,9 @@ class Group:
         """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
             moving.move(self, number, channel, fact)
+        elif isinstance(fact, Secured):
+            self._waits.add(number)
+            securing.secure(self, number, channel, fact)
         else:
             self.apply(number, channel, fact)
 
@@ -308,6 +321,7 @@ class Group:
     ) -> None:
         recorded = channel.recorded(fact)
         pieces = self._pieces(channel, fact, bodies, publisher)
+        in_journal = in_journal or bool(fact.passing)  # the rest may have to join it (SEM J7)
         self._size += sum(len(piece.body) for piece in pieces)
         if isinstance(recorded, Appended):
             absent = IdSet(recorded.absent)
@@ -331,10 +345,14 @@ class Group:
     ) -> list[Piece]:
         pieces = []
         first = fact.span.first
-        fleeting = IdSet(fact.volatile)
+        fleeting = IdSet((*fact.volatile, *fact.passing))
+        gone = IdSet(fact.dropped)
         for body in bodies:
             number = self.schema_number(body.schema_bytes)
             span = Span(first, first + body.batch.num_rows)
+            first = span.end
+            if gone.count(span) == span.size:  # nobody waits for it
+                continue
             home = channel.state.type.home
             if fleeting.within(span):
                 home = home if home == "off_heap" else "heap"
@@ -353,7 +371,6 @@ class Group:
                     publisher=publisher,
                 )
             )
-            first = span.end
         return pieces
 
 

@@ -206,6 +206,7 @@ class _Rewriting:
             raise NameDoesNotExist(f"channel number {self._number} was deleted meanwhile")
         live = channel.state.stored.within(file.index.batches[batch].span)
         live.remove_all(channel.state.volatile)
+        live.remove_all(self._store.late)
         return live
 
     def _switch(self, group: Group) -> bool:

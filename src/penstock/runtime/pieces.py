@@ -117,6 +117,33 @@ class Piece:
         return self.batch.take(pa.array(offsets))
 
 
+def united(one: Piece, other: Piece) -> Piece:
+    """Rows of one published batch that came back in two parts."""
+    assert one.number == other.number, "they were published together"
+    ids = [_ids(_own(piece).spans) for piece in (one, other)]
+    order = np.argsort(np.concatenate(ids))
+    batch = pa.concat_batches([one.batch, other.batch]).take(pa.array(order))
+    both = _own(one)
+    both.add_all(_own(other))
+    span = Span(min(one.first, other.first), max(one.end, other.end))
+    return Piece(
+        span,
+        one.at_us,
+        one.number,
+        one.schema,
+        memoryview(batch_bytes(batch)),
+        batch,
+        ids=None if len(both) == span.size else both,
+        home=one.home,
+        publisher=one.publisher,
+    )
+
+
+def _own(piece: Piece) -> IdSet:
+    """All ids a piece has rows of."""
+    return IdSet((Span(piece.first, piece.end),)) if piece.ids is None else piece.ids.copy()
+
+
 def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
     """All rows of whole pieces of one schema: far less work than stamping each."""
     counts = np.array([piece.end - piece.first for piece in pieces])

@@ -193,6 +193,8 @@ class Sealer:
         wanted.remove_all(channel.state.volatile)
         # A schedule's name begins with what no blob's may; the number tells it from its channel.
         folder = f"{channel.state.name.removeprefix(SCHEDULE_PREFIX)}.{number}"
+        if not wanted and len(channel.state.stored) == len(channel.state.passing):
+            return False  # nothing of this channel goes to disk (SEM J4)
         fact: Sealed | Extended = Sealed(end)
         if wanted and rows_max:
             fact = await self._into_spindle(folder, store, end, pieces, wanted)

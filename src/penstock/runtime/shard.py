@@ -14,13 +14,14 @@ import structlog
 
 from penstock.core.channel import Channel
 from penstock.core.errors import PenstockError, RealmStopping, StorageFailed
-from penstock.core.messages import EndRelay, Quarantine
+from penstock.core.messages import Detach, EndRelay, Quarantine
 from penstock.core.ports import Clock, Journal
 from penstock.runtime.delivery import Dispatch
 from penstock.runtime.following import bytes_that_follow, bytes_that_move
 from penstock.runtime.group import Group
 from penstock.runtime.placing import MemoryLimits, Placing, room_for
 from penstock.runtime.records import encode_block
+from penstock.runtime.securing import bytes_to_secure
 from penstock.runtime.state import RealmState
 from penstock.runtime.work import Act, Do, Reply, Work
 
@@ -285,7 +286,19 @@ class Shard:
         for work in waiting:
             if isinstance(work, Act):
                 numbers |= set(self.state.channels if work.sweeps is None else work.sweeps)
+        for number in numbers:
+            size += self._owed_when_they_leave(number, waiting)
         return size + bytes_that_move(self.state, numbers, self._clock.now_us())
+
+    def _owed_when_they_leave(self, number: int, waiting: Sequence[Work]) -> int:
+        channel = self.state.channels.get(number)
+        if channel is None or not channel.state.unwritten:
+            return 0
+        leaves = any(
+            isinstance(work, Do) and work.number == number and isinstance(work.command, Detach)
+            for work in waiting
+        )
+        return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0
 
     async def _reserve_pages(self, waiting: Sequence[Work]) -> None:
         sizes: dict[int, list[int]] = {}
@@ -310,15 +323,16 @@ class Shard:
                 self._dispatch.channel_gone(number)
                 continue
             await self._perform(number)
-            if channel.state.relayed:
+            if channel.state.relayed or channel.state.passing:
                 await self._relay(number, channel)
             held_back = channel.state.overdue and not self._has_room
             if channel.has_offers and not held_back:  # else the next look for expired ones wakes
                 self.wake(number)
 
     async def _relay(self, number: int, channel: Channel) -> None:
-        """Who is there and has room gets what is never stored; then it is gone (SEM E8)."""
-        while channel.has_offers and not channel.state.overdue:
+        """Who is there and has room gets what is never stored; then it is gone (SEM E8). What
+        only passes leaves once it has reached them all (SEM J4)."""
+        while channel.state.relayed and channel.has_offers and not channel.state.overdue:
             await self._perform(number)
         if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
             return

@@ -25,7 +25,15 @@ from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.joins import Join
 from penstock.core.listing import ids_in
-from penstock.core.messages import Appended, Edited, Removed, Replaced, Restored, StoredFact
+from penstock.core.messages import (
+    Appended,
+    Edited,
+    Removed,
+    Replaced,
+    Restored,
+    Secured,
+    StoredFact,
+)
 from penstock.core.ports import Buffer, Pages, Place
 from penstock.core.state import Rules
 from penstock.core.transactions import Transactions
@@ -122,6 +130,8 @@ class RealmState:
                 ids = IdSet([Span(*span)])
                 for gone in absent:
                     ids.remove(Span(*gone))
+            case Secured(spans, at_us):
+                ids = IdSet(Span(*s) for s in spans)
             case Kept(first, end, at_us, spans):
                 ids = IdSet(Span(*s) for s in spans) if spans else IdSet([Span(first, end)])
             case _:
@@ -177,7 +187,7 @@ class RealmState:
                 self._in_files(number, fact)
             case Kept():
                 for piece in pieces:
-                    self.stores[number].add(piece)
+                    self.stores[number].restored(piece)
             case _:
                 self._of_channel(number, fact, pieces)
 
@@ -185,8 +195,13 @@ class RealmState:
         channel, store = self.channels[number], self.stores[number]
         channel.apply(fact)
         for piece in pieces:
-            store.add(piece)
-        if isinstance(fact, Removed):
+            if isinstance(fact, Secured):
+                store.came_back(piece)
+            else:
+                store.add(piece)
+        if isinstance(fact, Secured):
+            store.secured(IdSet(Span(*span) for span in fact.spans))
+        elif isinstance(fact, Removed):
             store.removed(fact.spans, channel.state.stored)
             if store.freed:
                 self.freed.add(number)
@@ -280,15 +295,13 @@ class RealmState:
             of_channels.append(Record(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
-            for piece in store.all_unsealed():
-                kept = _kept(piece, channel)
-                if kept is not None:
-                    fact, rows, body = kept
-                    place = piece.place
-                    ref = BodyRef(piece.number, len(body), rows, piece.publisher, place)
-                    of_channels.append(Record(number, fact, (ref,)))
-                    if place is None:
-                        kept_bodies.append(body)
+            for piece, kept in _all_kept(store, channel.state.volatile):
+                fact, rows, body = kept
+                place = piece.place
+                ref = BodyRef(piece.number, len(body), rows, piece.publisher, place)
+                of_channels.append(Record(number, fact, (ref,)))
+                if place is None:
+                    kept_bodies.append(body)
         of_channels += [Record(0, JoinCreated(join)) for join in self.directory.joins]
         of_channels += [Record(0, TransactionEnded(end)) for end in self.transactions.state()]
         if self.directory.publishing_paused:
@@ -301,14 +314,31 @@ class RealmState:
         return records + of_channels, bodies + kept_bodies
 
 
-def _kept(piece: Piece, channel: Channel) -> tuple[Kept, int, Buffer] | None:
+def _all_kept(
+    store: ChannelStore, volatile: IdSet
+) -> Iterator[tuple[Piece, tuple[Kept, int, Buffer]]]:
+    """What a snapshot keeps of the tail: what is in no file, and what was late for one."""
+    if store.late:
+        for piece in store.tail:
+            if late := piece.of(store.late):
+                fact = Kept(piece.first, piece.end, piece.at_us, late.spans)
+                yield piece, (fact, len(late), piece.body_of(late))
+        volatile = volatile.copy()
+        volatile.add_all(store.late)
+    for piece in store.all_unsealed():
+        kept = _kept(piece, volatile)
+        if kept is not None:
+            yield piece, kept
+
+
+def _kept(piece: Piece, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
     """What a snapshot keeps of a tail piece: its rows on disk, or nothing."""
-    volatile = channel.state.volatile.within(Span(piece.first, piece.end))
+    left_out = left_out.within(Span(piece.first, piece.end))
     ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
-    if not volatile:
+    if not left_out:
         spans = () if piece.ids is None else ids.spans
         return Kept(piece.first, piece.end, piece.at_us, spans), len(ids), piece.body
-    ids.remove_all(volatile)
+    ids.remove_all(left_out)
     if not ids:
         return None
     body = piece.body_of(ids)

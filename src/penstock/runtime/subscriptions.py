@@ -94,6 +94,8 @@ class Subscriptions:
                 stop = channel.state.next_id
                 stop = stop if last_id is None else min(stop, last_id + 1)
             first = first_id(channel, store, start)
+            if not browse:
+                first = channel.state.engine.first_id(first, channel.state.next_id)
             group.do(number, Subscribe(subscription, outlet.session, first, stop, credit))
             return Opened(subscription, first, stop)
 
@@ -239,7 +241,14 @@ class Subscriptions:
         return views.durable_info(channel.state, durable, self._clock.now_us())
 
     async def attach(
-        self, number: int, durable: str, outlet: Outlet, *, window: int | None, pull: bool
+        self,
+        number: int,
+        durable: str,
+        outlet: Outlet,
+        *,
+        window: int | None,
+        pull: bool,
+        auto_ack: bool = False,
     ) -> Opened:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``).
 
@@ -260,7 +269,7 @@ class Subscriptions:
                     f"durable {durable} is {own.kind.name}: its selector is given when it is "
                     "created"
                 )
-            command = Attach(durable, subscription, outlet.session, window, pull)
+            command = Attach(durable, subscription, outlet.session, window, pull, auto_ack=auto_ack)
             if chooses and wanted is not None:
                 there = IdSet(own.outstanding_spans(state.stored))
                 matched = self._matching(group.state.stores[number], there, wanted).spans
@@ -374,7 +383,9 @@ class Subscriptions:
             group.sweep(number)
             store = group.state.stores[number]
             left = state.stored.within(span)
-            left.remove_all(state.volatile)
+            in_memory = state.volatile.copy()
+            in_memory.add_all(store.late)
+            left.remove_all(in_memory)
             parts = []
             for file in store.files_for((span,)):
                 spans = left.remove(file.span).spans
@@ -382,7 +393,7 @@ class Subscriptions:
                     index = msgspec.msgpack.encode(file.index)
                     path = self._dispatch.local_path(file.name) or ""
                     parts.append(SealedPart(path, file.index.size, spans, index))
-            left.add_all(state.volatile.within(span))
+            left.add_all(in_memory.within(span))
             return Location(tuple(parts), left.spans)
 
         location: Location = await self._shard.act(look, sweeps=(number,))

@@ -251,6 +251,8 @@ class Attach(Request, frozen=True, tag=41):
     window: int | None = None
     pull: bool = False
     selector: str = ""
+    auto_ack: bool = False
+    """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
 
 
 class BrowseDurable(Request, frozen=True, tag=42):

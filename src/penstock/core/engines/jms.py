@@ -1,0 +1,47 @@
+"""JMS: an event stays only while somebody waits for it; nothing is replayed (SEM J2-J4, J6).
+
+What only those want who are there, and take it without being asked again, passes through
+memory: plain subscribers, and the clients of exclusive and priority durables that acknowledge by
+themselves. For all others the channel's type keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from penstock.core.durable import Durable
+from penstock.core.engine import Engine
+from penstock.core.ids import IdSet, Span
+from penstock.core.interest import Interest, wanted_of
+from penstock.core.messages import Spans
+from penstock.core.subscriber import Subscriber
+
+
+class Jms:
+    name = "jms"
+    needs_interest = True
+
+    def first_id(self, asked: int, next_id: int) -> int:
+        return next_id
+
+    def interest(
+        self,
+        durables: Collection[Durable],
+        subscribers: Collection[Subscriber],
+        span: Span,
+        matched: Mapping[str, Spans],
+    ) -> Interest | None:
+        kept, passing = IdSet(), IdSet()
+        for durable in durables:
+            wanted = wanted_of(durable, span, matched.get(durable.name, ()))
+            (passing if durable.is_fed else kept).add_all(wanted)
+        if any(subscriber.has_interest for subscriber in subscribers):
+            passing.add(span)
+        passing.discard_all(kept)
+        dropped = IdSet((span,))
+        dropped.discard_all(kept)
+        dropped.discard_all(passing)
+        return Interest(passing, dropped)
+
+
+ENGINE: Engine = Jms()
