@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.cli.conservation import MEANINGS, document_of, equation, terms, write_sum
-from penstock.core.messages import Counters, Definition
+from penstock.core.counters import Counters
+from penstock.core.messages import Definition
 from penstock.wire.native.answers import ChannelInfo, StorageInfo
 
 

@@ -55,7 +55,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Attach(7, 3, 2, "d", 10, False),
-        "9829070302a1640ac2a0",
+        "9929070302a1640ac2a0c2",
     ),
     (
         wire.Settle(8, 2, (Span(0, 3), Span(5, 6)), True, False),

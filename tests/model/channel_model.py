@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.messages import Cause, Counters
+from penstock.core.counters import Counters
+from penstock.core.messages import Cause
 
 SURVIVING = ("persistent", "mixed", "paged")
 """Types whose events a restart finds, all or some."""

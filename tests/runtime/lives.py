@@ -253,13 +253,14 @@ class Lives:
         *,
         window: int | None = None,
         pull: bool = False,
+        auto_ack: bool = False,
         selector: str = "",
         session: str = "worker",
     ) -> Worker:
         """Sit down at a durable, or read a queue."""
         outlet = Outlet(session, selector)
         opened = await self.realm.subscriptions.attach(
-            self.number(name), durable, outlet, window=window, pull=pull
+            self.number(name), durable, outlet, window=window, pull=pull, auto_ack=auto_ack
         )
         return Worker(self, opened.number, outlet)
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from penstock.core.counters import Counters
 from penstock.core.ids import Span
 
 Spans = tuple[Span, ...]
@@ -435,36 +436,6 @@ class ProducerState(Struct, frozen=True, array_like=True):
     forgotten: int
     at_us: int
     recent: tuple[tuple[int, Span], ...]
-
-
-class Counters(Struct, array_like=True):
-    """Conservation (SEM T8): published = live + all of the others but the redelivered."""
-
-    published: int = 0
-    consumed: int = 0
-    expired: int = 0
-    """Without a dead event store, or consumed by all who wanted them; so for ``evicted``."""
-    evicted: int = 0
-    purged: int = 0
-    quarantined: int = 0
-    redelivered: int = 0
-    """Deliveries after the first; not part of the sum."""
-    dead: int = 0
-    """Moved to the dead event store."""
-    replaced: int = 0
-    """By a newer event of the same publish key."""
-    relayed: int = 0
-    """Transient: given to those who were there, never stored."""
-    redriven: int = 0
-    """Moved on to where they are wanted again."""
-    dropped: int = 0
-    """By the JMS engine: of interest to nobody."""
-
-    @property
-    def gone(self) -> int:
-        """All that have left."""
-        counted: int = sum(getattr(self, name) for name in self.__struct_fields__)
-        return counted - self.published - self.redelivered
 
 
 class Restored(Fact, frozen=True):

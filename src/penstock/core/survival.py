@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.core.counters import Counters
 from penstock.core.ids import IdSet
 from penstock.core.listing import ids_in
 from penstock.core.messages import (
@@ -11,7 +12,6 @@ from penstock.core.messages import (
     Appended,
     Buried,
     Cause,
-    Counters,
     DurableCreated,
     DurableDeleted,
     Edited,

@@ -6,9 +6,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from penstock.core.counters import Counters
 from penstock.core.exports import ExportedFile
 from penstock.core.ids import Span
-from penstock.core.messages import Counters, Definition, Spans
+from penstock.core.messages import Definition, Spans
 
 
 class ChannelOpened(Struct, frozen=True):
