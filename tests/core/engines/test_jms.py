@@ -1,0 +1,519 @@
+"""The JMS engine keeps an event while somebody waits for it, and replays nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock.core.engines.jms import ENGINE
+from penstock.core.messages import (
+    Ack,
+    Appended,
+    Attach,
+    CreateDurable,
+    Credit,
+    DeleteDurable,
+    Detach,
+    Digest,
+    IdsReserved,
+    Publish,
+    Purge,
+    RollBack,
+    Secured,
+    Storage,
+    Subscribe,
+)
+from penstock.testing.play import Play, delivered, publish, span
+from tests.core.plays import outstanding, play_of
+
+KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
+INDIVIDUAL = ("shared", "serial", "shared_queued")
+
+
+def jms(*, events: int = 0, **attributes: Any) -> Play:
+    return play_of(engine="jms", events=events, **attributes)
+
+
+def live(play: Play) -> list[int]:
+    return list(play.channel.state.stored)
+
+
+def gone(play: Play) -> dict[str, int]:
+    """How many events left, by why."""
+    found: Counter[str] = Counter()
+    for removed in play.removed:
+        found[removed.cause.value] += sum(part.size for part in removed.spans)
+    return dict(found)
+
+
+def conserved(play: Play) -> bool:
+    counters = play.channel.state.counters
+    return counters.published == len(play.channel.state.stored) + counters.gone
+
+
+def written(play: Play) -> list[Appended]:
+    return [fact for fact in play.recorded if isinstance(fact, Appended)]
+
+
+# --- J2: interest ---------------------------------------------------------------------------
+
+
+@pytest.mark.spec("J2", "T8")
+def test_an_event_nobody_waits_for_has_an_id_and_is_gone() -> None:
+    play = jms()
+
+    assert play.do(publish(3)) == []
+
+    assert play.answer == span(0, 2)
+    assert play.channel.state.next_id == 3
+    assert (live(play), written(play)) == ([], [])
+    assert [type(fact) for fact in play.recorded] == [IdsReserved]
+    assert play.channel.state.counters.dropped == 3
+    assert conserved(play)
+
+
+@pytest.mark.spec("J2", "E4")
+def test_ids_of_dropped_events_are_not_given_again_after_a_restart() -> None:
+    play = jms(events=3)
+    play.restart()
+
+    play.do(publish())
+
+    assert isinstance(play.answer, tuple)
+    assert play.answer[0] >= 3
+
+
+@pytest.mark.spec("J2", "J4")
+def test_an_event_for_a_subscriber_stays_in_memory_until_it_has_gone_out() -> None:
+    play = jms()
+    play.do(Subscribe(1, "a", 0, credit=2))
+    play.do(publish(5))
+
+    assert live(play) == [2, 3, 4]
+    assert written(play) == []
+    play.do(Credit(1, 10))
+    assert live(play) == []
+    assert gone(play) == {"dropped": 5}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J2")
+def test_the_slowest_subscriber_decides_how_long_an_event_stays() -> None:
+    play = jms()
+    play.do(Subscribe(1, "a", 0, credit=100))
+    play.do(Subscribe(2, "b", 0, credit=1))
+
+    assert delivered(play.do(publish(4))) == {1: [0, 1, 2, 3], 2: [0]}
+
+    assert live(play) == [1, 2, 3]
+    play.do(Detach(2))
+    assert live(play) == []
+    assert gone(play) == {"dropped": 4}
+
+
+@pytest.mark.spec("J2")
+def test_a_browse_is_no_interest() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(3))
+    play.do(Subscribe(1, "browser", 0, stop_id=3, credit=0))
+    play.do(DeleteDurable("d"))
+
+    assert live(play) == []
+    play.do(publish())
+    assert live(play) == []
+
+
+@pytest.mark.spec("J2", "D6")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_durable_wants_is_written_and_leaves_with_its_acknowledgement(kind: str) -> None:
+    play = jms()
+    play.do(CreateDurable("d", kind))
+    play.do(publish(3))
+    assert [fact.span for fact in written(play)] == [span(0, 2)]
+    play.do(Attach("d", 1, "s"))
+
+    play.do(Ack(1, (span(0, 1),)))
+
+    assert live(play) == [2]
+    assert gone(play) == {"consumed": 2}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J2")
+def test_with_its_last_durable_deleted_an_event_is_dropped() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(CreateDurable("e", "exclusive"))
+    play.do(publish(3))
+    play.do(Attach("d", 1, "s"))
+    play.do(Ack(1, (span(1),)))
+    play.do(DeleteDurable("d"))
+    assert live(play) == [0, 1, 2]
+
+    play.do(DeleteDurable("e"))
+
+    assert live(play) == []
+    assert gone(play) == {"dropped": 2, "consumed": 1}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J2", "T5")
+def test_what_nobody_waits_for_any_more_is_not_dead() -> None:
+    play = jms(dead_event_store="dead")
+    play.do(publish(2))
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(2))
+    play.do(DeleteDurable("d"))
+
+    assert gone(play) == {"dropped": 2}
+    assert all(removed.dead == () for removed in play.removed)
+    assert play.channel.state.counters.dead == 0
+
+
+@pytest.mark.spec("J2", "T5", "T6")
+def test_what_expires_while_a_durable_waits_for_it_is_dead() -> None:
+    play = jms(dead_event_store="dead", ttl=1_000)
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(2))
+    play.wait(1_001)
+    play.sweep()
+
+    assert [(removed.cause.value, removed.dead) for removed in play.removed] == [
+        ("expired", (span(0, 1),))
+    ]
+
+
+@pytest.mark.spec("J2", "T3")
+def test_only_events_that_stay_count_against_the_capacity() -> None:
+    play = jms(capacity=2, storage=Storage(honour_capacity=True))
+    play.do(publish(10))
+    play.do(CreateDurable("d", "shared", selector="x"))
+
+    play.do(publish(10, matched={"x": (span(3, 4),)}))
+
+    assert live(play) == [13, 14]
+    assert play.channel.state.is_full
+
+
+@pytest.mark.spec("J2", "T3")
+def test_events_that_are_dropped_evict_none() -> None:
+    play = jms(capacity=2)
+    play.do(CreateDurable("d", "shared", selector="x"))
+    play.do(publish(2, matched={"x": (span(0, 1),)}))
+
+    play.do(publish(5, matched={"x": ()}))
+
+    assert live(play) == [0, 1]
+
+
+@pytest.mark.spec("J2", "T9")
+def test_a_purge_takes_events_from_those_who_wait() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(Subscribe(1, "a", 0, credit=0))
+    play.do(publish(3))
+
+    play.do(Purge((span(0, 1),)))
+
+    assert (live(play), outstanding(play)) == ([2], [2])
+    assert gone(play) == {"purged": 2}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J2", "D4")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_keeps_what_durables_still_want_and_drops_the_rest(kind: str) -> None:
+    play = jms()
+    play.do(CreateDurable("d", kind))
+    play.do(CreateDurable("fleeting", "shared", persistent=False))
+    play.do(publish(4))
+    play.do(Attach("d", 1, "s"))
+    play.do(Ack(1, (span(0),)))
+    assert live(play) == [0, 1, 2, 3]
+
+    play.restart()
+    play.sweep()
+
+    assert live(play) == [1, 2, 3]
+    assert outstanding(play) == [1, 2, 3]
+
+
+@pytest.mark.spec("D6", "J2")
+def test_consumed_events_are_retained_where_the_channel_says_so_and_others_are_not() -> None:
+    play = jms(retain_consumed=True)
+    play.do(publish(1))
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(2))
+    play.do(Attach("d", 1, "s"))
+    play.do(Ack(1, (span(1),)))
+    play.do(DeleteDurable("d"))
+
+    assert live(play) == [1]
+    assert gone(play) == {"dropped": 1}
+
+
+@pytest.mark.spec("J2", "X3")
+def test_a_publish_that_comes_again_is_answered_though_its_events_are_gone() -> None:
+    play = jms()
+    first = Publish(Digest(2, 200, 100), "p", 1)
+    play.do(first)
+
+    play.do(first)
+
+    assert play.answer == span(0, 1)
+    assert play.channel.state.next_id == 2
+
+
+# --- J3: no replay --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("J3")
+@pytest.mark.parametrize("asked", [0, 3, 5, 99])
+def test_a_subscription_starts_after_the_last_id_whatever_it_asks_for(asked: int) -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(5))
+
+    assert ENGINE.first_id(asked, next_id=50) == 50
+    assert play.do(Subscribe(1, "a", asked, credit=10)) == []
+    assert delivered(play.do(publish(2))) == {1: [5, 6]}
+
+
+@pytest.mark.spec("J3")
+@pytest.mark.parametrize("selector", ["", "x"])
+def test_a_durable_starts_after_the_last_id_whatever_it_asks_for(selector: str) -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(5))
+    matched = (span(0, 4),) if selector else ()
+
+    play.do(CreateDurable("late", "shared", 0, selector, matched))
+
+    assert outstanding(play, "late") == []
+    play.do(publish(2, matched={"x": (span(1),)}))
+    assert outstanding(play, "late") == ([6] if selector else [5, 6])
+
+
+@pytest.mark.spec("J3")
+def test_a_browse_still_sees_what_is_there() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(publish(3))
+
+    assert delivered(play.do(Subscribe(1, "b", 1, stop_id=3, credit=10))) == {1: [1, 2]}
+
+
+# --- J6: exact per event --------------------------------------------------------------------
+
+
+@pytest.mark.spec("J6", "D6")
+@pytest.mark.parametrize("kind", INDIVIDUAL)
+def test_events_leave_in_the_middle(kind: str) -> None:
+    play = jms()
+    play.do(CreateDurable("d", kind))
+    play.do(Attach("d", 1, "s", window=100))
+    play.do(publish(10))
+
+    play.do(Ack(1, (span(3), span(5, 6))))
+
+    assert live(play) == [0, 1, 2, 4, 7, 8, 9]
+
+
+@pytest.mark.spec("J6")
+@pytest.mark.parametrize("first", INDIVIDUAL)
+@pytest.mark.parametrize("second", KINDS)
+def test_an_event_leaves_with_the_last_of_its_interests(first: str, second: str) -> None:
+    play = jms()
+    play.do(CreateDurable("a", first, selector="even" if first != "shared_queued" else ""))
+    play.do(CreateDurable("b", second))
+    play.do(Subscribe(9, "plain", 0, credit=0))
+    play.do(Attach("a", 1, "s1", window=100))
+    play.do(Attach("b", 2, "s2"))
+    evens = tuple(span(n) for n in range(0, 6, 2))
+    play.do(publish(6, matched={"even": evens}))
+    wants_all = first == "shared_queued"
+
+    play.do(Ack(1, evens))
+    assert live(play) == [0, 1, 2, 3, 4, 5]
+    play.do(Ack(2, (span(0, 5),)))
+    assert live(play) == [0, 1, 2, 3, 4, 5]
+    play.do(Credit(9, 5))
+    play.sweep()
+    assert live(play) == ([1, 3, 5] if wants_all else [5])
+    play.do(Credit(9, 5))
+    play.sweep()
+
+    assert live(play) == ([1, 3, 5] if wants_all else [])
+    assert conserved(play)
+
+
+@pytest.mark.spec("J6")
+def test_a_filter_that_does_not_match_is_no_interest() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared", selector="x"))
+
+    play.do(publish(4, matched={"x": (span(1), span(3))}))
+
+    assert live(play) == [1, 3]
+    assert play.channel.state.counters.dropped == 2
+    assert [fact.absent for fact in written(play)] == [(span(0), span(2))]
+    play.restart()
+    play.sweep()
+    assert (live(play), outstanding(play)) == ([1, 3], [1, 3])
+
+
+@pytest.mark.spec("J6")
+def test_an_idle_durable_pins_only_what_it_has_not_consumed() -> None:
+    play = jms()
+    play.do(CreateDurable("idle", "shared", selector="x"))
+    play.do(CreateDurable("busy", "shared"))
+    play.do(Attach("busy", 1, "s", window=1_000))
+    for _ in range(10):
+        play.do(publish(10, matched={"x": (span(7),)}))
+        end = play.channel.state.next_id
+        play.do(Ack(1, (span(end - 10, end - 1),)))
+
+    assert live(play) == list(range(7, 100, 10))
+
+
+@pytest.mark.spec("J6", "E9")
+def test_a_rolled_back_event_is_still_wanted() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(Attach("d", 1, "s"))
+    play.do(publish(2))
+    play.do(RollBack(1, (span(0),)))
+    play.do(Ack(1, (span(1),)))
+
+    assert live(play) == [0]
+
+
+@pytest.mark.spec("J6", "E8")
+def test_a_transient_event_is_relayed_as_on_any_channel() -> None:
+    play = jms()
+    play.do(CreateDurable("d", "exclusive"))
+    play.do(Subscribe(1, "a", 0, credit=10))
+
+    effects = play.do(publish(3, transient=(span(1),)))
+
+    assert delivered(effects) == {1: [0, 1, 2]}
+    assert live(play) == [0, 2]
+    assert play.channel.state.counters.relayed == 1
+    assert conserved(play)
+
+
+# --- durables that are fed from memory ------------------------------------------------------
+
+
+def fed(kind: str = "exclusive", **attributes: Any) -> Play:
+    play = jms(**attributes)
+    play.do(CreateDurable("d", kind))
+    play.do(Attach("d", 1, "s", auto_ack=True))
+    return play
+
+
+@pytest.mark.spec("J7")
+@pytest.mark.parametrize("kind", ["exclusive", "priority"])
+def test_a_client_that_acknowledges_by_itself_is_fed_from_memory(kind: str) -> None:
+    play = fed(kind)
+
+    assert delivered(play.do(publish(3))) == {1: [0, 1, 2]}
+    assert (written(play), live(play)) == ([], [0, 1, 2])
+    play.do(Ack(1, (span(0, 2),)))
+
+    assert live(play) == []
+    assert gone(play) == {"consumed": 3}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J7")
+@pytest.mark.parametrize("type", ["persistent", "mixed", "paged"])
+@pytest.mark.parametrize("kind", ["exclusive", "priority"])
+def test_what_it_has_not_acknowledged_as_it_leaves_is_kept_from_then_on(
+    kind: str, type: str
+) -> None:
+    play = fed(kind, type=type)
+    play.do(publish(5))
+    play.do(Ack(1, (span(0, 1),)))
+
+    play.do(Detach(1))
+
+    assert [fact.spans for fact in play.recorded if isinstance(fact, Secured)] == [(span(2, 4),)]
+    assert len(play.channel.state.volatile) == 0
+    play.restart()
+    play.sweep()
+    assert (live(play), outstanding(play)) == ([2, 3, 4], [2, 3, 4])
+    assert delivered(play.do(Attach("d", 1, "s", auto_ack=True))) == {1: [2, 3, 4]}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J7")
+def test_where_the_type_has_events_in_memory_they_stay_there() -> None:
+    play = fed(type="reliable")
+    play.do(publish(3))
+
+    play.do(Detach(1))
+
+    assert (live(play), outstanding(play)) == ([0, 1, 2], [0, 1, 2])
+    assert len(play.channel.state.passing) == 0
+    assert not any(isinstance(fact, Secured) for fact in play.recorded)
+
+
+@pytest.mark.spec("J7")
+def test_an_event_that_is_not_persistent_on_a_mixed_channel_is_not_written() -> None:
+    play = fed(type="mixed")
+    play.do(publish(4, volatile=(span(1, 2),)))
+
+    play.do(Detach(1))
+
+    written_now = [fact.spans for fact in play.recorded if isinstance(fact, Secured)]
+    assert written_now == [(span(0),), (span(3),)] or written_now == [(span(0), span(3))]
+    assert live(play) == [0, 1, 2, 3]
+    play.restart()
+    play.sweep()
+    assert (live(play), outstanding(play)) == ([0, 3], [0, 3])
+
+
+@pytest.mark.spec("J7")
+def test_another_client_of_the_same_durable_takes_over_from_memory() -> None:
+    play = fed("priority")
+    play.do(Attach("d", 2, "t", auto_ack=True))
+    play.do(publish(3))
+
+    assert delivered(play.do(Detach(1))) == {2: [0, 1, 2]}
+    assert not any(isinstance(fact, Secured) for fact in play.recorded)
+    play.do(Detach(2))
+    assert any(isinstance(fact, Secured) for fact in play.recorded)
+
+
+@pytest.mark.spec("J7", "D4")
+def test_what_one_durable_has_acknowledged_does_not_come_back_with_what_another_is_owed() -> None:
+    play = fed()
+    play.do(CreateDurable("e", "exclusive"))
+    play.do(Attach("e", 2, "t", auto_ack=True))
+    play.do(publish(4))
+    play.do(Ack(2, (span(0, 3),)))
+
+    play.do(Detach(1))
+    play.restart()
+    play.sweep()
+
+    assert outstanding(play, "d") == [0, 1, 2, 3]
+    assert outstanding(play, "e") == []
+
+
+@pytest.mark.spec("J7", "T1")
+def test_the_age_of_what_was_kept_late_is_its_own() -> None:
+    play = fed(ttl=10_000)
+    play.do(publish())
+    play.wait(5_000)
+    play.do(Detach(1))
+    play.do(publish())
+    play.restart()
+    play.wait(5_001)
+    play.sweep()
+
+    assert live(play) == [1]
