@@ -72,6 +72,7 @@ def rules(settings: Settings | None = None) -> Rules:
         engines=registered(engines, "ENGINE"),
         kinds=registered(durables, "KIND"),
         event_bytes_max=(settings or Settings()).limits.max_event_bytes,
+        event_timeout_us=int((settings or Settings()).limits.event_timeout_s * 1_000_000),
     )
 
 

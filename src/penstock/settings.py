@@ -56,6 +56,14 @@ class LimitSettings(Section, frozen=True, kw_only=True):
     stage_bytes: Annotated[
         int, Meta(ge=0, description="Bytes of staged batches: uncommitted Spark micro-batches.")
     ] = 2 << 30
+    event_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="How long an event without a TTL waits on a JMS channel for a subscriber "
+            "that has lost its connection (SEM J5).",
+        ),
+    ] = 60.0
     unsealed_bytes: Annotated[
         int,
         Meta(ge=1 << 20, description="Bytes not in segment files above which publishers wait."),

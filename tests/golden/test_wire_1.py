@@ -47,11 +47,11 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Subscribe(5, 3, 1, FromId(6), 4_096, "", True, -1),
-        "992805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ff",
+        "9a2805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ffc2",
     ),
     (
         wire.Subscribe(6, 3, 1, FromEarliest(), 0),
-        "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0",
+        "9a2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2",
     ),
     (
         wire.Attach(7, 3, 2, "d", 10, False),
@@ -63,7 +63,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Credit(1, 100),
-        "932c0164",
+        "942c016400",
     ),
     (
         wire.RecallSeen(2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pyarrow as pa
@@ -77,6 +78,9 @@ class Subscription:
         self._credit = CREDIT_FIRST
         """Events the server may still send."""
         self._renews_credit = True
+        self._confirms = False
+        """The realm wants to know what has arrived (SEM J5)."""
+        self._confirmation_is_due = False
 
     async def open(self) -> Subscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
@@ -102,6 +106,7 @@ class Subscription:
                 self._selector,
                 self._browse,
                 self._last_id,
+                True,
             ),
             Subscribed,
             resend=False,
@@ -109,6 +114,7 @@ class Subscription:
         if not self._is_open:
             self._first_id = answer.first_id
         self._next_id = max(self._next_id, answer.first_id)
+        self._confirms = answer.confirm
         if answer.stop_id is not None:
             self._last_id = answer.stop_id - 1
 
@@ -125,6 +131,14 @@ class Subscription:
         per_event = max(1, len(body) // message.count)
         self._granted = max(16, min(CREDIT_MAX, BUFFER_BYTES_MAX // per_event))
         self._inbox.put(batch)
+        if self._confirms and not self._confirmation_is_due:
+            self._confirmation_is_due = True
+            asyncio.get_running_loop().call_soon(self._confirm)
+
+    def _confirm(self) -> None:
+        self._confirmation_is_due = False
+        if self._is_open:
+            self._conversation.tell(wire.Credit(self._number, 0, self._next_id))
 
     def finished(self) -> None:
         self._inbox.end()

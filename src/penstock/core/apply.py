@@ -199,6 +199,8 @@ def _gone(state: ChannelState, ids: IdSet) -> int:
     for left_behind in sets:
         if left_behind:
             left_behind.discard_all(ids)
+    for waiting in state.waits.values():
+        waiting.discard_all(ids)
     for durable in state.durables.values():
         durable.settle_all(ids)
     return before - len(state.stored)

@@ -28,6 +28,7 @@ from penstock.core.messages import (
     Edit,
     Edited,
     EndRelay,
+    Lose,
     Publish,
     Purge,
     PurgeDurable,
@@ -108,7 +109,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip() | ConfirmRecall():
+        case Skip() | ConfirmRecall() | Lose():
             pass
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")

@@ -36,8 +36,7 @@ def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subs
             left.remove(Span(durable.head, _BEYOND))
         left.discard_all(durable.outstanding)
     for subscriber in subscribers:
-        if subscriber.has_interest:
-            left.remove(Span(subscriber.cursor, _BEYOND))
+        left.discard_all(subscriber.waits_for(left))
     return left
 
 

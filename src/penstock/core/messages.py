@@ -235,6 +235,10 @@ class Subscribe(Command, frozen=True):
     """A browse of a durable: these ids and no others."""
     durable: str | None = None
     """The durable that is browsed: its redelivery counts are shown (SEM E9)."""
+    confirms: bool = False
+    """It will say what has arrived, with its :class:`Credit` (SEM J5)."""
+    resumes: int | None = None
+    """The subscription whose place it takes: it had lost its connection (SEM J5)."""
 
 
 class Credit(Command, frozen=True):
@@ -242,6 +246,14 @@ class Credit(Command, frozen=True):
 
     subscription: int
     count: int
+    next_id: int = 0
+    """What was sent of lower ids has arrived."""
+
+
+class Lose(Command, frozen=True):
+    """The connection of a plain subscriber is lost; it may come back (SEM J5)."""
+
+    subscription: int
 
 
 class Ack(Command, frozen=True):

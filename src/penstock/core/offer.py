@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.core import absence
 from penstock.core.durable import Durable, Seat
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
@@ -19,6 +20,7 @@ from penstock.core.messages import (
     Digest,
     Effect,
     Finished,
+    Lose,
     Publish,
     Recall,
     RollBack,
@@ -38,10 +40,10 @@ def attend(  # noqa: C901, PLR0912  one case a command
     match command:
         case Ack(subscription) | AckPrevious(subscription):
             _touch(state, subscription, now_us)
-        case Credit(subscription, count):
-            if subscriber := state.subscribers.get(subscription):
-                subscriber.credit += count
-                state.dirty = True
+        case Credit():
+            _credit(state, command)
+        case Lose():
+            absence.lose(state, command, now_us)
         case Demand(subscription, count):
             if held := state.seats.get(subscription):
                 _demand(state, held[1], count)
@@ -52,24 +54,51 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _confirm_recall(state, subscription)
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
-        case Subscribe(subscription, session, start_id, stop_id, credit, only, durable):
-            if stop_id is None:
-                start_id = state.engine.first_id(start_id, state.next_id)
-            state.subscribers[subscription] = Subscriber(
-                subscription, session, start_id, stop_id, credit, only, durable
-            )
-            state.dirty = True
+        case Subscribe():
+            _subscribe(state, command)
         case Attach():
             _attach(state, command, now_us)
         case Detach(subscription):
             _detach(state, subscription)
         case Publish(digest):
             _match_readers(state, digest)
+            absence.published(state, digest)
         case Sweep(may_write):
             _swept(state, now_us)
             state.has_left = state.has_left and not may_write
+            if state.absent:
+                absence.look(state, now_us)
         case _:
             pass
+
+
+def _subscribe(state: ChannelState, command: Subscribe) -> None:
+    start_id = command.start_id
+    if command.stop_id is None:
+        start_id = state.engine.first_id(start_id, state.next_id)
+        if (resumed := absence.resume(state, command)) is not None:
+            start_id = resumed
+    state.subscribers[command.subscription] = Subscriber(
+        command.subscription,
+        command.session,
+        start_id,
+        command.stop_id,
+        command.credit,
+        command.only,
+        command.durable,
+        confirms=command.confirms and state.engine.needs_interest,
+    )
+    state.dirty = True
+
+
+def _credit(state: ChannelState, command: Credit) -> None:
+    subscriber = state.subscribers.get(command.subscription)
+    if subscriber is None:
+        return
+    if command.next_id:
+        state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
+    subscriber.credit += command.count
+    state.dirty = True
 
 
 def _match_readers(state: ChannelState, digest: Digest) -> None:
@@ -125,7 +154,7 @@ def _detach(state: ChannelState, subscription: int) -> None:
         held[0].detach(subscription)
         state.has_left = True
     if (subscriber := state.subscribers.pop(subscription, None)) is not None:
-        state.looked_at_from(subscriber.cursor)
+        absence.left(state, subscriber)
     state.dirty = True
 
 
@@ -152,6 +181,8 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
     size = sum(span.size for span in spans)
     if subscriber := state.subscribers.get(subscription):
         subscriber.credit += size
+        if subscriber.confirms:
+            state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in spans)))
     elif held := state.seats.get(subscription):
         held[0].unsent(IdSet(Span(*span) for span in spans))
         if held[1].demand is not None:

@@ -28,10 +28,18 @@ class Rules(Struct, frozen=True):
     engines: Engines
     kinds: Kinds
     event_bytes_max: int
+    event_timeout_us: int = 60_000_000
+    """How long an event without a TTL waits for a subscriber that has lost its connection
+    (SEM J5)."""
 
 
 class ChannelState:
     """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
+
+    has_left: bool = False
+    """Soft: a client is gone; what its durable is owed may have to be kept (SEM J7)."""
+    absent: int = 0
+    """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
 
     def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
         self.name = name
@@ -48,8 +56,8 @@ class ChannelState:
         """Of these: what leaves once it has reached those who are there (SEM J4)."""
         self.unwritten = IdSet()
         """Of what passes: what the channel's type would have kept on disk."""
-        self.has_left = False
-        """Soft: a client is gone; what its durable is owed may have to be kept (SEM J7)."""
+        self.waits: dict[int, IdSet] = {}
+        """Soft: stored events with a TTL of their own, in ms, which they wait for the absent."""
         self.relayed = IdSet()
         """Soft: events that go to those who are there in this very turn (SEM E8)."""
         self.durables = _own_durables(definition, self.type)
@@ -146,7 +154,7 @@ class ChannelState:
         there are more than the capacity says."""
         if self.fresh and (self.engine.needs_interest or not self.definition.retain_consumed):
             return True
-        if self.has_left and self.passing:
+        if self.absent or (self.has_left and self.passing):
             return True
         if self.moves_dead and self.excess:
             return True

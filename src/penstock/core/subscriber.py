@@ -8,14 +8,19 @@ from penstock.core.messages import Spans
 
 class Subscriber:
     __slots__ = (
+        "confirms",
         "credit",
         "cursor",
         "durable",
+        "lost_us",
+        "missed",
         "only",
         "session",
         "stalled",
         "stop_id",
         "subscription",
+        "unconfirmed",
+        "until",
     )
 
     def __init__(
@@ -27,6 +32,8 @@ class Subscriber:
         credit: int,
         only: Spans | None = None,
         durable: str | None = None,
+        *,
+        confirms: bool = False,
     ) -> None:
         self.subscription = subscription
         self.session = session
@@ -38,15 +45,55 @@ class Subscriber:
         self.durable = durable
         """The durable whose redelivery counts it shows."""
         self.stalled = False
+        self.confirms = confirms
+        """Whether it says what has arrived; until then it may have to be sent again (SEM J5)."""
+        self.unconfirmed = IdSet()
+        self.lost_us: int | None = None
+        """When its connection was lost, and it has not come back since."""
+        self.until = 1 << 62
+        """It was absent for too long: nothing from here on is kept for it."""
+        self.missed = IdSet()
+        """What nothing is kept of for it any more."""
 
     @property
     def has_interest(self) -> bool:
         """Whether it waits for what is published; a browse does not."""
-        return self.stop_id is None
+        return self.stop_id is None and not self.is_given_up
+
+    def waits_for(self, ids: IdSet) -> IdSet:
+        """The part of ``ids`` it has not received yet, and still is to."""
+        if self.stop_id is not None:
+            return IdSet()
+        found = ids.within(Span(self.cursor, self.until))
+        found.discard_all(self.missed)
+        if self.unconfirmed:
+            found.add_all(self.unconfirmed.overlap(ids))
+        return found
+
+    def confirmed(self, through: IdSet) -> IdSet:
+        """These have arrived, or were not for it; gives what of them was not known to."""
+        return self.unconfirmed.remove_all(through)
+
+    @property
+    def resumes_at(self) -> int:
+        """The first id it may not have received."""
+        lowest = self.unconfirmed.lowest
+        return self.cursor if lowest is None else min(lowest, self.cursor)
+
+    def lost(self, now_us: int) -> None:
+        """Its connection is gone: what has not arrived is to be sent again."""
+        self.lost_us = now_us
+        self.credit = 0
+        self.cursor = self.resumes_at
+        self.unconfirmed = IdSet()
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.until < 1 << 62
 
     @property
     def hungry(self) -> bool:
-        return self.credit > 0 and not self.stalled
+        return self.credit > 0 and not self.stalled and self.lost_us is None
 
     def advance(self, stored: IdSet, end: int, chunk: int) -> Spans:
         """The next events below ``end`` to send, at most its credit and ``chunk``; moves the
@@ -65,6 +112,8 @@ class Subscriber:
             limit -= span.size
             self.credit -= span.size
             self.cursor = span.end
+        if self.confirms:
+            self.unconfirmed.add_all(IdSet(taken))
         return tuple(taken)
 
     @property

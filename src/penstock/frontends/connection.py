@@ -141,12 +141,14 @@ class Connection(asyncio.BufferedProtocol):
         self._is_open = False
         self.writable = False
         self.listener.closed(self)
-        self._leave()
+        self._leave(lost=True)
 
-    def _leave(self) -> None:
-        """Give up all seats: what they held goes back at once (SEM D13)."""
+    def _leave(self, *, lost: bool) -> None:
+        """Give up all seats: what they held goes back at once (SEM D13). Those of a connection
+        that is ``lost`` may come back (SEM J5)."""
+        subscriptions = self.realm.subscriptions
         for subscription in self.subscriptions.values():
-            self.realm.subscriptions.detach(subscription)
+            (subscriptions.lose if lost else subscriptions.detach)(subscription)
         self.subscriptions.clear()
         self._requests.transfers.leave()
 
@@ -184,8 +186,8 @@ class Connection(asyncio.BufferedProtocol):
         if subscription is None:
             return
         match message:
-            case wire.Credit(_, count):
-                self.realm.subscriptions.credit(subscription, count)
+            case wire.Credit(_, count, next_id):
+                self.realm.subscriptions.credit(subscription, count, next_id)
             case wire.Demand(_, count):
                 self.realm.subscriptions.demand(subscription, count)
             case wire.RecallSeen():
@@ -324,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self.send(wire.Goodbye(reason.code, str(reason)))
         self._is_open = False
         self._flush()
-        self._leave()
+        self._leave(lost=reason is not None)
         if transport is not None and not transport.is_closing():
             transport.close()
             if transport.get_write_buffer_size():

@@ -107,7 +107,7 @@ class Requests:
             connection.subscriptions[number] = opened.number
         else:  # the connection was lost, or the subscription ended, while it was being opened
             subscriptions.detach(opened.number)
-        return Subscribed(opened.first_id, opened.stop_id, opened.strict_order)
+        return Subscribed(opened.first_id, opened.stop_id, opened.strict_order, opened.confirms)
 
     def _opened(
         self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable, outlet: Outlet
@@ -122,6 +122,8 @@ class Requests:
                     credit=message.credit,
                     browse=message.browse,
                     last_id=message.last_id,
+                    place=f"{outlet.session}/{message.subscription}",
+                    confirms=message.confirms,
                 )
             case wire.Attach():
                 return subscriptions.attach(

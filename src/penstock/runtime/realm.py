@@ -185,6 +185,7 @@ class RunningRealm:
             for number, channel in self._state.channels.items():
                 if channel.needs_sweep(now_us):
                     self.shard.wake(number)
+            self.subscriptions.forget_places()
             self.stages.expire()
             self.exports.expire()
             self.imports.expire()

@@ -31,6 +31,7 @@ from penstock.core.messages import (
     FromId,
     FromLatest,
     FromTime,
+    Lose,
     Purge,
     PurgeDurable,
     RollBack,
@@ -60,6 +61,8 @@ class Opened(NamedTuple):
     first_id: int = 0
     stop_id: int | None = None
     strict_order: bool = False
+    confirms: bool = False
+    """Whether it is to say what has arrived (SEM J5)."""
 
 
 class Subscriptions:
@@ -69,6 +72,9 @@ class Subscriptions:
         self._clock = clock
         self._numbers: dict[int, int] = {}
         """Channel of each open subscription."""
+        self._places: dict[tuple[int, str], int] = {}
+        """Plain subscriptions that may lose their connection and come back, by channel and by
+        what they will be known by (SEM J5)."""
 
     # --- plain subscriptions -------------------------------------------------------------
 
@@ -81,8 +87,14 @@ class Subscriptions:
         credit: int,
         browse: bool = False,
         last_id: int | None = None,
+        place: str = "",
+        confirms: bool = False,
     ) -> Opened:
-        """Begin to deliver stored events, then live ones, with no gap between (SEM E6)."""
+        """Begin to deliver stored events, then live ones, with no gap between (SEM E6).
+
+        ``place`` is what the same subscription is known by on another connection; one that
+        ``confirms`` says what has arrived, and gets the rest there (SEM J5).
+        """
         subscription = self._dispatch.open(number, outlet)
 
         def subscribe(group: Group) -> Opened:
@@ -94,13 +106,47 @@ class Subscriptions:
                 stop = channel.state.next_id
                 stop = stop if last_id is None else min(stop, last_id + 1)
             first = first_id(channel, store, start)
-            if not browse:
-                first = channel.state.engine.first_id(first, channel.state.next_id)
-            group.do(number, Subscribe(subscription, outlet.session, first, stop, credit))
-            return Opened(subscription, first, stop)
+            command = Subscribe(
+                subscription, outlet.session, first, stop, credit, confirms=confirms
+            )
+            if place and not browse and channel.state.engine.needs_interest:
+                command = replace(command, resumes=self._place_of(number, place, subscription))
+            group.do(number, command)
+            opened = channel.state.subscribers[subscription]
+            return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
 
         reads = isinstance(start, FromTime)
         return await self._opened(subscription, number, subscribe, reads=reads)
+
+    def _place_of(self, number: int, place: str, subscription: int) -> int | None:
+        """The subscription whose place ``subscription`` takes."""
+        former = self._places.get((number, place))
+        self._places[number, place] = subscription
+        if former is not None:
+            self._numbers.pop(former, None)
+            self._dispatch.close(former)
+        return former
+
+    def lose(self, subscription: int) -> None:
+        """The connection of a subscription is lost. What a durable's seat held goes back at once
+        (SEM D13); the place of a plain subscriber is kept for a while (SEM J5)."""
+        if subscription not in self._places.values():
+            self.detach(subscription)
+            return
+        number = self._numbers.pop(subscription, 0)
+        self._dispatch.close(subscription)
+        if (channel := self._shard.state.channels.get(number)) is not None:
+            channel.attend(Lose(subscription), self._clock.now_us())
+            self._shard.wake(number)
+
+    def forget_places(self) -> None:
+        """Called regularly: those that came back too late, or never."""
+        channels = self._shard.state.channels
+        for (number, place), subscription in list(self._places.items()):
+            channel = channels.get(number)
+            is_there = channel is not None and subscription in channel.state.subscribers
+            if not is_there and subscription not in self._numbers:
+                del self._places[number, place]
 
     async def browse_durable(self, number: int, name: str, outlet: Outlet, credit: int) -> Opened:
         """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
@@ -133,9 +179,9 @@ class Subscriptions:
             raise
         return opened
 
-    def credit(self, subscription: int, count: int) -> None:
+    def credit(self, subscription: int, count: int, next_id: int = 0) -> None:
         if number := self._numbers.get(subscription):
-            self._shard.submit(Do(number, Credit(subscription, count)))
+            self._shard.submit(Do(number, Credit(subscription, count, next_id)))
 
     # --- durables ------------------------------------------------------------------------
 

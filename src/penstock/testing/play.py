@@ -66,7 +66,8 @@ class Play:
 
     def offers(self) -> list[Effect]:
         """All that is to be done now, round after round until nothing is left; what is relayed
-        is gone then, and what has passed. While expired events still have to move nothing is done (SEM T1)."""
+        is gone then, and what has passed. While expired events still have to move nothing is
+        done (SEM T1)."""
         effects: list[Effect] = []
         state = self.channel.state
         while self.channel.has_offers and not state.overdue:

@@ -31,6 +31,8 @@ class Subscribed(Struct, frozen=True):
     stop_id: int | None
     strict_order: bool = False
     """A seat at a durable of that kind: what was delivered may be recalled (SEM D11)."""
+    confirm: bool = False
+    """Whether the client is to say what has arrived (SEM J5)."""
 
 
 class StorageInfo(Struct, frozen=True, kw_only=True):

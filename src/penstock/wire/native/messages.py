@@ -240,6 +240,8 @@ class Subscribe(Request, frozen=True, tag=40):
     selector: str = ""
     browse: bool = False
     last_id: int | None = None
+    confirms: bool = False
+    """The client says what has arrived when it is asked to (:class:`Credit`, SEM J5)."""
 
 
 class Attach(Request, frozen=True, tag=41):
@@ -275,6 +277,8 @@ class Credit(Message, frozen=True, tag=44):
 
     subscription: int
     count: int
+    next_id: int = 0
+    """What was sent of lower ids has arrived."""
 
 
 class Demand(Message, frozen=True, tag=45):
