@@ -19,9 +19,9 @@ from tests.core.engines.test_jms import conserved, gone, jms, live
 TIMEOUT_MS = 60_000
 
 
-def absent(*, events: int = 3, **attributes: object) -> Play:
+def absent(*, events: int = 3) -> Play:
     """A subscriber has got 0 and 1 and lost its connection; ``events`` more are published."""
-    play = jms(**attributes)
+    play = jms()
     play.do(Subscribe(1, "s", 0, credit=100))
     play.do(publish(2))
     play.do(Lose(1))

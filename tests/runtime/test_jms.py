@@ -17,7 +17,7 @@ from penstock.runtime.realm import Limits
 from penstock.runtime.sealing import SealingLimits
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import pass_time, simulate
-from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, datas, named
+from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, Worker, datas, named
 from tests.runtime.living import EAGER
 
 TYPES = ("mixed", "persistent", "paged", "reliable", "off_heap", "simple")
@@ -304,58 +304,81 @@ def test_on_a_full_disk_it_waits_in_memory_until_there_is_room() -> None:
     run(life())
 
 
+class Owed:
+    """A durable that is fed from memory, beside one that wants some of the events."""
+
+    def __init__(self, lives: Lives, random: Random) -> None:
+        self.lives = lives
+        self.random = random
+        self.fed: dict[int, bytes] = {}
+        self.some: dict[int, bytes] = {}
+
+    async def create(self, type: str, storage: Storage) -> None:
+        await create(self.lives, type, storage=storage)
+        await self.lives.durable("orders", "fed", "exclusive")
+        await self.lives.durable("orders", "some", "shared", "tag = 'x'")
+
+    async def publish(self) -> None:
+        tags = self.random.choices("xy", k=self.random.randint(1, 6))
+        events = [Event(self.random.randbytes(4), tag=tag) for tag in tags]
+        span = await self.lives.put("orders", *events)
+        for event_id, event in zip(range(*span), events, strict=True):
+            self.fed[event_id] = event.data
+            if event.tag == "x":
+                self.some[event_id] = event.data
+
+    async def settle(self, fed: Worker, some: Worker) -> None:
+        got = [event_id for event_id in fed.outlet.ids if event_id in self.fed]
+        if got and self.random.random() < 0.6:
+            last = self.random.choice(got)
+            await fed.settle(last)
+            self.fed = {i: data for i, data in self.fed.items() if i > last}
+        done = [i for i in some.outlet.ids if i in self.some and self.random.random() < 0.5]
+        if done:
+            await some.settle(*done)
+            self.some = {i: data for i, data in self.some.items() if i not in done}
+
+    async def live(self) -> None:
+        """A while with both clients there, of whom the fed one leaves in order."""
+        stored = {event.event_id: event.data for event in await self.lives.stored("orders")}
+        assert stored == self.fed | self.some
+        fed = await self.lives.attach("orders", "fed", auto_ack=True)
+        some = await self.lives.attach("orders", "some", window=10_000)
+        for _ in range(self.random.randint(1, 6)):
+            self.lives.realm.subscriptions.stall("worker", stalled=self.random.random() < 0.5)
+            await self.publish()
+            await pass_time(0.05)
+            await self.settle(fed, some)
+        await fed.leave()
+        await pass_time(self.random.choice([0, 0.2]))
+        if self.random.random() < 0.3:
+            await self.lives.realm.snapshot()
+        await self.lives.conserved()
+
+    async def consume(self) -> None:
+        """Both get exactly what they are owed."""
+        fed = await self.lives.attach("orders", "fed", auto_ack=True)
+        some = await self.lives.attach("orders", "some", window=10_000, session="other")
+        for worker, owed in ((fed, self.fed), (some, self.some)):
+            assert {e.event_id: e.data for e in await worker.has(len(owed))} == owed
+            if owed:
+                await worker.settle(*owed)
+        await pass_time(2)
+        assert await self.lives.stored("orders") == []
+        await self.lives.conserved()
+
+
 async def _many_lives(seed: int, type: str, storage: Storage) -> None:
-    """Owed to a durable that was fed from memory, beside one that wants some of the events."""
     random = Random(seed)
     lives = Lives(seed, sealing=random.choice([LATE, EAGER]))
-    owed: dict[int, bytes] = {}
-    wanted: dict[int, bytes] = {}
+    owed = Owed(lives, random)
     async with lives.life("closed"):
-        await create(lives, type, storage=storage)
-        await lives.durable("orders", "fed", "exclusive")
-        await lives.durable("orders", "some", "shared", "tag = 'x'")
+        await owed.create(type, storage)
     for _ in range(5):
         async with lives.life(random.choice(ENDS)):
-            stored = {e.event_id: e.data for e in await lives.stored("orders")}
-            assert stored == owed | wanted
-            fed = await lives.attach("orders", "fed", auto_ack=True)
-            some = await lives.attach("orders", "some", window=10_000)
-            for _ in range(random.randint(1, 6)):
-                lives.realm.subscriptions.stall("worker", stalled=random.random() < 0.5)
-                count = random.randint(1, 6)
-                tags = [random.choice("xy") for _ in range(count)]
-                events = [Event(random.randbytes(4), tag=tag) for tag in tags]
-                span = await lives.put("orders", *events)
-                for n, event in enumerate(events):
-                    owed[span.first + n] = event.data
-                    if event.tag == "x":
-                        wanted[span.first + n] = event.data
-                await pass_time(0.05)
-                got = [i for i in fed.outlet.ids if i in owed]
-                if got and random.random() < 0.6:
-                    last = random.choice(got)
-                    await fed.settle(last)
-                    owed = {i: data for i, data in owed.items() if i > last}
-                done = {i for i in some.outlet.ids if i in wanted and random.random() < 0.5}
-                if done:
-                    await some.settle(*done)
-                    wanted = {i: data for i, data in wanted.items() if i not in done}
-            await fed.leave()
-            if random.random() < 0.5:
-                await pass_time(0.2)
-            if random.random() < 0.3:
-                await lives.realm.snapshot()
-            await lives.conserved()
+            await owed.live()
     async with lives.life():
-        fed = await lives.attach("orders", "fed", auto_ack=True)
-        some = await lives.attach("orders", "some", window=10_000, session="other")
-        assert {e.event_id: e.data for e in await fed.has(len(owed))} == owed
-        assert {e.event_id: e.data for e in await some.has(len(wanted))} == wanted
-        await fed.settle(*owed)
-        await some.settle(*wanted)
-        await pass_time(2)
-        assert await lives.stored("orders") == []
-        await lives.conserved()
+        await owed.consume()
 
 
 @pytest.mark.spec("J7", "J6", "D4")
