@@ -121,3 +121,18 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
     assert b"".join(map(bytes, frame(b"head", b"bo", b"dy"))).hex() == (
         "0c0000000400000068656164626f6479"
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "sent"),
+    [
+        (wire.Attach(7, 3, 2, "d", 10), "9829070302a1640ac2a0"),
+        (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+         "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
+        (wire.Credit(1, 100), "932c0164"),
+    ],
+)  # fmt: skip
+def test_what_was_sent_before_a_field_was_added_is_understood(
+    message: wire.Message, sent: str
+) -> None:
+    assert wire.decode_from_client(memoryview(bytes.fromhex(sent))) == message
