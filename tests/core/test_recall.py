@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.effects import Effect, Recall
 from penstock.core.errors import IllegalState, InvalidArgument
 from penstock.core.messages import (
     Ack,
@@ -13,9 +14,7 @@ from penstock.core.messages import (
     CreateDurable,
     Demand,
     Detach,
-    Effect,
     Purge,
-    Recall,
     RollBack,
 )
 from penstock.testing.play import Play, delivered, events, publish, redelivered, span

@@ -14,8 +14,9 @@ import penstock.aio
 from penstock.bootstrap import rules
 from penstock.columns.event import Origin
 from penstock.columns.selectors.parser import parse
+from penstock.core.counters import Counters
 from penstock.core.errors import error_classes
-from penstock.core.messages import Counters, Definition, Storage
+from penstock.core.messages import Definition, Storage
 from penstock.settings import described, load, variable_of
 from tests.docs.pages import PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (

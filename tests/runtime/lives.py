@@ -19,9 +19,9 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, FromEarliest, Spans
 from penstock.core.ports import Clock
 from penstock.runtime.bodies import Body
-from penstock.runtime.channel_store import Rows
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.realm import Limits, RunningRealm
+from penstock.runtime.rows import Rows
 from penstock.runtime.sealing import SealingLimits
 from penstock.runtime.transactions import Part
 from penstock.storage.embedded import Embedded

@@ -19,10 +19,10 @@ from penstock.core.ids import Span
 from penstock.core.messages import Definition, FromEarliest, Spans, Storage
 from penstock.core.ports import Blobs, Journal
 from penstock.runtime.bodies import Body
-from penstock.runtime.channel_store import Rows
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.maintaining import MaintenanceLimits
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.rows import Rows
 from penstock.runtime.sealing import SealingLimits
 from penstock.storage.memory import MemoryPages
 from penstock.testing.loop import SimLoop, pass_time

@@ -18,8 +18,8 @@ from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import FromEarliest, Spans
 from penstock.runtime.bodies import Body, body_from
-from penstock.runtime.channel_store import Rows
 from penstock.runtime.delivery import Redeliveries
+from penstock.runtime.rows import Rows
 from penstock.testing.loop import pass_time
 from tests.sim.promises import Ledger, Receipts
 

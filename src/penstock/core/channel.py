@@ -11,15 +11,8 @@ from collections.abc import Iterator
 from penstock.core import offer, survival
 from penstock.core.apply import apply
 from penstock.core.decide import decide
-from penstock.core.messages import (
-    Command,
-    Decided,
-    Definition,
-    Effect,
-    Recall,
-    Restored,
-    StoredFact,
-)
+from penstock.core.effects import Effect, Recall
+from penstock.core.messages import Command, Decided, Definition, Restored, StoredFact
 from penstock.core.state import ChannelState, Rules
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.dead import lowest, moved_at_once, unconsumed
-from penstock.core.durable import Durable, Kind
+from penstock.core.durable import Durable
 from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument, NameAlreadyBound
 from penstock.core.ids import IdSet, Span
 from penstock.core.interest import unwanted
@@ -47,6 +47,7 @@ from penstock.core.messages import (
 from penstock.core.publish import decide_publish
 from penstock.core.recall import not_recalled, refuse_recalled
 from penstock.core.retention import REDELIVERIES_MAX, check_limits, make_room
+from penstock.core.seat import Kind
 from penstock.core.state import ChannelState
 
 WINDOW_MAX = 1_000_000

@@ -488,30 +488,3 @@ class Decided(Struct, frozen=True):
     answer: Span | int | None = None
     is_retry: bool = False
     """The publish was stored before; the answer is what it got then (SEM X3)."""
-
-
-# --- effects ------------------------------------------------------------------------------
-
-
-class Effect(Struct, frozen=True):
-    """Something the shell must do in the world."""
-
-
-class Deliver(Effect, frozen=True):
-    subscription: int
-    spans: Spans
-    redeliveries: tuple[tuple[int, Spans], ...] = ()
-    """By redelivery count: which of ``spans``."""
-
-
-class Recall(Effect, frozen=True):
-    """``spans`` count as never delivered (SEM D11); nothing more is until the client confirms."""
-
-    subscription: int
-    spans: Spans
-
-
-class Finished(Effect, frozen=True):
-    """A browse has seen everything, or a fetch got all it demanded."""
-
-    subscription: int

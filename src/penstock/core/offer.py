@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core import absence
-from penstock.core.durable import Durable, Seat
+from penstock.core.durable import Durable
+from penstock.core.effects import Deliver, Effect, Finished, Recall
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
@@ -14,21 +15,18 @@ from penstock.core.messages import (
     Command,
     ConfirmRecall,
     Credit,
-    Deliver,
     Demand,
     Detach,
     Digest,
-    Effect,
-    Finished,
     Lose,
     Publish,
-    Recall,
     RollBack,
     Skip,
     Spans,
     Subscribe,
     Sweep,
 )
+from penstock.core.seat import Seat
 from penstock.core.state import ChannelState
 from penstock.core.subscriber import Subscriber
 

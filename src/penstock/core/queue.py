@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.durable import Durable, Kind, Seat
+from penstock.core.durable import Durable
+from penstock.core.seat import Kind, Seat
 
 READERS = ""
 """The name of a queue's own durable. No user's durable is called so."""

@@ -5,10 +5,12 @@ What a client settles before it knows of that was settled for a delivery that do
 
 from __future__ import annotations
 
-from penstock.core.durable import Durable, Seat
+from penstock.core.durable import Durable
+from penstock.core.effects import Recall
 from penstock.core.errors import IllegalState
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Recall, Spans
+from penstock.core.messages import Spans
+from penstock.core.seat import Seat
 
 
 def recall(durable: Durable, rolled_back: IdSet) -> list[Recall]:

@@ -6,14 +6,16 @@ from msgspec import Struct
 
 from penstock.core.channel_type import ChannelType, ChannelTypes
 from penstock.core.counters import Counters
-from penstock.core.durable import Durable, Kinds, Seat
+from penstock.core.durable import Durable
+from penstock.core.effects import Recall
 from penstock.core.engine import Engine, Engines
 from penstock.core.errors import IllegalState, NameDoesNotExist
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, Recall, Spans
+from penstock.core.messages import Definition, Spans
 from penstock.core.producers import Producers
 from penstock.core.queue import READERS, readers_of
 from penstock.core.retention import Ages
+from penstock.core.seat import Kinds, Seat
 from penstock.core.subscriber import Subscriber
 
 CHUNK_EVENTS_MAX = 16_384

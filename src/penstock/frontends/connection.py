@@ -23,7 +23,7 @@ from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.frontends.requests import Requests
 from penstock.runtime.bodies import Body
-from penstock.runtime.channel_store import Rows
+from penstock.runtime.rows import Rows
 from penstock.runtime.schemas import Schemas
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (

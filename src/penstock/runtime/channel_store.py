@@ -9,22 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.columns.ipc import batch_bytes
 from penstock.columns.keys import KeyIndex
 from penstock.columns.schema import ChannelSchema
 from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
-from penstock.core.ports import Buffer, Place
-from penstock.runtime.pieces import Meter, Piece, gathered, stored_together, united
-from penstock.runtime.sealed_file import Damage, Publishers, SealedFile
+from penstock.core.ports import Place
+from penstock.runtime.pieces import Meter, Piece, gathered, united
+from penstock.runtime.rows import MERGE_BELOW, Rows, merged, publishers_of, spans_in
+from penstock.runtime.sealed_file import Damage, SealedFile
 
-MERGE_ROWS_MAX = 16_384
-"""Small batches are sent as one up to this many events."""
-MERGE_BYTES_MAX = 4 << 20
 CRUMBS_MAX = 16
 """Of a piece that gives no more spans than this, its rows are gathered with those of others."""
 NOWHERE = Span(0, 0)
@@ -33,67 +29,6 @@ SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
 THINNED_PER_PIECE = 64
 """Ids that leave for each piece they may be in, before these are looked at."""
-MERGE_BELOW = 1_024
-"""A batch of at least this many events is sent as it is."""
-
-
-class Rows:
-    """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
-
-    __slots__ = ("_batch", "_body", "at_us", "count", "first_id", "piece", "publishers", "spans")
-
-    def __init__(
-        self,
-        spans: Sequence[Span],
-        *,
-        piece: Piece | None = None,
-        batch: pa.RecordBatch | None = None,
-        publishers: Publishers = (),
-    ) -> None:
-        self.publishers: Publishers = publishers
-        """Who published which of them; may name more ids than these."""
-        if piece is not None and piece.publisher:
-            self.publishers = ((piece.publisher, ()),)
-        self.spans = spans
-        self.count = sum(span.size for span in spans)
-        self.piece = piece
-        """Set when these are all rows of a published batch: its body can be sent as it is."""
-        self._batch = batch
-        self._body: Buffer | None = None
-        self.first_id = -1 if piece is None else piece.first
-        self.at_us = 0 if piece is None else piece.at_us
-
-    @property
-    def batch(self) -> pa.RecordBatch:
-        """With ``event_id`` and ``published``."""
-        if self._batch is None:
-            assert self.piece is not None, "rows without a piece have a batch"
-            self._batch = self.piece.stored(self.spans)
-        return self._batch
-
-    def within(self, bytes_max: int) -> list[Rows]:
-        """These rows, in parts of about ``bytes_max`` where they are more."""
-        size = self.batch.nbytes if self.piece is None else len(self.piece.body)
-        if size <= bytes_max or self.count == 1:
-            return [self]
-        half = self.count // 2
-        first, second = self.batch.slice(0, half), self.batch.slice(half)
-        return [
-            part
-            for batch in (first, second)
-            for part in Rows(_spans_of(batch), batch=batch, publishers=self.publishers).within(
-                bytes_max
-            )
-        ]
-
-    @property
-    def body(self) -> Buffer:
-        """The bytes to send; made once however many receive them."""
-        if self._body is None:
-            self._body = (
-                memoryview(batch_bytes(self.batch)) if self.piece is None else self.piece.body
-            )
-        return self._body
 
 
 class ChannelStore:
@@ -329,12 +264,12 @@ class ChannelStore:
         """
         sealed, live = self._split(spans)
         if not sealed:
-            return _merged(self._from_tail(live), self.columns)
+            return merged(self._from_tail(live), self.columns)
         rows = list(self._from_files(sealed, damage))
         tail = self._from_tail(live)
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
-        return rows + _merged(tail, self.columns)
+        return rows + merged(tail, self.columns)
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
         """What is in files, and what is in the tail. Below ``sealed_through`` the tail holds
@@ -373,7 +308,7 @@ class ChannelStore:
                     damage.found(Damaged(f"{file.name} cannot be opened"), part)
                     continue
                 for batch in file.reader.read(part, damage.found):
-                    spans_here = _spans_of(batch)
+                    spans_here = spans_in(batch)
                     around = Span(spans_here[0].first, spans_here[-1].end)
                     publishers = file.publishers_of(around)
                     yield Rows(spans_here, batch=batch, publishers=publishers)
@@ -403,7 +338,7 @@ class ChannelStore:
         table = pa.Table.from_batches([self.columns.conform(part.batch) for part in rows])
         table = table.sort_by("event_id").combine_chunks()
         (batch,) = table.to_batches()
-        return Rows(_spans_of(batch), batch=batch, publishers=_joined(rows))
+        return Rows(spans_in(batch), batch=batch, publishers=publishers_of(rows))
 
 
 def _is_crumb(piece: Piece, parts: list[Span]) -> bool:
@@ -444,68 +379,3 @@ def _of_pieces(run: list[tuple[Piece, list[Span]]]) -> Iterator[Rows]:
         yield Rows(parts, piece=piece)
     else:
         yield Rows(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))
-
-
-def _merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
-    """Neighbouring small batches as one; a lone or large one stays as it came."""
-    if len(rows) < 2:
-        return rows
-    merged: list[Rows] = []
-    run: list[Rows] = []
-    size = weight = 0
-    for part in rows:
-        large = part.count >= MERGE_BELOW or (
-            part.piece is not None and len(part.piece.body) > MERGE_BYTES_MAX // 16
-        )
-        if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
-            _flush(run, merged, columns)
-            run, size, weight = [], 0, 0
-        if large:
-            merged.append(part)
-            continue
-        run.append(part)
-        size += part.count
-        weight += len(part.piece.body) if part.piece is not None else part.batch.nbytes
-    _flush(run, merged, columns)
-    return merged
-
-
-def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
-    if len(run) < 2:
-        merged += run
-        return
-    spans = [span for part in run for span in part.spans]
-    pieces = [part.piece for part in run if part.piece is not None]
-    if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
-        batch = stored_together(pieces)
-    else:
-        batches = [part.batch for part in run]
-        if any(each.schema != batches[0].schema for each in batches):
-            batches = [columns.conform(each) for each in batches]
-        batch = pa.concat_batches(batches)
-    merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=_joined(run)))
-
-
-def _joined(rows: list[Rows]) -> Publishers:
-    """Who published which, over several parts."""
-    found: dict[str, IdSet] = {}
-    for part in rows:
-        for publisher, spans in part.publishers:
-            ids = found.setdefault(publisher, IdSet())
-            for span in spans or part.spans:
-                ids.add(Span(*span))
-    return tuple((publisher, ids.spans) for publisher, ids in found.items())
-
-
-def _spans_of(batch: pa.RecordBatch) -> Sequence[Span]:
-    ids = batch.column(0).to_numpy()
-    if len(ids) == 0:
-        return ()
-    if ids[-1] - ids[0] + 1 == len(ids):
-        return (Span(int(ids[0]), int(ids[-1]) + 1),)
-    breaks = np.flatnonzero(np.diff(ids) != 1)
-    firsts = ids[np.concatenate(([0], breaks + 1))]
-    lasts = ids[np.concatenate((breaks, [len(ids) - 1]))]
-    return tuple(
-        Span(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    )

@@ -10,12 +10,14 @@ import structlog
 from penstock.columns.digest import spans_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
+from penstock.core.effects import Deliver, Finished
 from penstock.core.errors import NameDoesNotExist, PenstockError
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Deliver, Finished, Quarantine, Skip, Spans
+from penstock.core.messages import Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
-from penstock.runtime.channel_store import ChannelStore, Rows
+from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock.runtime.rows import Rows
 from penstock.runtime.sealed_file import Damage
 
 _log = structlog.get_logger("penstock.delivery")

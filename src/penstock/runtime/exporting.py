@@ -28,9 +28,10 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Quarantine
 from penstock.core.ports import Blobs, Clock
 from penstock.core.state import ChannelState
-from penstock.runtime.channel_store import MERGE_BELOW, ChannelStore
+from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.group import Group
 from penstock.runtime.pieces import Piece, stored_together
+from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.shard import Shard
 from penstock.wire.native.answers import ExportBegun, ExportedBytes

@@ -17,7 +17,7 @@ from penstock.core.dead import Missed, missed
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Buried, Cause, Removed, Spans
 from penstock.runtime.bodies import UNLIMITED, Body, body_from, digest_of
-from penstock.runtime.channel_store import Rows
+from penstock.runtime.rows import Rows
 from penstock.runtime.sealed_file import Damage, Publishers
 
 if TYPE_CHECKING:

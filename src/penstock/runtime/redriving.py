@@ -24,11 +24,11 @@ from penstock.core.messages import Quarantine, Redrive
 from penstock.core.queue import READERS
 from penstock.core.state import ChannelState
 from penstock.runtime.bodies import UNLIMITED, digest_of
-from penstock.runtime.channel_store import Rows
 from penstock.runtime.group import Group
 from penstock.runtime.moving import by_publisher, runs
 from penstock.runtime.open_files import OpenFiles
 from penstock.runtime.reading import act_reading
+from penstock.runtime.rows import Rows
 from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
 from penstock.wire.native.answers import Redriven

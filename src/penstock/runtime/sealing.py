@@ -44,13 +44,14 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Blobs, Buffer, Journal
-from penstock.runtime.channel_store import MERGE_BELOW, ChannelStore
+from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.group import Group
 from penstock.runtime.maintaining import Maintainer, MaintenanceLimits, new_file
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.pieces import Piece, stored_together
 from penstock.runtime.records import Extended, Sealed, SegmentDropped, encode_block
 from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
+from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
 

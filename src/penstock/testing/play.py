@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from penstock.core.channel import Channel
+from penstock.core.effects import Deliver, Effect, Finished
 from penstock.core.ids import IdSet, Span
 from penstock.core.listing import ids_in, listed
 from penstock.core.messages import (
     Cause,
     Command,
-    Deliver,
     Digest,
-    Effect,
     EndRelay,
-    Finished,
     Publish,
     Removed,
     Replaced,

@@ -1,0 +1,145 @@
+"""Events on their way out: batches as they came, or made for the occasion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.ipc import batch_bytes
+from penstock.columns.schema import ChannelSchema
+from penstock.core.ids import IdSet, Span
+from penstock.core.ports import Buffer
+from penstock.runtime.pieces import Piece, stored_together
+from penstock.runtime.sealed_file import Publishers
+
+MERGE_ROWS_MAX = 16_384
+"""Small batches are sent as one up to this many events."""
+MERGE_BYTES_MAX = 4 << 20
+MERGE_BELOW = 1_024
+"""A batch of at least this many events is sent as it is."""
+
+
+class Rows:
+    """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
+
+    __slots__ = ("_batch", "_body", "at_us", "count", "first_id", "piece", "publishers", "spans")
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        *,
+        piece: Piece | None = None,
+        batch: pa.RecordBatch | None = None,
+        publishers: Publishers = (),
+    ) -> None:
+        self.publishers: Publishers = publishers
+        """Who published which of them; may name more ids than these."""
+        if piece is not None and piece.publisher:
+            self.publishers = ((piece.publisher, ()),)
+        self.spans = spans
+        self.count = sum(span.size for span in spans)
+        self.piece = piece
+        """Set when these are all rows of a published batch: its body can be sent as it is."""
+        self._batch = batch
+        self._body: Buffer | None = None
+        self.first_id = -1 if piece is None else piece.first
+        self.at_us = 0 if piece is None else piece.at_us
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """With ``event_id`` and ``published``."""
+        if self._batch is None:
+            assert self.piece is not None, "rows without a piece have a batch"
+            self._batch = self.piece.stored(self.spans)
+        return self._batch
+
+    def within(self, bytes_max: int) -> list[Rows]:
+        """These rows, in parts of about ``bytes_max`` where they are more."""
+        size = self.batch.nbytes if self.piece is None else len(self.piece.body)
+        if size <= bytes_max or self.count == 1:
+            return [self]
+        half = self.count // 2
+        first, second = self.batch.slice(0, half), self.batch.slice(half)
+        return [
+            part
+            for batch in (first, second)
+            for part in Rows(spans_in(batch), batch=batch, publishers=self.publishers).within(
+                bytes_max
+            )
+        ]
+
+    @property
+    def body(self) -> Buffer:
+        """The bytes to send; made once however many receive them."""
+        if self._body is None:
+            self._body = (
+                memoryview(batch_bytes(self.batch)) if self.piece is None else self.piece.body
+            )
+        return self._body
+
+
+def merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
+    """Neighbouring small batches as one; a lone or large one stays as it came."""
+    if len(rows) < 2:
+        return rows
+    merged: list[Rows] = []
+    run: list[Rows] = []
+    size = weight = 0
+    for part in rows:
+        large = part.count >= MERGE_BELOW or (
+            part.piece is not None and len(part.piece.body) > MERGE_BYTES_MAX // 16
+        )
+        if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
+            _flush(run, merged, columns)
+            run, size, weight = [], 0, 0
+        if large:
+            merged.append(part)
+            continue
+        run.append(part)
+        size += part.count
+        weight += len(part.piece.body) if part.piece is not None else part.batch.nbytes
+    _flush(run, merged, columns)
+    return merged
+
+
+def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
+    if len(run) < 2:
+        merged += run
+        return
+    spans = [span for part in run for span in part.spans]
+    pieces = [part.piece for part in run if part.piece is not None]
+    if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
+        batch = stored_together(pieces)
+    else:
+        batches = [part.batch for part in run]
+        if any(each.schema != batches[0].schema for each in batches):
+            batches = [columns.conform(each) for each in batches]
+        batch = pa.concat_batches(batches)
+    merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=publishers_of(run)))
+
+
+def publishers_of(rows: list[Rows]) -> Publishers:
+    """Who published which, over several parts."""
+    found: dict[str, IdSet] = {}
+    for part in rows:
+        for publisher, spans in part.publishers:
+            ids = found.setdefault(publisher, IdSet())
+            for span in spans or part.spans:
+                ids.add(Span(*span))
+    return tuple((publisher, ids.spans) for publisher, ids in found.items())
+
+
+def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
+    ids = batch.column(0).to_numpy()
+    if len(ids) == 0:
+        return ()
+    if ids[-1] - ids[0] + 1 == len(ids):
+        return (Span(int(ids[0]), int(ids[-1]) + 1),)
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    firsts = ids[np.concatenate(([0], breaks + 1))]
+    lasts = ids[np.concatenate((breaks, [len(ids) - 1]))]
+    return tuple(
+        Span(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    )
