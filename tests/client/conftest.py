@@ -16,7 +16,7 @@ def realm() -> Iterator[penstock.Realm]:
         yield realm
 
 
-@pytest.fixture(params=["embedded", "tcp"])
+@pytest.fixture(params=["embedded", pytest.param("tcp", marks=pytest.mark.slow)])
 def session(realm: penstock.Realm, request: pytest.FixtureRequest) -> Iterator[Session]:
     opened = realm.connect() if request.param == "embedded" else penstock.connect(realm.listen())
     with opened:

@@ -130,6 +130,7 @@ def test_few_runs_are_noticed() -> None:
     assert not blocks.is_down_to(3)
 
 
+@pytest.mark.slow
 def test_every_second_of_a_million_ids_costs_little_more_than_a_bit_an_id() -> None:
     assert traced_bytes(list(range(0, 1_000_000, 2))) < 350_000
 

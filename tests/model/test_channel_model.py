@@ -466,7 +466,7 @@ TestChannelLife.settings = (
     settings.get_profile("night")
     if NIGHT
     else settings(
-        max_examples=400,
+        max_examples=150,
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

@@ -70,6 +70,7 @@ def state_of(lives: Lives) -> Any:
 # --- J4: nothing is written -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec("J4")
 @pytest.mark.parametrize("type", [*TYPES, "transient"])
 def test_thousands_of_publishes_to_live_subscribers_touch_no_disk(type: str) -> None:

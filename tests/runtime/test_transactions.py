@@ -164,6 +164,7 @@ def test_what_replaces_an_event_of_its_key_needs_no_room() -> None:
     run(life())
 
 
+@pytest.mark.slow
 @pytest.mark.spec("X2")
 @pytest.mark.parametrize("end", ENDS)
 def test_how_it_ended_is_known_for_a_day(end: End) -> None:
