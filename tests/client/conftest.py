@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.client.sync import Channel, Session
+from penstock.testing.relay import Relay
 
 
 @pytest.fixture
@@ -26,3 +27,17 @@ def session(realm: penstock.Realm, request: pytest.FixtureRequest) -> Iterator[S
 @pytest.fixture
 def orders(session: Session) -> Channel:
     return session.channels.create("orders")
+
+
+@pytest.fixture
+def relay(realm: penstock.Realm) -> Iterator[Relay]:
+    """Stands between the realm and who connects by it, and may cut."""
+    with Relay(realm.listen()) as relay:
+        yield relay
+
+
+@pytest.fixture
+def there(realm: penstock.Realm) -> Iterator[Session]:
+    """Another session, which nothing disturbs."""
+    with realm.connect() as session:
+        yield session

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 
@@ -12,36 +11,14 @@ import pytest
 import penstock
 from penstock.client.sync import Channel, Session
 from penstock.testing.relay import Relay
+from tests.client.patience import eventually
 
 WAIT_S = 30.0
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until ``is_so()``, on a busy machine, too."""
-    pause = threading.Event()
-    for _ in range(3_000):
-        if is_so():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it did not come about")
-
-
-@pytest.fixture
-def relay(realm: penstock.Realm) -> Iterator[Relay]:
-    with Relay(realm.listen()) as relay:
-        yield relay
 
 
 @pytest.fixture
 def session(relay: Relay) -> Iterator[Session]:
     with penstock.connect(relay.url) as session:
-        yield session
-
-
-@pytest.fixture
-def there(realm: penstock.Realm) -> Iterator[Session]:
-    """Another session, which nothing disturbs."""
-    with realm.connect() as session:
         yield session
 
 

@@ -1,0 +1,16 @@
+"""Waiting for what comes about in its own time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait until ``is_so()``, on a busy machine, too."""
+    pause = threading.Event()
+    for _ in range(3_000):
+        if is_so():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it did not come about")
