@@ -118,8 +118,8 @@ def position_of(offset: dict[str, Any]) -> int:
 class Stream:
     """A query that is started again where it was, should Spark lose it.
 
-    Two Python queries of one session can disturb each other while Spark ships their tasks
-    (``OptionalDataException``). Both write exactly once, so starting again is always right.
+    A lost worker or a task that Spark garbled ends a query. Both queries write exactly once, so
+    starting again is always right.
     """
 
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:

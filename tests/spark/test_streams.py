@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.client.sync import Channel, Session
+from penstock.spark import register
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter
 from penstock.testing.process import ServerProcess
@@ -99,6 +100,21 @@ def test_what_is_there_is_read_in_portions_and_the_next_run_goes_on(
 
     assert numbers(out) == list(range(3_200))
     assert out.read().column("data").to_pylist()[3_199] == b"3199"
+
+
+def test_a_query_that_starts_leaves_the_variables_of_the_others_as_they_are(
+    spark: SparkSession, url: str, orders: Channel, out: Channel, tmp_path: Path
+) -> None:
+    register(spark, url)
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = sources.lookupDataSource("penstock").dataSourceCls().envVars()
+    names = set(variables.keySet())
+    publish(orders, 0, 10)
+
+    assert rows_of(copied(spark, url, tmp_path / "checkpoint")) == [10]
+
+    assert set(variables.keySet()) == names
+    assert "SPARK_LOCAL_DIRS" not in spark.sparkContext.environment
 
 
 def test_a_micro_batch_spark_has_forgotten_is_stored_once(

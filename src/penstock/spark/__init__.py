@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import tempfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Unavailable
@@ -26,7 +29,41 @@ def register(spark: SparkSession, url: str | None = None) -> None:
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.source import source_with
 
-    spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
+    with _settled_environment(spark):
+        spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
+
+
+@contextlib.contextmanager
+def _settled_environment(spark: SparkSession) -> Iterator[None]:
+    """What is registered inside carries every variable that Spark adds when a query starts.
+
+    The queries of a session share the source's map of variables. A query that starts puts its
+    own into it, without a lock, while another one ships the same map to its tasks or copies it:
+    a map that grows then is garbled (``OptionalDataException``, a failing ``start``). Values of
+    keys that are there already are replaced in place, which harms nobody.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        # The map is the server's there, one for each client's request.
+        yield
+        return
+    environment = spark.sparkContext.environment
+    before = dict(environment)
+    environment.update(
+        {
+            "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+            "SPARK_AUTH_SOCKET_TIMEOUT": os.environ.get("SPARK_AUTH_SOCKET_TIMEOUT", "15"),
+            "SPARK_BUFFER_SIZE": os.environ.get("SPARK_BUFFER_SIZE", "65536"),
+            "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+        }
+        | before
+    )
+    try:
+        yield
+    finally:
+        environment.clear()
+        environment.update(before)
 
 
 __all__ = ["register"]
