@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 
 import typer
 
-from penstock.cli import given
+from penstock.cli import given, messages
 
 if TYPE_CHECKING:
     from penstock.wire.native.messages import Kind
@@ -108,6 +108,15 @@ ATTRIBUTES: Final = (
         "retain_consumed",
         _switch("retain-consumed", "Keep events that every durable has acknowledged."),
         only="channel",
+    ),
+    Attribute(
+        "descriptors",
+        _text(
+            "Protocol Buffers message types: a file made by protoc --include_imports "
+            "--descriptor_set_out; '' for none.",
+            "FILE",
+        ),
+        messages.descriptors,
     ),
     Attribute("cluster_wide", _switch("cluster-wide", "Exists on every node of a cluster.")),
     Attribute("start_event_id", _number("Id of the first event.", "ID"), is_fixed=True),

@@ -10,29 +10,35 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.cli import given
+from penstock.cli.messages import message_in
 from penstock.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.columns.event import Event
+    from penstock.columns.protobuf import Messages
 
 _FIELDS: Final = frozenset(
     (
         *("data", "data_base64", "tag", "ttl", "priority", "persistent", "deliver_at"),
-        *("properties", "headers"),
+        *("properties", "headers", "message"),
     )
 )
 _GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
 
 
-def document_of(event: Event) -> dict[str, Any]:
-    """What ``--format json`` prints; data that is no text is base64."""
+def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any]:
+    """What ``--format json`` prints; data that is no text is base64, a message that
+    ``messages`` knows is an object."""
     document: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
     if event.tag is not None:
         document["tag"] = event.tag
-    try:
-        document["data"] = event.data.decode()
-    except UnicodeDecodeError:
-        document["data_base64"] = event.data
+    if (message := message_in(event, messages)) is not None:
+        document["message"] = message
+    else:
+        try:
+            document["data"] = event.data.decode()
+        except UnicodeDecodeError:
+            document["data_base64"] = event.data
     document["properties"] = event.properties
     if event.headers:
         document["headers"] = event.headers
@@ -43,7 +49,7 @@ def document_of(event: Event) -> dict[str, Any]:
     return document
 
 
-def event_of(line: bytes | str) -> Event:
+def event_of(line: bytes | str, messages: Messages | None = None) -> Event:
     """The event in a line of JSON.
 
     With an object ``properties`` it is what :func:`document_of` makes; what the realm gives (id,
@@ -58,8 +64,9 @@ def event_of(line: bytes | str) -> Event:
         raise InvalidArgument(f"no JSON: {reason}") from None
     if not isinstance(document, dict):
         raise InvalidArgument(f"an event is an object, {{...}}; this is {str(document)[:40]!r}")
-    fields = {name: value for name, value in document.items() if name in _FIELDS}
-    others = {name: value for name, value in document.items() if name not in _FIELDS}
+    known = _FIELDS if isinstance(document.get("properties"), dict) else _FIELDS - {"message"}
+    fields = {name: value for name, value in document.items() if name in known}
+    others = {name: value for name, value in document.items() if name not in known}
     if isinstance(document.get("properties"), dict):
         strange = sorted(others.keys() - _GIVEN_BY_REALM)
         if strange:
@@ -69,7 +76,25 @@ def event_of(line: bytes | str) -> Event:
             )
         others = fields.pop("properties")
         others.pop(_stamp(), None)
+    if "message" in fields:
+        return _message(fields, others, messages)
     return _event(fields, others)
+
+
+def _message(
+    fields: dict[str, Any], properties: dict[str, Any], messages: Messages | None
+) -> Event:
+    """An event with a message of the type that the header ``message_type`` names."""
+    kind = (fields.get("headers") or {}).get("message_type")
+    if kind is None or messages is None:
+        lacks = "the header message_type" if kind is None else "descriptors on the channel"
+        raise InvalidArgument(f"'message' needs {lacks}; what is no message belongs into 'data'")
+    for name in ("data", "data_base64"):
+        if name in fields:
+            raise InvalidArgument(f"'message' and {name!r}; an event has one of them")
+    if (wait := fields.get("deliver_at")) is not None:
+        fields["deliver_at"] = _time(wait)
+    return messages.event(kind, fields.pop("message"), properties=properties, **fields)
 
 
 def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:

@@ -9,6 +9,7 @@ import typer
 from penstock.cli import given
 from penstock.cli.destinations import First, Last, Selected, Yes, ask
 from penstock.cli.events import EventFormat, print_events
+from penstock.cli.messages import known_to
 from penstock.cli.output import (
     ListFormat,
     count,
@@ -215,9 +216,10 @@ def browse(
       penstock durable browse orders billing --format json
     """
     with session(url) as realm:
-        durable = realm.channels.get(channel).durables.get(name)
-        with durable.browse() as reading:
-            printed = print_events(reading.batches(), format, limit)
+        store = realm.channels.get(channel)
+        with store.durables.get(name).browse() as reading:
+            messages = known_to(store)
+            printed = print_events(reading.batches(), format, limit, messages=messages)
         _say_if_none(printed, name, format)
 
 

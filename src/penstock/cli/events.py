@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from penstock.cli.documents import document_of
+from penstock.cli.messages import shown
 from penstock.cli.output import Table, write
 from penstock.core.errors import InvalidArgument
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.columns.batch import EventBatch
     from penstock.columns.event import Event, Origin
+    from penstock.columns.protobuf import Messages
 
 Format = Literal["table", "json", "arrow"]
 
@@ -39,24 +41,30 @@ class Printer(Protocol):
         ...
 
 
-def printer(style: Format) -> Printer:
-    """Raises ``InvalidArgument`` for Arrow on a terminal."""
+def printer(style: Format, messages: Messages | None = None) -> Printer:
+    """``messages`` reads those in the data. Raises ``InvalidArgument`` for Arrow on a terminal."""
     if style == "json":
-        return _Lines()
+        return _Lines(messages)
     if style == "table":
-        return _Rows()
+        return _Rows(messages)
     if sys.stdout.isatty():
         raise InvalidArgument("an Arrow stream is no text; send it to a file: > events.arrow")
     return _Stream()
 
 
-def print_events(batches: Iterable[EventBatch], style: Format, limit: int | None = None) -> int:
+def print_events(
+    batches: Iterable[EventBatch],
+    style: Format,
+    limit: int | None = None,
+    *,
+    messages: Messages | None = None,
+) -> int:
     """Print what comes, at most ``limit`` events; gives how many.
 
     The next batch is asked for when the one before is out.
     """
     printed = 0
-    with closing(printer(style)) as out:
+    with closing(printer(style, messages)) as out:
         for batch in batches:
             taken = len(batch) if limit is None else min(len(batch), limit - printed)
             out.add(batch, taken)
@@ -69,7 +77,8 @@ def print_events(batches: Iterable[EventBatch], style: Format, limit: int | None
 class _Rows:
     """One line an event; a new header when events have other properties than before."""
 
-    def __init__(self) -> None:
+    def __init__(self, messages: Messages | None) -> None:
+        self._messages = messages
         self._table: Table | None = None
         self._names: tuple[str, ...] = ()
 
@@ -77,7 +86,7 @@ class _Rows:
         self.write(islice(batch, taken))
 
     def write(self, events: Iterable[Event]) -> None:
-        lines = [_fields(event) for event in events]
+        lines = [_fields(event, self._messages) for event in events]
         names = tuple(dict.fromkeys(name for fields in lines for name in fields))
         if self._table is None or not set(names) <= set(self._names):
             if self._table is not None:
@@ -91,12 +100,12 @@ class _Rows:
         pass
 
 
-def print_rows(events: Iterable[Event]) -> None:
+def print_rows(events: Iterable[Event], messages: Messages | None = None) -> None:
     """Print a table of events that are here."""
-    _Rows().write(events)
+    _Rows(messages).write(events)
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
     if event.redelivery_count:
         fields["redelivered"] = event.redelivery_count
@@ -104,7 +113,7 @@ def _fields(event: Event) -> dict[str, Any]:
         fields["tag"] = event.tag
     if event.origin is not None:
         fields["came_from"] = _whence(event.origin)
-    fields["data"] = event.data
+    fields["data"] = shown(event, messages)
     for name, value in event.properties.items():
         fields[f"properties.{name}" if name in fields else name] = value
     return fields
@@ -117,10 +126,13 @@ def _whence(origin: Origin) -> str:
 class _Lines:
     """One JSON object an event; ``penstock publish --file`` takes them back."""
 
+    def __init__(self, messages: Messages | None) -> None:
+        self._messages = messages
+
     def add(self, batch: EventBatch, taken: int) -> None:
         encode = msgspec.json.Encoder().encode
         for event in islice(batch, taken):
-            write(encode(document_of(event)).decode())
+            write(encode(document_of(event, self._messages)).decode())
         sys.stdout.flush()
 
     def close(self) -> None:

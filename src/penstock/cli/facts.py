@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from penstock.cli import conservation
 from penstock.cli.attributes import DEPRECATED, type_shown
+from penstock.cli.messages import types_of
 from penstock.cli.output import count, duration, size, write_facts
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _IN_MEMORY: Final = {
 def document_of(info: ChannelInfo) -> dict[str, Any]:
     """Everything there is to know, with names; attributes that have their defaults, too."""
     definition = asdict(info.definition)
+    definition["message_types"] = types_of(definition.pop("descriptors"))
     return {
         **asdict(info),
         "definition": {**definition, "storage": asdict(info.definition.storage)},
@@ -57,12 +59,21 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
         ("capacity", capacity if definition.capacity else "no limit"),
         ("dead events", _dead_events(definition)),
         ("keys", keys or "none"),
+        ("messages", _message_types(definition)),
         ("cluster-wide", "yes" if definition.cluster_wide else "no"),
     ]
     if definition.kind == "channel":
         kept = "kept" if definition.retain_consumed else "removed when all durables have it"
         facts.append(("consumed", kept))
     return facts
+
+
+def _message_types(definition: Definition) -> str:
+    types = types_of(definition.descriptors)
+    if types is None:
+        held = f"{len(definition.descriptors):,} bytes of descriptors"
+        return f"{held}; the extra protobuf reads them"
+    return ", ".join(types) or "none"
 
 
 def lifetime(definition: Definition) -> str:

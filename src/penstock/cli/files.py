@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -42,19 +43,29 @@ class Opened(NamedTuple):
     """Bytes or rows; 0 when nobody knows."""
 
 
-def open_events(path: str) -> Opened:
+Parse = Callable[[bytes], "Event"]
+"""Makes the event in a line."""
+
+LINES: Final = (".ndjson", ".jsonl")
+"""What names of files of lines end in."""
+
+
+def open_events(path: str, parse: Parse = event_of) -> Opened:
     """The events of a file, by the end of its name; ``-`` is ndjson from standard input.
+
+    ``parse`` reads the lines of a file that has some.
 
     Raises ``InvalidArgument`` for a file that cannot be read or is not what its name says;
     so does iterating.
     """
     if path == "-":
-        return Opened(_ndjson(sys.stdin.buffer, "standard input"), 0)
+        return Opened(_ndjson(sys.stdin.buffer, "standard input", parse), 0)
     kind = Path(path).suffix.lower()
-    reader = _READERS.get(kind)
+    reader = partial(_open_ndjson, parse=parse) if kind in LINES else _READERS.get(kind)
     if reader is None:
         raise InvalidArgument(
-            f"{path}: {kind or 'no ending'} says not what is in it; there are {', '.join(_READERS)}"
+            f"{path}: {kind or 'no ending'} says not what is in it; there are "
+            f"{', '.join((*LINES, *_READERS))}"
         )
     with _explained(path):
         Path(path).open("rb").close()  # the readers' own words for a missing file are longer
@@ -77,15 +88,15 @@ def _explained(path: str) -> Iterator[None]:
 # --- lines of JSON --------------------------------------------------------------------------
 
 
-def _open_ndjson(path: str) -> Opened:
+def _open_ndjson(path: str, parse: Parse) -> Opened:
     def pieces() -> Pieces:
         with Path(path).open("rb") as file:
-            yield from _ndjson(file, path)
+            yield from _ndjson(file, path, parse)
 
     return Opened(pieces(), Path(path).stat().st_size)
 
 
-def _ndjson(file: BinaryIO, name: str) -> Pieces:
+def _ndjson(file: BinaryIO, name: str, parse: Parse) -> Pieces:
     events: list[Event] = []
     read = 0
     for number, line in enumerate(file, 1):
@@ -93,7 +104,7 @@ def _ndjson(file: BinaryIO, name: str) -> Pieces:
         if line.isspace():
             continue
         try:
-            events.append(event_of(line))
+            events.append(parse(line))
         except (InvalidArgument, InvalidEvent) as error:
             raise type(error)(f"{name}, line {number}: {error}") from None
         if len(events) == PIECE_EVENTS:
@@ -169,8 +180,6 @@ def _without_stamps(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 _READERS: Final[dict[str, Callable[[str], Opened]]] = {
-    ".ndjson": _open_ndjson,
-    ".jsonl": _open_ndjson,
     ".csv": _open_csv,
     ".parquet": _open_parquet,
     ".arrow": _open_arrow,

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from penstock.cli import given
+from penstock.cli.documents import event_of
+from penstock.cli.messages import known_to
 from penstock.cli.output import count, moment, write
 from penstock.cli.progress import progress
 from penstock.cli.realm import DEFAULT_URL, Url, session
@@ -19,7 +22,7 @@ from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.files import Opened, Piece
-    from penstock.client.sync import Session
+    from penstock.client.sync import Channel, Queue, Session
     from penstock.columns.event import Event
     from penstock.wire.native.messages import Kind
 
@@ -63,6 +66,16 @@ DeliverAt = Annotated[
     ),
 ]
 
+MessageType = Annotated[
+    str | None,
+    typer.Option(
+        "--message",
+        help="DATA, or each line of an .ndjson file, is a Protocol Buffers message of this type, "
+        "as JSON.",
+        metavar="TYPE",
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     app.command("publish")(publish)
@@ -82,6 +95,7 @@ def publish(
         typer.Option("--transient", help="Only for those who are there; it is not stored."),
     ] = None,
     deliver_at: DeliverAt = None,
+    message: MessageType = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish; on return the events are safe.
@@ -94,11 +108,12 @@ def publish(
       penstock publish orders "hello" --property price=9.5 --tag new
       penstock publish orders "good morning" --deliver-at 2030-05-04T08:00
       penstock publish orders --file orders.parquet
+      penstock publish orders --message shop.Order '{"sku": "a", "count": 2}'
     """
     parts = parts_of(properties, tag, ttl, deliver_at, priority=priority, persistent=persistent)
     if transient:
         parts["transient"] = True
-    send("channel", name, data, file, parts, url)
+    send("channel", name, data, file, parts, url, message)
 
 
 def parts_of(
@@ -120,20 +135,30 @@ def parts_of(
 
 
 def send(
-    kind: Kind, name: str, data: str | None, file: str | None, parts: dict[str, Any], url: str
+    kind: Kind,
+    name: str,
+    data: str | None,
+    file: str | None,
+    parts: dict[str, Any],
+    url: str,
+    message: str | None = None,
 ) -> None:
     """Publish what was given on a channel, or push it to a queue."""
     if file is not None:
         if data is not None or parts:
             raise typer.BadParameter("--file brings whole events; leave out DATA and its options")
-        _publish_file(kind, name, file, url)
+        _publish_file(kind, name, file, url, message)
         return
-    if data is None and not parts:
-        raise typer.BadParameter("give DATA, a --property or a --file")
+    if data is None and (message is not None or not parts):
+        wanted = "the message as DATA" if message is not None else "DATA, a --property"
+        raise typer.BadParameter(f"give {wanted} or a --file")
     body = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
     with session(url) as realm:
         target = _target(realm, kind, name)
-        number = target.one(body, **parts)
+        if message is None:
+            number = target.one(body, **parts)
+        else:
+            number = target.many([target.store.messages().event(message, body, **parts)])[0]
     at: datetime | None = parts.get("deliver_at")
     if at is None:
         write(f"event {number} {target.done} {target.name}")
@@ -144,6 +169,7 @@ def send(
 class Target(NamedTuple):
     """Where events go."""
 
+    store: Channel | Queue
     name: str
     one: Callable[..., int]
     many: Callable[[Sequence[Event]], range]
@@ -154,22 +180,33 @@ class Target(NamedTuple):
 def _target(realm: Session, kind: Kind, name: str) -> Target:
     if kind == "queue":
         queue = realm.queues.get(name)
-        return Target(queue.name, queue.push, queue.push_many, queue.push_table, "pushed to")
+        return Target(queue, queue.name, queue.push, queue.push_many, queue.push_table, "pushed to")
     channel = realm.channels.get(name)
     return Target(
-        channel.name, channel.publish, channel.publish_many, channel.publish_table, "published on"
+        channel,
+        channel.name,
+        channel.publish,
+        channel.publish_many,
+        channel.publish_table,
+        "published on",
     )
 
 
 # --- files --------------------------------------------------------------------------------
 
 
-def _publish_file(kind: Kind, name: str, file: str, url: str) -> None:
-    from penstock.cli.files import open_events
+def _publish_file(kind: Kind, name: str, file: str, url: str, message: str | None) -> None:
+    from penstock.cli.files import LINES, open_events
 
+    if message is not None and file != "-" and not file.lower().endswith(LINES):
+        raise typer.BadParameter(f"messages come as lines of JSON: {' or '.join(LINES)}")
     with session(url) as realm:
         target = _target(realm, kind, name)
-        opened = open_events(file)
+        if message is None:
+            parse = partial(event_of, messages=known_to(target.store))
+        else:
+            parse = partial(target.store.messages().event, message)
+        opened = open_events(file, parse)
         begun = perf_counter()
         first, last, published, waits = _publish_pieces(target, opened)
         took_s = perf_counter() - begun

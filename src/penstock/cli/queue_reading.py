@@ -11,6 +11,7 @@ import typer
 from penstock.cli import queues
 from penstock.cli.documents import document_of
 from penstock.cli.events import print_events, print_rows
+from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, note, write, write_json
 from penstock.cli.queues import Name
 from penstock.cli.reading import FETCH_EVENTS, WAIT_S, Selector, say_waiting
@@ -54,7 +55,8 @@ def pop(
         queue = realm.queues.get(name)
         with queue.reader(transactional=True, window=1) as reader:
             say_waiting(queue.name, timeout)
-            printed = print_events(chain.from_iterable(_committed(reader, 1, 1, timeout)), format)
+            parts = _committed(reader, 1, 1, timeout)
+            printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
     if not printed and format == "table":
         note(f"no event came on {queue.name}")
 
@@ -77,15 +79,15 @@ def peek(
     """
     with session(url) as realm:
         queue = realm.queues.get(name)
-        peeked = queue.peek(limit, selector=selector)
+        peeked, messages = queue.peek(limit, selector=selector), known_to(queue)
         if format == "json":
-            documents = [document_of(event) for event in peeked]
+            documents = [document_of(event, messages) for event in peeked]
             write_json({"events": documents, "has_more": peeked.has_more})
             return
         if not peeked:
             write(f"no such events on {queue.name}")
             return
-        print_rows(peeked)
+        print_rows(peeked, messages)
         write("there are more" if peeked.has_more else "there are no more")
 
 
@@ -143,7 +145,7 @@ def read(
             coming = _committed if transactional and not rolls_back else _arriving
             most = room if transactional else FETCH_EVENTS
             parts = coming(reader, most, limit, timeout)
-            printed = print_events(chain.from_iterable(parts), format)
+            printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
             if rolls_back:
                 reader.rollback()
                 note(f"{count(printed, 'event')} given back")

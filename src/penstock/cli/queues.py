@@ -150,6 +150,7 @@ def push(
     priority: publishing.Priority = None,
     persistent: publishing.Persistent = None,
     deliver_at: publishing.DeliverAt = None,
+    message: publishing.MessageType = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Put events on a queue; on return they are safe.
@@ -164,4 +165,4 @@ def push(
     parts = publishing.parts_of(
         properties, tag, ttl, deliver_at, priority=priority, persistent=persistent
     )
-    publishing.send("queue", name, data, file, parts, url)
+    publishing.send("queue", name, data, file, parts, url, message)

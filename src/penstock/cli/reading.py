@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import given
-from penstock.cli.events import EventFormat, Format, print_events, printer
+from penstock.cli.events import EventFormat, Printer, print_events, printer
+from penstock.cli.messages import known_to
 from penstock.cli.output import note, write
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -81,11 +82,13 @@ def subscribe(
     with session(url) as realm:
         channel = realm.channels.get(name)
         if durable is not None:
-            printed = _consume(channel.durables.get(durable), format, limit, timeout)
+            out = printer(format, known_to(channel))
+            printed = _consume(channel.durables.get(durable), out, limit, timeout)
         else:
             with channel.subscribe(start=begin, selector=selector) as reading:
                 say_waiting(channel.name, timeout)
-                printed = print_events(_live(reading, timeout), format, limit)
+                batches, messages = _live(reading, timeout), known_to(channel)
+                printed = print_events(batches, format, limit, messages=messages)
     if not printed and format == "table":
         note("no events came")
 
@@ -108,9 +111,8 @@ def _live(reading: Subscription, timeout: float | None) -> Iterator[EventBatch]:
             yield batch
 
 
-def _consume(durable: Durable, style: Format, limit: int | None, timeout: float | None) -> int:
+def _consume(durable: Durable, out: Printer, limit: int | None, timeout: float | None) -> int:
     """Print and then acknowledge: a crash between the two delivers again, never loses."""
-    out = printer(style)
     printed, idle_s = 0, 0.0
     with closing(durable), closing(out):
         while printed != limit and (timeout is None or idle_s <= timeout):
@@ -143,6 +145,7 @@ def browse(
     with session(url) as realm:
         channel = realm.channels.get(name)
         with channel.browse(start=first, end=last, selector=selector) as reading:
-            printed = print_events(reading.batches(), format, limit)
+            messages = known_to(channel)
+            printed = print_events(reading.batches(), format, limit, messages=messages)
     if not printed and format == "table":
         write(f"no such events on {channel.name}")

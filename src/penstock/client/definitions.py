@@ -40,6 +40,8 @@ def definition_of(
         raise InvalidArgument(f"storage is {type(storage).__name__}; pass a dictionary")
     _check_storage(storage or {})
     changed = {**tree.get("storage", {}), **(storage or {})}
+    if attributes.get("descriptors"):
+        attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
     try:
         found = msgspec.convert(tree, Definition)
@@ -47,6 +49,15 @@ def definition_of(
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidArgument(f"{kind} attributes: {error}") from error
     return found
+
+
+def _descriptors(given: object) -> bytes:
+    from penstock.columns.protobuf import descriptor_set  # brings Arrow
+
+    try:
+        return descriptor_set(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"descriptors: {error}") from error
 
 
 def _check_storage(given: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from penstock.client.transaction import Transaction
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import schema_from
+from penstock.columns.protobuf import Messages
 from penstock.columns.tables import bodies_of_table
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Maintained
@@ -103,6 +104,11 @@ class Destination:
         current = (await self.info()).definition
         wanted = definition_of(attributes, self._kind, current)
         await self._conversation.request(wire.EditChannel(0, self.name, wanted), resend=False)
+
+    async def messages(self) -> Messages:
+        """The message types of the descriptors as they are now, to write and read events that
+        carry Protocol Buffers (SEM P). Raises ``Unavailable`` without the extra ``protobuf``."""
+        return Messages(self.name, (await self.info()).definition.descriptors)
 
     async def maintain(self) -> Maintained:
         """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""

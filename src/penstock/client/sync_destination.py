@@ -13,6 +13,7 @@ from penstock.client.schedule import Scheduled
 from penstock.client.sync_producer import Producer
 from penstock.client.sync_transaction import Transaction
 from penstock.client.threads import LoopThread
+from penstock.columns.protobuf import Messages
 from penstock.wire.native.answers import ChannelInfo, Maintained
 
 
@@ -72,6 +73,11 @@ class Destination:
     def edit(self, **attributes: Any) -> None:
         """Change attributes in place; they apply at once (SEM C3)."""
         self._loop.call(self._inner.edit(**attributes))
+
+    def messages(self) -> Messages:
+        """The message types of the descriptors as they are now, to write and read events that
+        carry Protocol Buffers (SEM P). Raises ``Unavailable`` without the extra ``protobuf``."""
+        return self._loop.call(self._inner.messages())
 
     def maintain(self) -> Maintained:
         """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""

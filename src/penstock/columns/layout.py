@@ -78,6 +78,7 @@ HEADERS: Final[dict[str, pa.DataType]] = {
     "timestamp": UTC_MICROSECONDS,
     "user": pa.string(),
     "application_id": pa.string(),
+    "message_type": pa.string(),
     "publisher": pa.string(),
     "host": pa.string(),
 }

@@ -71,6 +71,12 @@ class InvalidSelector(Refused):
     code = "invalid-selector"
 
 
+class InvalidDescriptor(Refused):
+    """Protocol Buffers descriptors that do not parse, or do not fit together (SEM P4)."""
+
+    code = "invalid-descriptor"
+
+
 class CapacityReached(Refused):
     """The channel is full and honours its capacity instead of evicting (SEM T4)."""
 

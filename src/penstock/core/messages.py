@@ -123,6 +123,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Exists on every node of a cluster (SEM C5, N1)."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
+    descriptors: bytes = b""
+    """A serialized ``FileDescriptorSet``: the types of the messages in its events (SEM P1)."""
     storage: Storage = Storage()
 
 

@@ -16,6 +16,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
 from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.message_fields import messages_of
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.rows import Rows
 from penstock.runtime.sealed_file import Damage
@@ -193,15 +194,17 @@ class Dispatch:
                 outlet.deliver(part, redeliveries)
             return
         for part in rows:
-            wanted, skipped = self._selected(outlet.selector, part)
+            wanted, skipped = self._selected(channel, outlet.selector, part)
             if skipped:
                 channel.attend(Skip(subscription, skipped), self._clock.now_us())
             if wanted is not None:
                 outlet.deliver(wanted, redeliveries)
 
-    def _selected(self, selector: Selector, rows: Rows) -> tuple[Rows | None, Spans]:
+    def _selected(
+        self, channel: Channel, selector: Selector, rows: Rows
+    ) -> tuple[Rows | None, Spans]:
         """The rows a selector matches, and the ids of the others."""
-        mask = selector.mask(rows.batch, now_us=self._clock.now_us())
+        mask = selector.mask(rows.batch, now_us=self._clock.now_us(), messages=messages_of(channel))
         if mask.true_count == len(mask):
             return rows, ()
         ids = IdSet(rows.spans)

@@ -38,6 +38,7 @@ from penstock.core.messages import (
 from penstock.core.ports import Buffer
 from penstock.runtime import joining, moving, securing
 from penstock.runtime.bodies import Body, prepared
+from penstock.runtime.message_fields import messages_of
 from penstock.runtime.pieces import Piece
 from penstock.runtime.placing import MemoryLimits, Placing, room_for
 from penstock.runtime.records import AnyFact, BodyRef, Record, SchemaSeen
@@ -248,12 +249,14 @@ class Group:
         if not texts:
             return digest
         matched = {}
+        messages = messages_of(channel)
         for text in texts:
             selector, found, first = selector_of(text), IdSet(), 0
             for body in bodies:
                 at = channel.state.next_id + first
                 stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
-                for span in spans_of(selector.mask(stamped, now_us=self.now_us)):
+                mask = selector.mask(stamped, now_us=self.now_us, messages=messages)
+                for span in spans_of(mask):
                     found.add(Span(*span).shifted(first))
                 first += body.batch.num_rows
             matched[text] = found.spans

@@ -34,6 +34,7 @@ from penstock.columns.exports import (
 )
 from penstock.columns.ipc import batch_bytes, batch_from, schema_bytes
 from penstock.columns.keys import KeyIndex
+from penstock.columns.protobuf import checked_descriptors
 from penstock.columns.segments import SegmentIndex, SegmentReader
 from penstock.core.channel_type import Home
 from penstock.core.directory import ChannelCreated
@@ -161,6 +162,7 @@ class Imports:
         does not have, ``Unavailable``.
         """
         whole = manifest_from(manifest)
+        checked_descriptors(whole.definition.descriptors)
         if len(self._imports) >= IMPORTS_MAX:
             raise Unavailable(f"{IMPORTS_MAX} imports are under way; try again when one has ended")
         created: ChannelCreated = await self._shard.act(

@@ -15,6 +15,7 @@ from penstock.columns.selectors import selector_of
 from penstock.core.ids import Span
 from penstock.core.joins import HOPS_MAX, Join
 from penstock.runtime.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock.runtime.message_fields import messages_of
 
 if TYPE_CHECKING:
     from penstock.runtime.group import Group
@@ -100,7 +101,9 @@ def _wanted(
     wanted = np.ones(batch.num_rows, dtype=np.bool_)
     if join.selector:
         stamped = stamp(batch, span, group.now_us)
-        mask = selector_of(join.selector).mask(stamped, now_us=group.now_us)
+        messages = messages_of(group.state.channels[join.source])
+        selector = selector_of(join.selector)
+        mask = selector.mask(stamped, now_us=group.now_us, messages=messages)
         wanted = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
     destination = group.state.channels[join.destination].state.name
     goes_round = np.asarray(path_contains(batch, destination).to_numpy(zero_copy_only=False))

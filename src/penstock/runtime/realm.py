@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from penstock.columns.protobuf import checked_descriptors
 from penstock.core.directory import Directory, PublishingPaused
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Definition, Digest, Edit
@@ -22,6 +23,7 @@ from penstock.runtime.group import Group
 from penstock.runtime.importing import Imports
 from penstock.runtime.joins import Joins
 from penstock.runtime.mending import mend_files
+from penstock.runtime.message_fields import check_all
 from penstock.runtime.placing import MemoryLimits, Placing
 from penstock.runtime.reading import act_reading
 from penstock.runtime.recovery import Recovered, index_keys, recover
@@ -136,6 +138,7 @@ class RunningRealm:
     ) -> RunningRealm:
         """Recover what is stored and make ready to serve."""
         recovered = await recover(journal, blobs, pages, rules)
+        check_all(recovered.state.directory)
         if recovered.damage:
             _keep_unknown(recovered)
         else:
@@ -217,6 +220,8 @@ class RunningRealm:
     # --- channels ------------------------------------------------------------------------
 
     async def create_channel(self, name: str, definition: Definition) -> ChannelOpened:
+        checked_descriptors(definition.descriptors)
+
         def create(group: Group) -> ChannelOpened:
             fact = self.directory.decide_create(name, definition)
             group.realm_fact(0, fact)
@@ -260,6 +265,8 @@ class RunningRealm:
         return await self._sealer.maintainer.maintain(await self.shard.act(look))
 
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
+        checked_descriptors(definition.descriptors)
+
         def look(_: Group) -> int:
             return self.directory.number_of(name, definition.kind)
 

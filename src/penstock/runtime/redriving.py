@@ -25,6 +25,7 @@ from penstock.core.queue import READERS
 from penstock.core.state import ChannelState
 from penstock.runtime.bodies import UNLIMITED, digest_of
 from penstock.runtime.group import Group
+from penstock.runtime.message_fields import messages_of
 from penstock.runtime.moving import by_publisher, runs
 from penstock.runtime.open_files import OpenFiles
 from penstock.runtime.reading import act_reading
@@ -136,7 +137,8 @@ class _Step:
     def _parts(self, group: Group, rows: Rows) -> Sequence[tuple[int, pa.RecordBatch]]:
         batch = rows.batch
         if self.wanted is not None:
-            batch = batch.filter(self.wanted.mask(batch, now_us=group.now_us))
+            messages = messages_of(group.channel(self.number))
+            batch = batch.filter(self.wanted.mask(batch, now_us=group.now_us, messages=messages))
         if not batch.num_rows:
             return ()
         directory = group.state.directory

@@ -45,6 +45,7 @@ from penstock.runtime import views
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.delivery import Dispatch, Outlet
 from penstock.runtime.group import Group
+from penstock.runtime.message_fields import messages_of
 from penstock.runtime.reading import act_reading
 from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
@@ -210,7 +211,7 @@ class Subscriptions:
             matched: Spans = ()
             if wanted is not None:
                 there = channel.state.stored.within(Span(first, channel.state.next_id))
-                matched = self._matching(store, there, wanted).spans
+                matched = self._matching(group, number, there, wanted).spans
             command = CreateDurable(
                 name,
                 kind,
@@ -318,7 +319,7 @@ class Subscriptions:
             command = Attach(durable, subscription, outlet.session, window, pull, auto_ack=auto_ack)
             if chooses and wanted is not None:
                 there = IdSet(own.outstanding_spans(state.stored))
-                matched = self._matching(group.state.stores[number], there, wanted).spans
+                matched = self._matching(group, number, there, wanted).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(number, command)
             return Opened(subscription, strict_order=own.strict_order)
@@ -382,7 +383,7 @@ class Subscriptions:
             end = channel.state.next_id if last is None else last + 1
             ids = channel.state.stored.within(Span(first or 0, end))
             if wanted is not None:
-                ids = self._matching(group.state.stores[number], ids, wanted)
+                ids = self._matching(group, number, ids, wanted)
             answer = group.do(number, Purge(ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
@@ -403,7 +404,7 @@ class Subscriptions:
             ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
             ids = ids.within(Span(first or 0, end))
             if wanted is not None:
-                ids = self._matching(group.state.stores[number], ids, wanted)
+                ids = self._matching(group, number, ids, wanted)
             answer = group.do(number, PurgeDurable(name, ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
@@ -445,7 +446,8 @@ class Subscriptions:
         location: Location = await self._shard.act(look, sweeps=(number,))
         return location
 
-    def _matching(self, store: ChannelStore, ids: IdSet, selector: Selector) -> IdSet:
+    def _matching(self, group: Group, number: int, ids: IdSet, selector: Selector) -> IdSet:
+        store, messages = group.state.stores[number], messages_of(group.channel(number))
         found = IdSet()
         left = ids.copy()
         now_us = self._clock.now_us()
@@ -458,7 +460,7 @@ class Subscriptions:
             for rows in store.read(tuple(part), Damage()):
                 batch = rows.batch
                 own = ids_of(batch)
-                for first, end in spans_of(selector.mask(batch, now_us=now_us)):
+                for first, end in spans_of(selector.mask(batch, now_us=now_us, messages=messages)):
                     found.add_all(IdSet.of(own[first:end].tolist()))
         return found
 

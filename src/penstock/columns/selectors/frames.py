@@ -44,13 +44,24 @@ class Frame(Protocol):
         ...
 
 
+class Messages(Protocol):
+    """Where the fields of the messages in the events' data are found (SEM P1)."""
+
+    def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Column], Column | None]:
+        """Structs that hold the field ``name``, and the rows whose message may hold it."""
+        ...
+
+
 class EventFrame:
     """The events of one batch. A column it lacks is unknown."""
 
-    __slots__ = ("_batch", "_known", "now_us", "rows")
+    __slots__ = ("_batch", "_known", "_messages", "now_us", "rows")
 
-    def __init__(self, batch: pa.RecordBatch, now_us: int) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, now_us: int, messages: Messages | None = None
+    ) -> None:
         self._batch = batch
+        self._messages = messages
         self._known: dict[tuple[Step, ...], Value] = {}
         self.rows: int = batch.num_rows
         self.now_us = now_us
@@ -69,7 +80,14 @@ class EventFrame:
         if steps[0] in HEADERS:
             return self._header(str(steps[0])), steps[1:]
         # A property in an overflow column would be a further column to start from.
-        return self._present(self._column("properties")), steps
+        properties = self._present(self._column("properties"))
+        if self._messages is None:
+            return properties, steps
+        fields, owned = self._messages.roots(self._batch, str(steps[0]))
+        if owned is not None:
+            # A field of the event's message hides a property of the same name.
+            properties = [pc.if_else(owned, None, column) for column in properties]
+        return [*fields, *properties], steps
 
     def _column(self, path: str) -> Column | None:
         name, *below = path.split(".")
@@ -176,6 +194,8 @@ def resolved(columns: list[Column], steps: tuple[Step, ...]) -> list[Column]:
 
 def _children(column: Column, name: str) -> list[Column]:
     kind = column.type
+    if pa.types.is_map(kind):
+        return [pc.map_lookup(column, name, "first")] if pa.types.is_string(kind.key_type) else []
     if not pa.types.is_struct(kind):
         return []
     wanted = name.encode()
@@ -189,9 +209,13 @@ def _children(column: Column, name: str) -> list[Column]:
 
 
 def is_list(column: Column) -> bool:
+    """Whether it has elements; those of a map are structs of ``key`` and ``value``."""
     kind = column.type
     return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_map(kind)
     )
 
 
@@ -199,6 +223,9 @@ def _bounds(column: Column) -> tuple[Any, Any, Any, Any]:
     """The values of a list column, and per row the first index, the count and presence."""
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
+    elif pa.types.is_map(column.type):
+        entries = [("key", column.type.key_type), ("value", column.type.item_type)]
+        column = column.cast(pa.list_(pa.struct(entries)))
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     present = column.is_valid().to_numpy(zero_copy_only=False)
     counts = np.where(present, np.diff(offsets), 0)

@@ -63,7 +63,9 @@ def lane_of(column: Column) -> Lane | None:
         return Lane(Kind.TRUTH, column)
     if pa.types.is_timestamp(kind):
         return Lane(Kind.TIME, _microseconds(column))
-    if pa.types.is_uint64(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_uint64(kind):
+        return _unsigned(column)
+    if pa.types.is_decimal(kind):
         return Lane(Kind.OTHER, column)
     for found, test, stored in _STORED:
         if test(kind):
@@ -77,6 +79,14 @@ _STORED: Final = (
     (Kind.INTEGER, pa.types.is_integer, pa.int64()),
     (Kind.FLOAT, pa.types.is_floating, pa.float64()),
 )
+
+
+def _unsigned(column: Column) -> Lane:
+    """Whole numbers; as nearest doubles where one of them is beyond int64."""
+    most = pc.max(column).as_py()
+    if most is None or most <= _INT64_MAX:
+        return Lane(Kind.INTEGER, column.cast(pa.int64()))
+    return Lane(Kind.FLOAT, column.cast(pa.float64(), safe=False))
 
 
 def _microseconds(column: Column) -> Column:

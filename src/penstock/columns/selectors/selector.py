@@ -17,7 +17,7 @@ from penstock.columns.selectors.expressions import (
     walk,
 )
 from penstock.columns.selectors.faults import fault
-from penstock.columns.selectors.frames import EventFrame
+from penstock.columns.selectors.frames import EventFrame, Messages
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.lanes import rows_of
 from penstock.columns.selectors.parser import parse
@@ -46,13 +46,17 @@ class Selector:
         ``properties.carrier``, ``headers.type``, ``data``. The others can stay unread."""
         self._condition = condition(self.expression)
 
-    def mask(self, batch: pa.RecordBatch, *, now_us: int = 0) -> pa.BooleanArray:
+    def mask(
+        self, batch: pa.RecordBatch, *, now_us: int = 0, messages: Messages | None = None
+    ) -> pa.BooleanArray:
         """Which events of ``batch`` it selects, one boolean each and never null.
 
         Unknown is not selected, and what the batch has no column for is unknown; an event that
-        is not stored yet has no ``event_id``. ``now_us`` is the time ``NOW()`` gives.
+        is not stored yet has no ``event_id``. ``now_us`` is the time ``NOW()`` gives;
+        ``messages`` knows the fields of the messages in the data (SEM P1).
         """
-        found = rows_of(self._condition(EventFrame(batch, now_us)), batch.num_rows)
+        frame = EventFrame(batch, now_us, messages)
+        found = rows_of(self._condition(frame), batch.num_rows)
         return found.fill_null(False) if found.null_count else found
 
     def may_match(self, statistics: Mapping[str, ColumnStatistics]) -> bool:

@@ -1,0 +1,20 @@
+"""Protocol Buffers: message types a channel knows, and the columns inside its messages (SEM P).
+
+A channel holds *descriptors*, a serialized ``FileDescriptorSet``; an event names the type of the
+message in its data with the header ``message_type``. Needs the extra ``protobuf``.
+"""
+
+from penstock.columns.protobuf.descriptors import Descriptors, checked_descriptors, descriptors_of
+from penstock.columns.protobuf.fields import TYPE_HEADER, MessageFields, fields_of
+from penstock.columns.protobuf.messages import Messages, descriptor_set
+
+__all__ = [
+    "TYPE_HEADER",
+    "Descriptors",
+    "MessageFields",
+    "Messages",
+    "checked_descriptors",
+    "descriptor_set",
+    "descriptors_of",
+    "fields_of",
+]

@@ -1,0 +1,231 @@
+"""The message types of a channel: found by name, written from JSON and read as JSON (SEM P).
+
+Sources: the Protocol Buffers language guide for what a descriptor set is, its JSON mapping for
+how messages look as dictionaries (64-bit integers and bytes are strings, names in camel case
+are taken too).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.core.errors import InvalidDescriptor, InvalidEvent, Unavailable
+
+DESCRIPTORS_BYTES_MAX: Final = 1 << 20
+"""Bytes of a channel's descriptors: they travel with what describes the channel."""
+
+
+class Descriptors:
+    """The message types of a serialized ``FileDescriptorSet``.
+
+    Raises :class:`InvalidDescriptor` with the parser's message (SEM P4), :class:`Unavailable`
+    where Protocol Buffers are not installed.
+    """
+
+    def __init__(self, serialized: bytes) -> None:
+        require_protobuf()
+        from google.protobuf import descriptor_pb2, descriptor_pool, message
+
+        files = descriptor_pb2.FileDescriptorSet()
+        try:
+            files.ParseFromString(serialized)
+        except message.DecodeError as error:
+            raise InvalidDescriptor(
+                f"these {len(serialized):,} bytes are no FileDescriptorSet ({error}); "
+                "make one with protoc --include_imports --descriptor_set_out=FILE"
+            ) from error
+        self._pool = descriptor_pool.DescriptorPool()
+        for file in _in_order_of_use(files):
+            try:
+                self._pool.AddSerializedFile(file.SerializeToString())
+            except (TypeError, ValueError) as error:
+                raise InvalidDescriptor(f"descriptor file {file.name!r}: {error}") from error
+        self._files = [self._pool.FindFileByName(file.name) for file in files.file]
+        self.types: tuple[str, ...] = tuple(sorted(_names(self._files)))
+        """Full names of the message types, those inside other messages too."""
+        if not self.types:
+            raise InvalidDescriptor("these descriptors define no message type")
+        self._known = frozenset(self.types)
+        self._columns: Any = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def has_field(self, name: str, field: str) -> bool:
+        """Whether the message type ``name`` is known and has this field."""
+        return name in self._known and field in self._type(name).fields_by_name
+
+    def encoded(self, name: str, value: object) -> bytes:
+        """``value`` as a message of type ``name``: a dictionary in the JSON mapping, its text,
+        or a message object of that type.
+
+        Raises :class:`InvalidEvent` when the type is not known here, or the value is not of it.
+        """
+        from google.protobuf import json_format, message
+
+        kind = self._message_class(name)
+        try:
+            if isinstance(value, message.Message):
+                if value.DESCRIPTOR.full_name != name:
+                    raise InvalidEvent(f"a {value.DESCRIPTOR.full_name} message is no {name}")
+                return bytes(value.SerializeToString())
+            if isinstance(value, str | bytes):
+                made = json_format.Parse(value, kind())
+            elif isinstance(value, Mapping):
+                made = json_format.ParseDict(dict(value), kind())
+            else:
+                raise InvalidEvent(
+                    f"{type(value).__name__} is no {name}; pass a dictionary, JSON or a message"
+                )
+            return bytes(made.SerializeToString())
+        except (json_format.ParseError, message.EncodeError) as error:
+            raise InvalidEvent(f"not a {name}: {error}") from error
+
+    def decoded(self, name: str, data: bytes) -> dict[str, Any]:
+        """The message in ``data`` as a dictionary in the JSON mapping, with the field names of
+        the descriptor.
+
+        Raises :class:`InvalidEvent` when the type is not known here, or the bytes are not of it.
+        """
+        from google.protobuf import json_format, message
+
+        kind = self._message_class(name)
+        try:
+            found: dict[str, Any] = json_format.MessageToDict(
+                kind.FromString(data),
+                preserving_proto_field_name=True,
+                descriptor_pool=self._pool,
+            )
+        except (message.DecodeError, json_format.SerializeToJsonError, TypeError) as error:
+            raise InvalidEvent(f"the data is no {name}: {error}") from error
+        return found
+
+    def table(self, name: str, data: pa.BinaryArray) -> pa.RecordBatch:
+        """Messages of one type as columns, a row each and a column for each field.
+
+        A scalar field that the message does not hold has the default value of its type, unless
+        it is ``optional`` or in a ``oneof``: then it is null. Enumerations are names, times have
+        microseconds. A message that holds its own type inside itself stays binary there.
+        Raises :class:`InvalidEvent` when the type is not known here, or some bytes are not of it.
+        """
+        self._message_class(name)
+        try:
+            return self._decoder(name).array_to_record_batch(data)
+        except ValueError as error:
+            raise InvalidEvent(f"data that is no {name}: {error}") from error
+
+    def _decoder(self, name: str) -> Any:
+        import ptars
+
+        if self._columns is None:
+            config = ptars.PtarsConfig(
+                enum_repr="string", timestamp_unit="us", duration_unit="us", time_unit="us"
+            )
+            self._columns = ptars.HandlerPool(self._files, config=config)
+        return self._columns.get_for_message(self._type(name))
+
+    def _type(self, name: str) -> Any:
+        return self._pool.FindMessageTypeByName(name)
+
+    def _message_class(self, name: str) -> Any:
+        from google.protobuf import message_factory
+
+        if name not in self._known:
+            shown = ", ".join(self.types[:10]) + (", ..." if len(self.types) > 10 else "")
+            raise InvalidEvent(f"no message type {name!r} in the descriptors; there are {shown}")
+        return message_factory.GetMessageClass(self._type(name))
+
+
+@lru_cache(maxsize=64)
+def descriptors_of(serialized: bytes) -> Descriptors:
+    """The message types of a channel's descriptors, parsed once."""
+    return Descriptors(serialized)
+
+
+def checked_descriptors(serialized: bytes) -> None:
+    """Refuse what cannot be a channel's descriptors (SEM P4); empty is none and right.
+
+    Raises :class:`InvalidDescriptor`, :class:`Unavailable`.
+    """
+    if len(serialized) > DESCRIPTORS_BYTES_MAX:
+        raise InvalidDescriptor(
+            f"the descriptors have {len(serialized):,} bytes; a channel takes at most "
+            f"{DESCRIPTORS_BYTES_MAX:,}: leave out files its messages do not use"
+        )
+    if serialized:
+        descriptors_of(serialized)
+
+
+def require_protobuf() -> None:
+    """Raises :class:`Unavailable` where what reads messages is not installed."""
+    missing = [
+        package
+        for package, module in (("protobuf", "google.protobuf"), ("ptars", "ptars"))
+        if not _is_installed(module)
+    ]
+    if missing:
+        raise Unavailable(
+            f"{' and '.join(missing)} is not installed, which descriptors need: "
+            'pip install "penstock[protobuf]"'
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
+
+
+def _in_order_of_use(files: Any) -> list[Any]:
+    """The files so that each comes after those it imports; the well-known ones are added.
+
+    Raises :class:`InvalidDescriptor` for an import that is missing, or goes round.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    given = {file.name: file for file in files.file}
+    ordered: dict[str, Any] = {}
+    under_way: list[str] = []
+
+    def add(name: str) -> None:
+        if name in ordered:
+            return
+        if name in under_way:
+            raise InvalidDescriptor(f"imports go round: {' -> '.join([*under_way, name])}")
+        file = given.get(name)
+        if file is None:
+            file = descriptor_pb2.FileDescriptorProto()
+            try:
+                found = descriptor_pool.Default().FindFileByName(name)
+            except KeyError:
+                raise InvalidDescriptor(
+                    f"{under_way[-1]} imports {name}, which is not in the set; "
+                    "give protoc --include_imports"
+                ) from None
+            found.CopyToProto(file)
+        under_way.append(name)
+        for imported in file.dependency:
+            add(imported)
+        under_way.pop()
+        ordered[name] = file
+
+    for name in given:
+        add(name)
+    return list(ordered.values())
+
+
+def _names(files: list[Any]) -> list[str]:
+    found: list[str] = []
+    waiting = [kind for file in files for kind in file.message_types_by_name.values()]
+    while waiting:
+        kind = waiting.pop()
+        if not kind.GetOptions().map_entry:
+            found.append(kind.full_name)
+            waiting.extend(kind.nested_types)
+    return found

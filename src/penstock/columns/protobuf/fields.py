@@ -1,0 +1,111 @@
+"""The fields of messages as columns that selectors read (SEM P1, P2).
+
+Messages are decoded a batch at a time, without an object each. A row without a message, of a
+type that is not known, or whose bytes are not of its type, has nulls: unknown to a selector.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.protobuf.descriptors import Descriptors, descriptors_of
+from penstock.core.errors import InvalidEvent
+
+TYPE_HEADER = "message_type"
+"""The header that names the type of the message in an event's data."""
+
+
+class MessageFields:
+    """What the messages of a channel hold, for one set of descriptors."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self._descriptors = descriptors
+        self._last: tuple[pa.RecordBatch, dict[str, tuple[pa.Array, pa.RecordBatch]]] | None = None
+        """The batch decoded last: selectors and joins look at the same one in turn."""
+
+    def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Any], Any]:
+        """The columns that hold the field ``name``, each a struct with that one field, one for
+        each message type that has it; and which rows are of such a type, None for none.
+        """
+        found: list[Any] = []
+        owned: Any = None
+        for kind, rows in self._rows_of_types(batch).items():
+            if not self._descriptors.has_field(kind, name):
+                continue
+            where, decoded = self._decoded(batch, kind, rows)
+            column = decoded.column(decoded.schema.get_field_index(name))
+            found.append(pa.StructArray.from_arrays([column.take(where)], [name]))
+            owned = rows if owned is None else pc.or_(owned, rows)
+        return found, owned
+
+    def _rows_of_types(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Which rows hold a message of each type that is known."""
+        index = batch.schema.get_field_index("headers")
+        if index < 0:
+            return {}
+        headers = batch.column(index)
+        place = headers.type.get_field_index(TYPE_HEADER)
+        if place < 0:
+            return {}
+        names = pc.struct_field(headers, [place])
+        return {
+            kind: pc.equal(names, kind).fill_null(False)
+            for kind in pc.unique(names).to_pylist()
+            if kind in self._descriptors
+        }
+
+    def _decoded(self, batch: pa.RecordBatch, kind: str, rows: Any) -> Any:
+        """Where each row's message is among the decoded ones, and these."""
+        if self._last is None or self._last[0] is not batch:
+            self._last = (batch, {})
+        known = self._last[1]
+        if kind not in known:
+            data = _data(batch).filter(rows)
+            places = np.cumsum(rows.to_numpy(zero_copy_only=False)) - 1
+            messages, broken = self._messages(kind, data)
+            where = pc.if_else(rows, pa.array(places, pa.int64()), None)
+            if broken:
+                where = pc.if_else(pc.is_in(where, pa.array(broken, pa.int64())), None, where)
+            known[kind] = (where, messages)
+        return known[kind]
+
+    def _messages(self, kind: str, data: Any) -> tuple[pa.RecordBatch, list[int]]:
+        """The messages as columns, and the places of those that are broken."""
+        broken: list[int] = []
+
+        def decode(first: int, end: int) -> list[pa.RecordBatch]:
+            try:
+                return [self._descriptors.table(kind, data.slice(first, end - first))]
+            except InvalidEvent:
+                if end - first == 1:
+                    broken.append(first)
+                    return [self._descriptors.table(kind, pa.array([b""], pa.binary()))]
+                middle = (first + end) // 2
+                return decode(first, middle) + decode(middle, end)
+
+        parts = decode(0, len(data))
+        if len(parts) == 1:
+            return parts[0], broken
+        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0], broken
+
+
+def _data(batch: pa.RecordBatch) -> Any:
+    index = batch.schema.get_field_index("data")
+    if index >= 0:
+        return batch.column(index)
+    return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
+
+
+@lru_cache(maxsize=64)
+def _fields_of(serialized: bytes) -> MessageFields:
+    return MessageFields(descriptors_of(serialized))
+
+
+def fields_of(serialized: bytes) -> MessageFields | None:
+    """The fields of a channel's messages; None for a channel without descriptors."""
+    return _fields_of(serialized) if serialized else None

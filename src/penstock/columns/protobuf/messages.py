@@ -1,0 +1,118 @@
+"""What clients do with the messages of a channel: write them, read them, see them as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.columns.event import Event
+from penstock.columns.protobuf.descriptors import Descriptors, descriptors_of, require_protobuf
+from penstock.columns.protobuf.fields import TYPE_HEADER
+from penstock.core.errors import InvalidEvent
+
+
+class Messages:
+    """The message types a channel or queue knows, as its descriptors are now (SEM P)."""
+
+    def __init__(self, store: str, descriptors: bytes) -> None:
+        self._store = store
+        self._descriptors = descriptors_of(descriptors) if descriptors else None
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Full names of the message types, sorted; empty without descriptors."""
+        return self._descriptors.types if self._descriptors is not None else ()
+
+    def event(self, message_type: str, message: object, **parts: Any) -> Event:
+        """An event with a message: a dictionary in Protocol Buffers' JSON mapping, its text, or
+        a message object. ``parts`` are those of :class:`Event`, without ``data``.
+
+        Raises ``InvalidEvent`` when the type is not known here, or the message is not of it;
+        then there is nothing to publish (SEM P3).
+        """
+        data = self._known(message_type).encoded(message_type, message)
+        headers = {**(parts.pop("headers", None) or {}), TYPE_HEADER: message_type}
+        return Event(data, headers=headers, **parts)
+
+    def has(self, event: Event) -> bool:
+        """Whether the event carries a message of a type that is known here."""
+        kind = self.type_of(event)
+        return kind is not None and kind in self.types
+
+    def type_of(self, event: Event) -> str | None:
+        """The message type an event names; None for none."""
+        kind = event.headers.get(TYPE_HEADER)
+        return str(kind) if kind is not None else None
+
+    def decode(self, event: Event) -> dict[str, Any]:
+        """The event's message as a dictionary in the JSON mapping.
+
+        Raises ``InvalidEvent`` when the event names no type, one that is not known here, or its
+        data is not of it.
+        """
+        kind = self.type_of(event)
+        if kind is None:
+            raise InvalidEvent(
+                f"event {event.event_id} names no message type (header {TYPE_HEADER})"
+            )
+        return self._known(kind).decoded(kind, event.data)
+
+    def table(self, message_type: str, events: Iterable[Event] | pa.Array) -> pa.RecordBatch:
+        """Messages of one type as columns, a row each: of events, or of an Arrow column of data.
+
+        Raises ``InvalidEvent`` when the type is not known here, or some data is not of it.
+        """
+        descriptors = self._known(message_type)
+        if isinstance(events, pa.ChunkedArray):
+            events = events.combine_chunks()
+        if not isinstance(events, pa.Array):
+            events = pa.array([event.data for event in events], pa.binary())
+        return descriptors.table(message_type, events)
+
+    def _known(self, message_type: str) -> Descriptors:
+        if self._descriptors is None:
+            raise InvalidEvent(
+                f"{self._store} has no descriptors, so no message type {message_type!r}; "
+                "set them first: edit(descriptors=...)"
+            )
+        return self._descriptors
+
+
+def descriptor_set(given: object) -> bytes:
+    """A serialized ``FileDescriptorSet`` from bytes that are one, a message class, a module made
+    by ``protoc``, or a list of these; with everything they import.
+
+    Raises :class:`TypeError` for anything else, :class:`Unavailable` without the extra
+    ``protobuf``.
+    """
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    require_protobuf()
+    from google.protobuf import descriptor_pb2
+
+    files: dict[str, Any] = {}
+
+    def add(file: Any) -> None:
+        if file.name in files:
+            return
+        for imported in file.dependencies:
+            add(imported)
+        found = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(found)
+        files[file.name] = found
+
+    for each in given if isinstance(given, list | tuple) else [given]:
+        if isinstance(each, bytes):
+            for found in descriptor_pb2.FileDescriptorSet.FromString(each).file:
+                files.setdefault(found.name, found)
+            continue
+        descriptor = getattr(each, "DESCRIPTOR", None)
+        if descriptor is None:
+            raise TypeError(
+                f"{type(each).__name__} is no descriptor set; give its bytes, a message class or "
+                "a module made by protoc"
+            )
+        add(getattr(descriptor, "file", descriptor))
+    return bytes(descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString())

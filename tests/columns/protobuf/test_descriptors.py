@@ -1,0 +1,157 @@
+"""Descriptors: refused with the parser's words, messages to JSON and back, and as columns."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
+
+from penstock.columns.protobuf import Descriptors, checked_descriptors, descriptor_set
+from penstock.columns.protobuf.descriptors import DESCRIPTORS_BYTES_MAX
+from penstock.core.errors import InvalidDescriptor, InvalidEvent, Unavailable
+from tests.protocols import ORDER, shop
+
+
+@pytest.fixture
+def descriptors() -> Descriptors:
+    return Descriptors(shop())
+
+
+def test_types_are_known_by_their_full_names(descriptors: Descriptors) -> None:
+    assert descriptors.types == (
+        "google.protobuf.Timestamp",
+        "shop.Line",
+        "shop.Order",
+        "shop.Tree",
+    )
+    assert "shop.Order" in descriptors
+    assert "Order" not in descriptors
+
+
+@pytest.mark.spec("P3")
+def test_a_message_goes_in_and_out_as_json(descriptors: Descriptors) -> None:
+    data = descriptors.encoded("shop.Order", ORDER)
+
+    assert descriptors.decoded("shop.Order", data) == ORDER
+    assert descriptors.encoded("shop.Order", b'{"id": "A-1"}') == b"\x0a\x03A-1"
+
+
+@pytest.mark.spec("P3")
+@pytest.mark.parametrize(
+    ("kind", "value", "complaint"),
+    [
+        ("shop.Nothing", {}, "no message type 'shop.Nothing'.*shop.Order"),
+        ("shop.Order", {"idd": "x"}, 'not a shop.Order: .*"idd"'),
+        ("shop.Order", {"total": "many"}, "not a shop.Order: .*total"),
+        ("shop.Order", "{", "not a shop.Order: "),
+        ("shop.Order", 5, "int is no shop.Order; pass a dictionary, JSON or a message"),
+        ("shop.Order", timestamp_pb2.Timestamp(), "a google.protobuf.Timestamp message is no"),
+    ],
+)
+def test_what_is_no_such_message_is_refused(
+    descriptors: Descriptors, kind: str, value: object, complaint: str
+) -> None:
+    with pytest.raises(InvalidEvent, match=complaint):
+        descriptors.encoded(kind, value)
+
+
+def test_data_that_is_no_message_is_said_to_be_none(descriptors: Descriptors) -> None:
+    with pytest.raises(InvalidEvent, match=r"the data is no shop\.Order"):
+        descriptors.decoded("shop.Order", b"\xff\xff")
+    with pytest.raises(InvalidEvent, match=r"no shop\.Order"):
+        descriptors.table("shop.Order", pa.array([b"\xff\xff"]))
+
+
+def test_messages_become_columns(descriptors: Descriptors) -> None:
+    data = [descriptors.encoded("shop.Order", value) for value in (ORDER, {})]
+
+    table = descriptors.table("shop.Order", pa.array(data))
+    rows = table.to_pylist()
+
+    assert rows[0]["lines"][1] == {"sku": "bolt", "count": 1, "price": 0.5}
+    assert (rows[0]["state"], rows[1]["state"]) == ("PAID", "NEW")
+    assert (rows[1]["id"], rows[1]["total"]) == ("", 0)
+    assert [rows[1][name] for name in ("note", "at", "main", "card")] == [None] * 4
+    assert table.schema.field("at").type == pa.timestamp("us", "UTC")
+
+
+# --- refused when they are set (SEM P4) ---------------------------------------------------
+
+
+def a_file(name: str, *imports: str, **more: Any) -> descriptor_pb2.FileDescriptorProto:
+    return descriptor_pb2.FileDescriptorProto(name=name, dependency=imports, **more)
+
+
+def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
+    return bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
+
+
+@pytest.mark.spec("P4")
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (b"message Order {}", "no FileDescriptorSet .*protoc --include_imports"),
+        (a_set(a_file("empty.proto")), "define no message type"),
+        (
+            a_set(a_file("shop.proto", "lines.proto")),
+            r"shop\.proto imports lines\.proto, which is not in the set",
+        ),
+        (
+            a_set(a_file("a.proto", "b.proto"), a_file("b.proto", "a.proto")),
+            r"imports go round: a\.proto -> b\.proto -> a\.proto",
+        ),
+        (
+            a_set(
+                a_file(
+                    "shop.proto",
+                    message_type=[
+                        {
+                            "name": "Order",
+                            "field": [
+                                {"name": "of", "number": 1, "type": 11, "type_name": ".None"}
+                            ],
+                        }
+                    ],
+                )
+            ),
+            r"descriptor file 'shop\.proto': ",
+        ),
+        (b"\x0a" * (DESCRIPTORS_BYTES_MAX + 1), "a channel takes at most 1,048,576"),
+    ],
+    ids=["text", "no types", "import missing", "import cycle", "unknown type", "too large"],
+)
+def test_bad_descriptors_are_refused_with_the_reason(given: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidDescriptor, match=complaint):
+        checked_descriptors(given)
+
+
+def test_no_descriptors_are_right() -> None:
+    checked_descriptors(b"")
+
+
+def test_well_known_imports_need_not_be_in_the_set() -> None:
+    files = descriptor_pb2.FileDescriptorSet.FromString(shop()).file
+
+    assert "shop.Order" in Descriptors(a_set(files[0]))
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ptars", None)
+
+    with pytest.raises(Unavailable, match=r'ptars is not installed.*"penstock\[protobuf\]"'):
+        Descriptors(shop())
+
+
+# --- made from generated code -------------------------------------------------------------
+
+
+def test_a_set_is_made_of_a_module_or_a_message_class() -> None:
+    for given in (timestamp_pb2, timestamp_pb2.Timestamp, [timestamp_pb2, shop()]):
+        assert "google.protobuf.Timestamp" in Descriptors(descriptor_set(given))
+
+    assert descriptor_set(shop()) == shop()
+    with pytest.raises(TypeError, match="int is no descriptor set"):
+        descriptor_set(5)

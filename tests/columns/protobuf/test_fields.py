@@ -1,0 +1,102 @@
+"""Selectors on the fields of messages (SEM P1, P2), the columns against one message at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.columns.body import body_of
+from penstock.columns.protobuf import TYPE_HEADER, Messages, descriptors_of, fields_of
+from penstock.columns.selectors import Selector
+from tests.protocols import ORDER, shop
+
+MESSAGES = Messages("orders", shop())
+FIELDS = fields_of(shop())
+
+
+def selected(selector: str, *events: penstock.Event) -> list[int]:
+    mask = Selector(selector).mask(body_of(events), messages=FIELDS)
+    return [place for place, chosen in enumerate(mask.to_pylist()) if chosen]
+
+
+def order(**fields: Any) -> penstock.Event:
+    return MESSAGES.event("shop.Order", {**ORDER, **fields})
+
+
+@pytest.mark.spec("P1")
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "id = 'A-1'",
+        "total BETWEEN 250 AND 250",
+        "state = 'PAID'",
+        "note IS NULL",
+        "at > '2026-05-04T11:59:59Z'",
+        "main.sku LIKE 'n%'",
+        "lines[].sku = 'bolt'",
+        "lines[1].price < 0.6",
+        "tags[] = 'rush'",
+        "tags[0] = 'red'",
+        "serial = 9007199254740993",
+        "labels.floor = 2",
+        "labels[].key = 'floor'",
+        "card = '4711' AND voucher IS NULL",
+    ],
+)
+def test_a_field_is_read_by_its_name(selector: str) -> None:
+    other = MESSAGES.event("shop.Order", {"note": "none of it", "voucher": {"sku": "x"}})
+
+    assert selected(selector, other, order(), other) == [1]
+
+
+@pytest.mark.spec("P1")
+def test_a_field_that_is_not_set_has_the_default_of_its_type() -> None:
+    empty = MESSAGES.event("shop.Order", {})
+
+    assert selected("total = 0 AND id = '' AND state = 'NEW'", empty) == [0]
+    assert selected("at IS NULL AND card IS NULL AND main.sku IS NULL", empty) == [0]
+
+
+@pytest.mark.spec("P2")
+def test_what_is_no_message_of_a_known_type_is_unknown() -> None:
+    data = descriptors_of(shop()).encoded("shop.Order", ORDER)
+    strange = penstock.Event(data, headers={TYPE_HEADER: "shop.Nothing"})
+    plain = penstock.Event(data)
+    broken = penstock.Event(b"\xff\xff", headers={TYPE_HEADER: "shop.Order"})
+
+    for selector in ("total = 250", "total <> 250", "NOT (total = 250)"):
+        assert selected(selector, strange, plain, broken) == []
+    assert selected("total IS NULL", strange, plain, broken) == [0, 1, 2]
+    assert selected("total = 250", broken, order(), broken, strange, order(), broken) == [1, 4]
+
+
+def test_messages_of_several_types_and_properties_stand_side_by_side() -> None:
+    line = MESSAGES.event("shop.Line", {"sku": "nut", "count": 7})
+    known = penstock.Event(properties={"sku": "nut", "count": 7, "total": 250})
+
+    assert selected("sku = 'nut'", line, order(), known) == [0, 2]
+    assert selected("total = 250", line, order(), known) == [1, 2]
+    assert selected("count + 1 = 8", line, order(), known) == [0, 2]
+
+
+@pytest.mark.spec("P1")
+def test_a_field_hides_a_property_of_the_same_name() -> None:
+    event = MESSAGES.event("shop.Order", {"total": "1"}, properties={"total": 2, "own": 3})
+
+    assert selected("total = 1", event) == [0]
+    assert selected("total = 2", event) == []
+    assert selected("own = 3", event) == [0]
+
+
+def test_a_type_inside_itself_is_present_or_not() -> None:
+    tree = MESSAGES.event("shop.Tree", {"name": "root", "branches": [{"name": "leaf"}]})
+
+    assert selected("name = 'root' AND branches IS NOT NULL", tree) == [0]
+    assert selected("branches[].name = 'leaf'", tree) == []
+
+
+def test_whole_numbers_beyond_a_signed_integer_compare_as_doubles() -> None:
+    assert selected("serial > 1.8446744073709e19", order(serial=str(2**64 - 1))) == [0]
+    assert selected("serial > 1.8446744073709e19", order(serial="5")) == []
