@@ -223,10 +223,10 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
         *("channel", "create", "c", "--type", "persistent", "--engine", "default", "--ttl", "1h"),
         *("--event-ttl", "--capacity", "5", "--honour-capacity", "--dead-event-store", "dead"),
         *("--key", "sku=1", "--key", "of=all=3", "--retain-consumed", "--cluster-wide"),
-        *("--start-event-id", "7", "--priority", "6", "--stamp-dictionary", "--sync", "none"),
-        *("--sync-each-write", "--sync-max-batch-size", "65536", "--sync-batch-time", "5ms"),
+        *("--start-event-id", "7", "--priority", "6", "--stamp-dictionary"),
+        *("--sync", "none", "--sync-max-batch-size", "65536", "--sync-batch-time", "5ms"),
         *("--events-per-spindle", "0", "--no-auto-maintenance", "--no-enable-caching"),
-        *("--cache-on-reload", "--read-buffer-size", "8192"),
+        *("--read-buffer-size", "8192"),
     )
 
     assert made.exit_code == 0
@@ -245,13 +245,11 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
             priority=6,
             stamp_dictionary=True,
             sync="none",
-            sync_each_write=True,
             sync_max_batch_size=65_536,
             sync_batch_time=5,
             events_per_spindle=0,
             auto_maintenance=False,
             enable_caching=False,
-            cache_on_reload=True,
             read_buffer_size=8_192,
         ),
     )

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
         ),
         ("", "reading       1.0 MiB at a time, cached"),
         (
-            "--no-enable-caching --cache-on-reload --read-buffer-size 8192",
-            "reading       8.0 KiB at a time, not cached, loaded at start-up",
+            "--cache-on-reload --read-buffer-size 8192",
+            "reading       8.0 KiB at a time, cached, loaded at start-up",
         ),
+        ("--no-enable-caching", "reading       1.0 MiB at a time, not cached"),
         ("", "stamped       priority 4 where none is given"),
         (
             "--priority 7 --stamp-dictionary",

@@ -254,18 +254,22 @@ def test_an_attribute_that_cannot_be_says_what_may(
 
 
 @pytest.mark.spec("C3", "K1", "S")
-def test_every_attribute_is_as_it_was_given(session: Session) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"sync": "none", "enable_caching": False},
+        {"sync_each_write": True, "cache_on_reload": True},
+    ],
+)
+def test_every_attribute_is_as_it_was_given(session: Session, chosen: dict[str, Any]) -> None:
     session.channels.create("dead")
     storage = {
+        **chosen,
         "honour_capacity": True,
-        "sync": "none",
-        "sync_each_write": True,
         "sync_max_batch_size": 1 << 16,
         "sync_batch_time": 5,
         "events_per_spindle": 0,
         "auto_maintenance": False,
-        "enable_caching": False,
-        "cache_on_reload": True,
         "read_buffer_size": 1 << 16,
         "priority": 7,
         "stamp_dictionary": True,
@@ -302,3 +306,16 @@ def test_maintenance_rewrites_a_single_file_and_says_what_it_did(session: Sessio
     done = single.maintain()
     assert done.bytes_after <= done.bytes_before
     assert [len(event.data) for event in single.peek()] == [1_000] * 20
+
+
+@pytest.mark.spec("C3", "S")
+def test_an_edit_is_refused_when_the_combination_after_it_has_no_effect(session: Session) -> None:
+    orders = session.channels.create("orders", storage={"enable_caching": False})
+    with pytest.raises(penstock.InvalidArgument, match="cache_on_reload"):
+        orders.edit(storage={"cache_on_reload": True})
+    orders.edit(storage={"cache_on_reload": True, "enable_caching": True})
+    with pytest.raises(penstock.InvalidArgument, match="turn that on, or cache_on_reload off"):
+        orders.edit(storage={"enable_caching": False})
+
+    storage = orders.info().definition.storage
+    assert (storage.enable_caching, storage.cache_on_reload) == (True, True)

@@ -50,7 +50,8 @@ async def blocks_of(lives: Lives, name: str, count: int, *, size: int = 10) -> i
         (Storage(sync_max_batch_size=4_000), 1_500, 4),
         (Storage(sync_max_batch_size=1), 10, 10),
         (Storage(sync_max_batch_size=1 << 20), 1_500, 1),
-        (Storage(sync_each_write=True, sync="none"), 10, 1),
+        (Storage(sync="none", sync_max_batch_size=1), 10, 1),
+        (Storage(sync_max_batch_size=0), 10, 10),
     ],
 )
 def test_a_group_closes_when_the_storage_says_so(storage: Storage, size: int, blocks: int) -> None:

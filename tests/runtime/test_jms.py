@@ -19,6 +19,7 @@ from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, Worker, datas, named
 from tests.runtime.living import EAGER
+from tests.spindles import spindles
 
 TYPES = ("mixed", "persistent", "paged", "reliable", "off_heap", "simple")
 DISK = ("mixed", "persistent", "paged")
@@ -384,9 +385,9 @@ async def _many_lives(seed: int, type: str, storage: Storage) -> None:
 
 @pytest.mark.spec("J7", "J6", "D4")
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("storage", [Storage(), SINGLE])
+@pytest.mark.parametrize("rows", [50_000, 0])
 @pytest.mark.parametrize("type", DISK)
 def test_over_many_lives_nothing_owed_is_lost_and_nothing_consumed_returns(
-    type: str, storage: Storage, seed: int
+    type: str, rows: int, seed: int
 ) -> None:
-    run(_many_lives(seed, type, storage), seed)
+    run(_many_lives(seed, type, spindles(type, rows)), seed)

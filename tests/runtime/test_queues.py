@@ -14,6 +14,7 @@ from penstock.core.messages import Definition, FromEarliest, Storage
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER
+from tests.spindles import spindles
 
 
 def run(life: Coroutine[Any, Any, None]) -> None:
@@ -61,7 +62,7 @@ def test_what_was_not_committed_comes_again_after_a_restart(end: End, kind: str)
     async def life() -> None:
         lives = Lives(sealing=EAGER)
         async with lives.life(end):
-            await lives.create("work", kind, kind="queue", storage=Storage(events_per_spindle=4))
+            await lives.create("work", kind, kind="queue", storage=spindles(kind, 4))
             await lives.put("work", *named(*"abcdefghijklmno"))
             reader = await lives.attach("work")
             await reader.has(10)

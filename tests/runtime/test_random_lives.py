@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from penstock.core.errors import StorageFailed
-from penstock.core.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.sealing import SealingLimits
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, Lives, Worker, clock_now, datas, named
+from tests.spindles import spindles
 
 BUSY = SealingLimits(
     segment_bytes_max=300,
@@ -42,14 +42,14 @@ class Story:
             ("a", draw((0, 200)), draw((0, 5, 20)), "dead"),
             ("c", 0, 0, ""),
         ]:
-            storage = Storage(events_per_spindle=draw((0, 3, 10)))
+            rows, kind = draw((0, 3, 10)), draw(KINDS)
             await create(
                 name,
-                draw(KINDS),
+                kind,
                 ttl=ttl,
                 capacity=capacity,
                 dead_event_store=dead,
-                storage=storage,
+                storage=spindles(kind, rows),
             )
         await create("q", draw(KINDS), kind="queue", dead_event_store="dead", max_deliveries=2)
         await self.lives.realm.joins.create("a", "c", "", False)

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.columns.event import Event
 from penstock.core.errors import InvalidEvent, InvalidName, StorageFailed
-from penstock.core.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, End, Lives, clock_now, datas, named
 from tests.runtime.living import EAGER
+from tests.spindles import spindles
 
 SELDOM = Limits(sweep_interval_s=1e6)
 """Nothing is looked for: what comes, comes by itself."""
@@ -75,7 +75,7 @@ def test_what_waits_survives_a_restart_and_comes_once(end: End, kind: str, eager
             if kind == "queue":
                 await lives.create("orders", kind="queue")
             else:
-                await lives.create("orders", kind, storage=Storage(events_per_spindle=2))
+                await lives.create("orders", kind, storage=spindles(kind, 2))
             await lives.put("orders", later("before", 50))
             await lives.put("orders", later("down", 400), later("up", 5_000, ttl=3_000))
             await pass_time(0.2)

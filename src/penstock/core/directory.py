@@ -6,6 +6,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core.attributes import refuse_without_effect
 from penstock.core.channel import Channel
 from penstock.core.errors import (
     IllegalState,
@@ -149,6 +150,7 @@ class Directory:
                     f"{given!r} is no channel {what}; there are {', '.join(sorted(known))}"
                 )
         check_limits(definition)
+        refuse_without_effect(definition, self.rules.types[definition.type])
         if definition.cluster_wide and not self.rules.types[definition.type].clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.event import Event
 from penstock.core.errors import NameAlreadyBound
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from tests.sim.clients import Found, Publisher, stored
 from tests.sim.promises import Ledger
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -24,14 +25,16 @@ class Joined:
     def __init__(self, world: World) -> None:
         random = world.random
         self._world = world
-        spindles = Storage(events_per_spindle=random.choice((0, 10)))
+        rows = random.choice((0, 10))
+        storage = spindles("persistent", rows)
         self._definitions = {
-            "source": Definition(type="persistent", storage=spindles),
-            "some": Definition(type=random.choice(("persistent", "mixed")), storage=spindles),
-            "archive": Definition(
-                type=random.choice(("persistent", "paged")), kind="queue", storage=spindles
-            ),
+            "source": Definition(type="persistent", storage=storage),
+            "some": Definition(type=random.choice(("persistent", "mixed")), storage=storage),
         }
+        archive = random.choice(("persistent", "paged"))
+        self._definitions["archive"] = Definition(
+            type=archive, kind="queue", storage=spindles(archive, rows)
+        )
         self._joins = [("source", "some", f"n < {_COPIED_BELOW}"), ("source", "archive", "")]
         self._is_chained = random.random() < 0.5
         """Whether the archive gets the filtered ones by way of ``some`` as well."""

@@ -8,9 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from penstock.columns.event import Event
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from tests.sim.clients import Publisher, stored
 from tests.sim.promises import Ledger
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -21,10 +22,11 @@ class Keyed:
         random = world.random
         self._world = world
         self._keys = random.choice(({"k": 1}, {"k": 2}, {"k": 1, "m": 2}))
+        type = random.choice(("persistent", "mixed", "paged"))
         self._definition = Definition(
-            type=random.choice(("persistent", "mixed", "paged")),
+            type=type,
             keys=self._keys,
-            storage=Storage(events_per_spindle=random.choice((0, 6))),
+            storage=spindles(type, random.choice((0, 6))),
         )
         self._ledger = Ledger("newest")
         self._properties: dict[bytes, dict[str, Any]] = {}

@@ -7,9 +7,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.columns.event import Event
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -21,12 +22,13 @@ class Queues:
         self._world = world
         self._limit = random.choice((0, 0, 2, 3))
         """Deliveries after which an event is dead; 0: it never is."""
+        type = random.choice(("persistent", "mixed", "paged"))
         self._definition = Definition(
             kind="queue",
-            type=random.choice(("persistent", "mixed", "paged")),
+            type=type,
             max_deliveries=self._limit,
             dead_event_store="failed" if self._limit else "",
-            storage=Storage(events_per_spindle=random.choice((0, 8))),
+            storage=spindles(type, random.choice((0, 8))),
         )
         self._ledger = Ledger("jobs")
         self._receipts = Receipts("readers", self._ledger)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.event import Event
 from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -25,10 +26,11 @@ class Scheduled:
     def __init__(self, world: World) -> None:
         random = world.random
         self._world = world
+        type = random.choice(("persistent", "mixed", "paged"))
         self._definition = Definition(
-            type=random.choice(("persistent", "mixed", "paged")),
+            type=type,
             retain_consumed=True,
-            storage=Storage(events_per_spindle=random.choice((0, 10))),
+            storage=spindles(type, random.choice((0, 10))),
         )
         self._waiting = Ledger("later")
         """Ids are those of the store where events wait."""

@@ -15,11 +15,12 @@ from penstock.core.errors import (
     PenstockError,
 )
 from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from penstock.runtime.transactions import Part
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -35,11 +36,14 @@ class Transfers:
     def __init__(self, world: World) -> None:
         random = world.random
         self._world = world
-        storage = Storage(events_per_spindle=random.choice((0, 10)))
+        rows = random.choice((0, 10))
+        left = random.choice(("persistent", "paged"))
         self._definitions = {
-            "left": Definition(type=random.choice(("persistent", "paged")), storage=storage),
+            "left": Definition(type=left, storage=spindles(left, rows)),
             "right": Definition(
-                type="mixed", kind=random.choice(("channel", "queue")), storage=storage
+                type="mixed",
+                kind=random.choice(("channel", "queue")),
+                storage=spindles("mixed", rows),
             ),
         }
         self._is_joined = random.random() < 0.5

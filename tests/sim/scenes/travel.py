@@ -11,10 +11,11 @@ from penstock.columns.event import Event
 from penstock.columns.exports import FORMAT, Manifest
 from penstock.core.errors import NameDoesNotExist, PenstockError
 from penstock.core.exports import ExportedFile
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -33,10 +34,11 @@ class Travel:
     def __init__(self, world: World) -> None:
         random = world.random
         self._world = world
+        type = random.choice(("persistent", "paged"))
         self._definition = Definition(
-            type=random.choice(("persistent", "paged")),
+            type=type,
             retain_consumed=True,
-            storage=Storage(events_per_spindle=random.choice((0, 8))),
+            storage=spindles(type, random.choice((0, 8))),
         )
         self._ledger = Ledger("home")
         self._publishers = [
