@@ -176,3 +176,18 @@ def test_wrong_usage_exits_with_2(
 
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())
+
+
+@pytest.mark.spec("T9")
+@pytest.mark.parametrize(
+    "command", ["browse orders", "channel purge orders --yes", "durable purge orders d --yes"]
+)
+def test_a_range_of_no_events_is_refused(
+    penstock_command: Run, orders: Channel, command: str
+) -> None:
+    orders.durables.create("d")
+
+    refused = penstock_command(*command.split(), "--from", "5", "--to", "2")
+
+    assert refused.exit_code == 1
+    assert "start is 5 and end is 2: there are no events in between" in refused.stderr

@@ -265,7 +265,7 @@ def test_a_fetch_gives_what_comes_in_time(ten: Channel) -> None:
     assert (ids(first), ids(second)) == ([0, 1, 2, 3], [4, 5, 6, 7, 8, 9])
     assert durable.fetch(1, timeout=0.1) == []
     assert durable.info().outstanding == 0
-    with pytest.raises(penstock.InvalidArgument, match="ask for 1 event or more"):
+    with pytest.raises(penstock.InvalidArgument, match="whole number of events, 1 or more"):
         durable.fetch(0)
 
 

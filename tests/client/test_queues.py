@@ -216,6 +216,15 @@ def test_a_range_that_cannot_be_purged_is_refused(ten: Queue, given: int) -> Non
     assert ten.info().events == 10
 
 
+@pytest.mark.spec("T9")
+def test_a_range_of_no_events_is_refused(ten: Queue) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="start is 5 and end is 2: there are no"):
+        ten.purge(start=5, end=2)
+
+    assert ten.info().events == 10
+    assert ten.purge(start=5, end=5) == 1
+
+
 def test_a_peek_at_an_empty_queue_is_empty(work: Queue) -> None:
     assert (len(work.peek()), work.peek().has_more) == (0, False)
 
@@ -304,7 +313,7 @@ def test_a_plain_reader_has_nothing_to_commit(ten: Queue) -> None:
 
 
 def test_a_fetch_of_less_than_one_event_is_refused(ten: Queue) -> None:
-    with ten.reader() as reader, pytest.raises(penstock.InvalidArgument, match="1 event or more"):
+    with ten.reader() as reader, pytest.raises(penstock.InvalidArgument, match="events, 1 or more"):
         reader.fetch(0)
 
 

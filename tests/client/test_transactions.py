@@ -299,3 +299,14 @@ def test_while_publishing_is_paused_a_commit_is_refused(session: Session, orders
         session.resume_publishing()
 
     assert data(orders) == [b"kept"]
+
+
+@pytest.mark.spec("X4")
+def test_a_transaction_takes_nothing_that_is_to_wait(session: Session) -> None:
+    orders = session.channels.create("orders")
+    with orders.transaction() as one, pytest.raises(penstock.InvalidEvent, match="leave out del"):
+        one.publish(b"", deliver_at=1e10)
+    with session.transaction() as more, pytest.raises(penstock.InvalidEvent, match="leave out del"):
+        more.publish(orders, b"", deliver_at=1e10)
+
+    assert (orders.info().events, orders.info().scheduled) == (0, 0)

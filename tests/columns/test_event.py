@@ -91,7 +91,10 @@ def test_bytes_like_data_is_taken() -> None:
         ({"ttl": 1.5}, "ttl 1.5 is not a whole number"),
         ({"priority": 10}, "priority 10 is not a whole number from 0 to 9"),
         ({"priority": "4"}, "priority '4'"),
-        ({"deliver_at": 5}, "deliver_at 5 is not a datetime with a time zone"),
+        ({"deliver_at": "5"}, "deliver_at '5' is not a datetime with a time zone, nor seconds"),
+        ({"deliver_at": True}, "deliver_at True is not a datetime with a time zone, nor seconds"),
+        ({"deliver_at": 1e300}, r"deliver_at 1e\+300 is no time: "),
+        ({"deliver_at": float("nan")}, "deliver_at nan is no time: "),
         ({"deliver_at": datetime(2026, 1, 1)}, "is not a datetime with a time zone"),  # noqa: DTZ001
         ({"properties": [1]}, "properties is list; pass a dictionary"),
         ({"headers": [1]}, "headers is list; pass a dictionary"),
@@ -116,6 +119,8 @@ def test_a_time_of_delivery_goes_with_the_event_in_any_time_zone() -> None:
     event = received(Event(b"x", deliver_at=time))
 
     assert Event(deliver_at=time).deliver_at is time
+    assert Event(deliver_at=time.timestamp()).deliver_at == time
+    assert Event(deliver_at=0).deliver_at == datetime(1970, 1, 1, tzinfo=UTC)
     assert event.deliver_at == time
     assert event.deliver_at is not None
     assert event.deliver_at.utcoffset() == timedelta(0)

@@ -12,11 +12,11 @@ from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.durables import Durables
 from penstock.client.publishing import ids_of_answer, parts_of, stage
-from penstock.client.starts import Moment, StartLike, moment_of, start_of
+from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
 from penstock.client.transfer import FolderLike, export, import_from
 from penstock.columns.batch import flatten
-from penstock.columns.event import Event
+from penstock.columns.event import Event, Moment
 from penstock.columns.exports import Manifest
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.schema import ChannelSchema
@@ -118,7 +118,7 @@ class Channel(Destination):
             persistent=persistent,
             priority=priority,
             transient=transient,
-            deliver_at=moment_of(deliver_at),
+            deliver_at=deliver_at,
         )
         return await self._publish(event)
 
@@ -175,7 +175,11 @@ class Channel(Destination):
         )
 
     def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
-        """Stored events from ``start`` up to and including ``end``, then the end."""
+        """Stored events from ``start`` up to and including ``end``, then the end.
+
+        Raises ``InvalidArgument`` for a range of no events.
+        """
+        check_range(start, end)
         return Subscription(
             self._conversation,
             self.number,

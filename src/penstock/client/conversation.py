@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.client.bounds import check_wait
 from penstock.client.link import Link
 from penstock.client.urls import Address, RealmUrl
 from penstock.columns.ipc import schema_bytes
@@ -24,7 +25,6 @@ from penstock.columns.memo import SchemaMemo
 from penstock.core.errors import (
     CannotConnect,
     ConnectionLost,
-    InvalidArgument,
     PenstockError,
     RemoteProtocolViolation,
     SessionClosed,
@@ -97,10 +97,7 @@ class Conversation:
         connector: Connector | None = None,
     ) -> None:
         """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
-        if not reconnect_timeout >= 0:
-            raise InvalidArgument(
-                f"reconnect_timeout is {reconnect_timeout!r}; give seconds, 0 or more"
-            )
+        check_wait(reconnect_timeout, "reconnect_timeout", "seconds")
         self.session_id = uuid.uuid4().hex
         self._url = url
         self._connector = connector

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
 from penstock.client.inbox import Inbox
@@ -53,6 +54,7 @@ class DurableSubscription:
         self._window = window
         self._auto_ack = auto_ack
         self._selector = selector
+        check_timeout(timeout)
         self._timeout = timeout
         self._handler = handler
         self._pull = pull
@@ -138,6 +140,7 @@ class DurableSubscription:
 
     async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
         """The next events; None when none come for ``timeout`` seconds."""
+        check_timeout(timeout)
         await self.open()
         return await self._next(self._timeout if timeout is None else timeout)
 

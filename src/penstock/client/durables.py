@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from penstock.client.bounds import check_count, check_timeout
 from penstock.client.browsing import DurableBrowse
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent
@@ -122,6 +123,8 @@ class Durable:
         With a ``handler`` each event is given to it while the subscription is open: returning
         acknowledges when ``auto_ack``, an exception rolls back and is reported.
         """
+        if window is not None:
+            check_count(window, "window")
         if window is not None and auto_ack:
             raise InvalidArgument("a window means manual acknowledgement; leave out one of the two")
         return DurableSubscription(
@@ -145,8 +148,8 @@ class Durable:
 
     async def fetch_batches(self, count: int, timeout: float = 0.0) -> list[DeliveredBatch]:
         """As :meth:`fetch`, in columns."""
-        if count < 1:
-            raise InvalidArgument(f"fetch {count}: ask for 1 event or more")
+        check_count(count, "count")
+        check_timeout(timeout)
         async with self._fetching:  # one seat: who fetches meanwhile waits for its turn
             if self._puller is None:
                 puller = DurableSubscription(

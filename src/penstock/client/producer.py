@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.client.bounds import check_count, check_wait
 from penstock.client.conversation import Conversation
 from penstock.client.gathering import Gathered, Gathering
 from penstock.client.publishing import Publisher
@@ -35,6 +36,9 @@ class Producer:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> None:
+        check_count(batch_events, "batch_events")
+        check_count(batch_bytes, "batch_bytes", "bytes")
+        check_wait(linger_ms, "linger_ms", "milliseconds")
         self._conversation = conversation
         self._publisher = publisher
         self._gathering = Gathering(batch_events, batch_bytes)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.peeking import PEEK_DEFAULT, Peeked, peek
 from penstock.client.reader import WINDOW_DEFAULT, Reader
-from penstock.client.starts import Moment, moment_of
 from penstock.client.transfer import FolderLike, export, import_from
-from penstock.columns.event import Event
+from penstock.columns.event import Event, Moment
 from penstock.columns.exports import Manifest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened
@@ -107,7 +107,7 @@ class Queue(Destination):
             ttl=ttl,
             persistent=persistent,
             priority=priority,
-            deliver_at=moment_of(deliver_at),
+            deliver_at=deliver_at,
         )
         return await self._publish(event)
 
@@ -151,6 +151,7 @@ class Queue(Destination):
         Without ``timeout`` it waits for ever. The seat taken for it stays until :meth:`close` or
         the end of the session.
         """
+        check_timeout(timeout)
         reader = self._idle.pop() if self._idle else Reader(self._conversation, self.number)
         try:
             found = await reader.fetch_batches(1, timeout)

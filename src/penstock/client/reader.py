@@ -16,6 +16,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from penstock.client.bounds import check_count, check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.settling import Settlements
 from penstock.client.subscription import received_batch, redelivery_counts
@@ -96,8 +97,8 @@ class Reader:
         selector: str = "",
         timeout: float | None = None,
     ) -> None:
-        if type(window) is not int or window < 1:
-            raise InvalidArgument(f"window is {window!r}; give how many events, 1 or more")
+        check_count(window, "window")
+        check_timeout(timeout)
         self._conversation = conversation
         self._queue = queue
         self._transactional = transactional
@@ -253,6 +254,7 @@ class Reader:
 
     async def next_part(self, timeout: float | None = None) -> Part | None:
         """The events that are here, once there are some; None: none came in time."""
+        check_timeout(timeout)
         await self.open()
         deadline_s = self._deadline(self._timeout if timeout is None else timeout)
         while True:
@@ -323,8 +325,8 @@ class Reader:
 
     async def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[EventBatch]:
         """As :meth:`fetch`, in columns."""
-        if type(count) is not int or count < 1:
-            raise InvalidArgument(f"fetch {count!r}: ask for 1 event or more")
+        check_count(count, "count")
+        check_timeout(timeout)
         await self.open()
         deadline_s = self._deadline(timeout)
         taken: list[EventBatch] = []

@@ -1,8 +1,7 @@
-"""Where to begin and when to publish, as users write it."""
+"""Where to begin and where to end, as users write it."""
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 
 from penstock.core.errors import InvalidArgument
@@ -16,8 +15,8 @@ def start_of(given: StartLike) -> AnyStart:
     if isinstance(given, bool):
         raise InvalidArgument("start is a bool; give 'earliest', 'latest', an id or a datetime")
     if isinstance(given, int):
-        if given < 0:
-            raise InvalidArgument(f"start is {given}; event ids begin at 0")
+        if not 0 <= given < 1 << 63:
+            raise InvalidArgument(f"start is {given}; event ids begin at 0 and have 63 bits")
         return FromId(given)
     if isinstance(given, datetime):
         moment = given if given.tzinfo else given.replace(tzinfo=UTC)
@@ -30,25 +29,13 @@ def start_of(given: StartLike) -> AnyStart:
 
 
 def check_range(start: int | None, end: int | None) -> None:
-    """First and last id of a range, each of which may be missing. Raises ``InvalidArgument``."""
+    """First and last id of a range, each of which may be missing. Raises ``InvalidArgument``, also
+    for a range of no events."""
     for name, given in (("start", start), ("end", end)):
         if given is not None and (type(given) is not int or not 0 <= given < 1 << 63):
             raise InvalidArgument(f"{name} is {given!r}; give an event id, 0 or more, or None")
-
-
-Moment = datetime | float
-"""A time: a datetime with a time zone, or seconds since 1970."""
-
-
-def moment_of(given: Moment | None) -> datetime | None:
-    """When to publish; None: now. Raises ``InvalidArgument``."""
-    if given is None or isinstance(given, datetime):
-        return given
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+    if start is not None and end is not None and start > end:
         raise InvalidArgument(
-            f"deliver_at is {given!r}; give a datetime with a time zone, or seconds since 1970"
+            f"start is {start} and end is {end}: there are no events in between; end is the last "
+            "id of the range, at least start"
         )
-    try:
-        return datetime.fromtimestamp(given, UTC)
-    except (OverflowError, ValueError, OSError) as error:
-        raise InvalidArgument(f"deliver_at is {given!r} seconds since 1970: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
+from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.inbox import Inbox
 from penstock.columns.batch import EventBatch, stamp
@@ -61,6 +62,7 @@ class Subscription:
         browse: bool = False,
         last_id: int | None = None,
     ) -> None:
+        check_timeout(timeout)
         self._conversation = conversation
         self._channel = channel
         self._start = start
@@ -150,6 +152,7 @@ class Subscription:
 
     async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        check_timeout(timeout)
         await self.open()
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
         if batch is not None and not len(self._inbox) and self._renews_credit:

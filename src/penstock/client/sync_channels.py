@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.client import channels as aio_channels
-from penstock.client.starts import Moment, StartLike
+from penstock.client.starts import StartLike
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
 from penstock.client.sync_subscription import Subscription
 from penstock.client.threads import LoopThread
 from penstock.client.transfer import FolderLike
-from penstock.columns.event import Event
+from penstock.columns.event import Event, Moment
 from penstock.columns.exports import Manifest
 from penstock.wire.native.answers import Location
 

@@ -10,12 +10,11 @@ from penstock.client import queues as aio_queues
 from penstock.client import reader as aio_reader
 from penstock.client.peeking import PEEK_DEFAULT, Peeked
 from penstock.client.reader import WINDOW_DEFAULT
-from penstock.client.starts import Moment
 from penstock.client.sync_destination import Destination
 from penstock.client.threads import LoopThread
 from penstock.client.transfer import FolderLike
 from penstock.columns.batch import EventBatch
-from penstock.columns.event import Event
+from penstock.columns.event import Event, Moment
 from penstock.columns.exports import Manifest
 
 

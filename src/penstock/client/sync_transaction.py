@@ -9,7 +9,7 @@ from typing import Any, Self
 from penstock.client import transaction as aio_transaction
 from penstock.client.threads import LoopThread
 from penstock.client.transaction import Named
-from penstock.columns.event import Event
+from penstock.columns.event import Event, Moment
 
 
 class Unit:
@@ -66,6 +66,7 @@ class Transaction(Unit):
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
+        deliver_at: Moment | None = None,
     ) -> None:
         """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
         self._loop.call(
@@ -78,6 +79,7 @@ class Transaction(Unit):
                 persistent=persistent,
                 priority=priority,
                 transient=transient,
+                deliver_at=deliver_at,
             )
         )
 
@@ -119,6 +121,7 @@ class JointTransaction(Unit):
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
+        deliver_at: Moment | None = None,
     ) -> None:
         """Add one event for a channel or queue."""
         self._loop.call(
@@ -132,6 +135,7 @@ class JointTransaction(Unit):
                 persistent=persistent,
                 priority=priority,
                 transient=transient,
+                deliver_at=deliver_at,
             )
         )
 

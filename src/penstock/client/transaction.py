@@ -20,7 +20,7 @@ from penstock.client.publishing import (
     stage,
 )
 from penstock.columns.body import body_of
-from penstock.columns.event import Event
+from penstock.columns.event import Event, Moment
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import (
@@ -283,6 +283,7 @@ class Transaction(Unit):
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
+        deliver_at: Moment | None = None,
     ) -> None:
         """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
         event = Event(
@@ -294,6 +295,7 @@ class Transaction(Unit):
             persistent=persistent,
             priority=priority,
             transient=transient,
+            deliver_at=deliver_at,
         )
         (await self._on(self._number, self._name)).add(event)
 
@@ -336,6 +338,7 @@ class JointTransaction(Unit):
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
+        deliver_at: Moment | None = None,
     ) -> None:
         """Add one event for a channel or queue."""
         event = Event(
@@ -347,6 +350,7 @@ class JointTransaction(Unit):
             persistent=persistent,
             priority=priority,
             transient=transient,
+            deliver_at=deliver_at,
         )
         (await self._in(store)).add(event)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.columns.arrays import FEW, array_of
-from penstock.columns.event import Event, check_deliver_at, check_priority, check_ttl, event_data
+from penstock.columns.event import Event, check_priority, check_ttl, event_data, moment
 from penstock.columns.layout import DICTIONARY, FIELDS, HEADERS, UTC_MICROSECONDS
 from penstock.columns.properties import Properties, property_columns
 from penstock.core.errors import InvalidEvent
@@ -112,11 +112,12 @@ def _add_options(
 def _add_times(columns: dict[str, pa.Array], deliver_ats: Sequence[datetime | None] | None) -> None:
     if deliver_ats is not None and any(deliver_ats):
         for index, deliver_at in enumerate(deliver_ats):
-            _checked(index, check_deliver_at, deliver_at)
+            if deliver_at is not None:
+                _checked(index, moment, deliver_at)
         columns["deliver_at"] = pa.array(deliver_ats, UTC_MICROSECONDS)
 
 
-def _checked(index: int, check: Callable[[object], None], value: object) -> None:
+def _checked(index: int, check: Callable[[object], object], value: object) -> None:
     try:
         check(value)
     except InvalidEvent as error:

@@ -12,6 +12,9 @@ from penstock.columns.layout import PRIORITY_DEFAULT, PRIORITY_MAX
 from penstock.columns.rows import Rows
 from penstock.core.errors import InvalidEvent
 
+Moment = datetime | float
+"""A time to publish at: a datetime with a time zone, or seconds since 1970."""
+
 _TTL_MAX = (1 << 63) - 1
 
 
@@ -55,7 +58,8 @@ class Event:
 
     ``ttl`` is in milliseconds, 0 for none of its own; ``priority`` 0 to 9, 4 when not given;
     ``persistent`` matters on Mixed channels only; a ``transient`` event is never stored
-    (SEM E8). With ``deliver_at``, a datetime with a time zone, it is kept aside until then.
+    (SEM E8). With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is kept
+    aside until then.
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
 
@@ -88,7 +92,7 @@ class Event:
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
-        deliver_at: datetime | None = None,
+        deliver_at: Moment | None = None,
     ) -> None:
         self._rows: Rows | None = None
         self._row = 0
@@ -103,14 +107,12 @@ class Event:
         self._persistent = persistent
         self._priority = priority
         self._transient = transient
-        self._deliver_at = deliver_at
+        self._deliver_at = None if deliver_at is None else moment(deliver_at)
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
         if ttl or priority is not None:
             check_ttl(ttl)
             check_priority(priority)
-        if deliver_at is not None:
-            check_deliver_at(deliver_at)
 
     @classmethod
     def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
@@ -237,12 +239,18 @@ def check_priority(priority: object) -> None:
         raise InvalidEvent(f"priority {priority!r} is not a whole number from 0 to {PRIORITY_MAX}")
 
 
-def check_deliver_at(deliver_at: object) -> None:
-    """Refuse what is not None or a datetime with a time zone."""
-    if deliver_at is None:
-        return
-    if not isinstance(deliver_at, datetime) or deliver_at.utcoffset() is None:
-        raise InvalidEvent(f"deliver_at {deliver_at!r} is not a datetime with a time zone")
+def moment(given: object) -> datetime:
+    """When to publish. Refuse what is no datetime with a time zone, nor seconds since 1970."""
+    if isinstance(given, datetime) and given.utcoffset() is not None:
+        return given
+    try:
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return datetime.fromtimestamp(given, UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise InvalidEvent(f"deliver_at {given!r} is no time: {error}") from error
+    raise InvalidEvent(
+        f"deliver_at {given!r} is not a datetime with a time zone, nor seconds since 1970"
+    )
 
 
 def _in_utc(time: datetime | None) -> datetime | None:

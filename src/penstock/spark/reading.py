@@ -212,6 +212,8 @@ def _from_file(
 
 
 def _from_wire(options: SourceOptions, epoch: str, span: Span) -> _Found:
+    if not span.size:
+        return
     for batch in ask(options.where, lambda link: _browse(link, options, epoch, span)):
         yield batch.to_arrow(), None
 
