@@ -33,12 +33,17 @@ pytestmark = pytest.mark.spec("C7")
 TYPES = ("persistent", "mixed", "reliable", "simple", "off_heap", "paged")
 
 
-@pytest.mark.parametrize("per_file", [40, 0])
-@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize(
+    ("type_", "storage"),
+    [
+        *((type_, {}) for type_ in TYPES),
+        *(("mixed", {"events_per_spindle": rows}) for rows in (40, 0)),
+        *(("persistent", {"events_per_spindle": rows}) for rows in (40, 0)),
+    ],
+)
 def test_everything_is_there_as_it_was_here(
-    here: Session, there: Session, folder: Path, type_: str, per_file: int
+    here: Session, there: Session, folder: Path, type_: str, storage: dict[str, int]
 ) -> None:
-    storage = {"events_per_spindle": per_file}
     orders = here.channels.create("eu/orders", type=type_, storage=storage)
     for more in ({}, {"late": 1.5}, {"late": "text"}):
         orders.publish_many(events(50, **more))
