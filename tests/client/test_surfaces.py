@@ -33,7 +33,7 @@ PAIRS = [
 ]
 INSIDE = {
     aio.Session: {
-        *("open", "report", "event_bytes_max", "request", "ask", "tell", "drained"),
+        *("open", "report", "event_bytes_max", "request", "ask", "ask_to_open", "tell", "drained"),
         *("schema_number", "add", "remove", "received", "lost"),
     },
     aio.Channel: {"publisher"},

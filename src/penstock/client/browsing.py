@@ -32,7 +32,8 @@ class DurableBrowse(Subscription):
         message = wire.BrowseDurable(
             0, self._channel, self._number, self._durable, self._granted, self._selector
         )
-        await self._conversation.ask(message, Subscribed, resend=False)
+        await self._conversation.ask_to_open(message, Subscribed, self._forget)
 
     async def reopen(self) -> None:
-        self.failed(ConnectionLost("the connection was lost while browsing; browse again"))
+        if self._is_open:
+            self.failed(ConnectionLost("the connection was lost while browsing; browse again"))

@@ -62,6 +62,7 @@ class _Pending(Struct):
     answer: asyncio.Future[Any]
     resend: bool
     """Whether it may be sent again on a new connection without changing the outcome."""
+    sent: bool = False
 
 
 class Incoming(Protocol):
@@ -197,8 +198,11 @@ class Conversation:
             raise
         self._welcome = welcome
         # Without a pause between the two: nothing newer may overtake what waits for an answer.
-        for pending in self._pending.values():
-            self._send(pending)
+        for number, pending in list(self._pending.items()):
+            if pending.answer.done() and not pending.sent:
+                del self._pending[number]  # whoever asked has given up before it was sent
+            else:
+                self._send(pending)
         self._online.set()
 
     def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
@@ -311,7 +315,7 @@ class Conversation:
             if isinstance(self._farewell, RemoteProtocolViolation):
                 # It would end the next connection as well, and the one after.
                 _reject(self._pending.pop(request).answer, self._farewell)
-            elif not pending.resend:
+            elif pending.sent and not pending.resend:
                 what = type(pending.message).__name__
                 _reject(
                     self._pending.pop(request).answer,
@@ -339,11 +343,13 @@ class Conversation:
         *,
         schemas: tuple[int, ...] = (),
         resend: bool = True,
+        waits: bool = True,
     ) -> asyncio.Future[Any]:
         """Send ``message`` (its number is filled in); the future has the answer.
 
         ``schemas`` are those of ``bodies``, by :meth:`schema_number`; with ``resend`` a lost
-        connection does not matter: it is asked again on the next one.
+        connection does not matter: it is asked again on the next one. Without a connection
+        everything ``waits`` for the next one, but what belongs to the one that was lost.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
@@ -356,14 +362,40 @@ class Conversation:
         self._pending[number] = pending
         if self._link is not None and self._online.is_set():
             self._send(pending)
-        elif not resend:
+        elif not waits or self._is_reopening:
             del self._pending[number]
             _reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
         return answer
 
-    async def ask(self, message: wire.Request, answer: type[T], *, resend: bool = True) -> T:
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now. What is asked without one waits for the next."""
+        return self._online.is_set()
+
+    @property
+    def _is_reopening(self) -> bool:
+        """Asked by the task that makes connections: it must not wait for the next one."""
+        return self._root is not None and asyncio.current_task() is self._root
+
+    async def ask(
+        self, message: wire.Request, answer: type[T], *, resend: bool = True, waits: bool = True
+    ) -> T:
         """Send a request and wait for its answer, as a ``T``."""
-        return msgspec.convert(await self.request(message, resend=resend), answer)
+        found = await self.request(message, resend=resend, waits=waits)
+        return msgspec.convert(found, answer)
+
+    async def ask_to_open(
+        self, message: wire.Request, answer: type[T], afresh: Callable[[], None]
+    ) -> T:
+        """Ask for a subscription or seat. It belongs to a connection: when that is lost before
+        the answer, ``afresh`` forgets what has come, and it is asked for on the next one."""
+        while True:
+            try:
+                return await self.ask(message, answer, resend=False)
+            except ConnectionLost:
+                if self._is_reopening:
+                    raise  # the next connection reopens everything
+                afresh()
 
     def tell(self, message: wire.Message) -> None:
         """Send something that has no answer; lost with the connection."""
@@ -374,6 +406,7 @@ class Conversation:
         link = self._link
         if link is None:
             return
+        pending.sent = True
         for schema in pending.schemas:
             if schema not in link.announced:
                 link.announced.add(schema)

@@ -101,9 +101,13 @@ class DurableSubscription:
             self._selector,
             self._auto_ack,
         )
-        answer = await self._conversation.ask(message, Subscribed, resend=False)
+        answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
         self._is_strict = answer.strict_order
         self._recalled = IdSet()
+
+    def _forget(self) -> None:
+        """The seat was lost before it was known; what came with it is the realm's again."""
+        self._inbox = Inbox()
 
     async def reopen(self) -> None:
         if self._is_open:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -10,7 +11,7 @@ from penstock.client.conversation import Conversation
 from penstock.client.reader import READERS
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
-from penstock.core.errors import InvalidArgument
+from penstock.core.errors import ConnectionLost, InvalidArgument
 
 PEEK_DEFAULT = 100
 PEEK_MAX = 1_000_000
@@ -52,10 +53,16 @@ async def peek(conversation: Conversation, queue: int, count: int, selector: str
     """Raises ``InvalidArgument``, ``InvalidSelector``."""
     if type(count) is not int or not 1 <= count <= PEEK_MAX:
         raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")
-    found: list[EventBatch] = []
     room = max(count + 1, SCAN_EVENTS) if selector else count + 1
-    browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=room)
+    while True:
+        browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=room)
+        with contextlib.suppress(ConnectionLost):  # nothing was taken: look again
+            return Peeked(await _first(browse, count), count)
+
+
+async def _first(browse: DurableBrowse, count: int) -> list[EventBatch]:
+    found: list[EventBatch] = []
     async with browse:
         while sum(map(len, found)) <= count and (batch := await browse.next_batch()) is not None:
             found.append(batch)
-    return Peeked(found, count)
+    return found

@@ -31,6 +31,7 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import IdSet, Span
 from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import Subscribed
 
 READERS = ""
 """The durable of a queue that its readers share."""
@@ -142,7 +143,7 @@ class Reader:
         message = wire.Attach(
             0, self._queue, self._number, READERS, self._window, True, self._selector
         )
-        await self._conversation.request(message, resend=False)
+        await self._conversation.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
         """Give back what is not committed, and what was not handed out; leave the seat."""

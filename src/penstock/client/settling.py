@@ -33,7 +33,7 @@ class Settlements:
     ) -> asyncio.Future[Any]:
         """Settle now; the future is done when that is on disk, or has the refusal."""
         message = wire.Settle(0, self.subscription, ids.spans, roll_back, previous)
-        answer = self._conversation.request(message, resend=False)
+        answer = self._conversation.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)
             seat = self._seat

@@ -98,7 +98,7 @@ class Subscription:
 
     async def _ask(self, start: AnyStart) -> None:
         self._credit = self._granted
-        answer = await self._conversation.ask(
+        answer = await self._conversation.ask_to_open(
             wire.Subscribe(
                 0,
                 self._channel,
@@ -111,7 +111,7 @@ class Subscription:
                 True,
             ),
             Subscribed,
-            resend=False,
+            self._forget,
         )
         if not self._is_open:
             self._first_id = answer.first_id
@@ -119,6 +119,11 @@ class Subscription:
         self._confirms = answer.confirm
         if answer.stop_id is not None:
             self._last_id = answer.stop_id - 1
+
+    def _forget(self) -> None:
+        """It is to begin again from its start."""
+        self._inbox = Inbox()
+        self._credit, self._next_id = self._granted, 0
 
     async def reopen(self) -> None:
         if self._is_open:

@@ -44,6 +44,11 @@ class Session:
         """Identity of the realm; the same over restarts."""
         return self._inner.realm_id
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now. What is asked without one waits for the next."""
+        return self._inner.is_connected
+
     def info(self) -> RealmInfo:
         """What the realm says of itself."""
         return self._loop.call(self._inner.info())

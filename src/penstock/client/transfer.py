@@ -70,7 +70,7 @@ async def export(
         await asyncio.shield(asyncio.to_thread(_clear, target, keep=was_there))
         raise
     with suppress(PenstockError):  # it would end by itself
-        await conversation.request(wire.EndExport(0, begun.export), resend=False)
+        await conversation.request(wire.EndExport(0, begun.export), resend=False, waits=False)
     return manifest
 
 
@@ -99,9 +99,11 @@ async def import_from(
             await _send(conversation, known, number, manifest, source)
     except BaseException:
         with suppress(PenstockError):  # refused: it has ended already
-            await conversation.request(wire.AbortImport(0, known), resend=False)
+            await conversation.request(wire.AbortImport(0, known), resend=False, waits=False)
         raise
-    return await conversation.ask(wire.CommitImport(0, known), ChannelOpened, resend=False)
+    return await conversation.ask(
+        wire.CommitImport(0, known), ChannelOpened, resend=False, waits=False
+    )
 
 
 # --- the export's files -------------------------------------------------------------------
@@ -115,7 +117,7 @@ async def _receive(
     offset = 0
     while True:
         message = wire.ReadExport(0, begun.export, number, offset)
-        part = await conversation.ask(message, ExportedBytes, resend=False)
+        part = await conversation.ask(message, ExportedBytes, resend=False, waits=False)
         parts.append(part.content)
         offset += len(part.content)
         if offset >= part.file.size:
@@ -228,4 +230,4 @@ async def _send(
     for offset in range(0, len(content), PART_BYTES):
         message = wire.PutImport(0, known, number, offset)
         part = content[offset : offset + PART_BYTES]
-        await conversation.request(message, [part], resend=False)
+        await conversation.request(message, [part], resend=False, waits=False)

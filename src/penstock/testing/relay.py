@@ -24,6 +24,8 @@ class Relay:
     def __init__(self, url: str) -> None:
         self.target = url
         """Where new connections lead."""
+        self.asked_bytes = 0
+        """How much has gone to the realm, over all connections."""
         self._door_is_open = True
         self._answers = threading.Event()
         self._answers.set()
@@ -98,6 +100,8 @@ class Relay:
                 if answers:
                     self._answers.wait()
                 sink.sendall(piece)
+                if not answers:
+                    self.asked_bytes += len(piece)
         _end(source)
         _end(sink)
 
