@@ -175,6 +175,7 @@ def test_damage_is_found_and_repaired_and_the_rest_is_sound(
 
     repaired = repair(directory)
     assert len(repaired.findings) >= len(report.findings)
+    assert not any("copied" in found.reason for found in report.findings), "nothing was"
     after = verify(directory)
     assert after.findings == []
     assert set(repaired.kept) <= set(after.quarantined)
@@ -187,6 +188,8 @@ def test_damage_is_found_and_repaired_and_the_rest_is_sound(
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
         assert realm._running is not None
         assert realm._running.recovered.damage == []
+        infos = [session.channels.get(name).info() for name in session.channels.list()]
+        assert repaired.events == sum(info.counters.quarantined for info in infos)
         for name in session.channels.list():
             channel = session.channels.get(name)
             info = channel.info()
@@ -265,6 +268,7 @@ def test_the_commands_say_what_they_found(directory: Path) -> None:
     done = run(app, ["store", "repair", str(directory)])
     assert done.exit_code == 0
     assert "1000 events could not be read" in done.output
+    assert "`penstock store repair" in found.output
     assert run(app, ["store", "verify", str(directory)]).exit_code == 0
     assert "nothing is wrong" in run(app, ["store", "repair", str(directory)]).output
 

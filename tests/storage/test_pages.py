@@ -174,7 +174,7 @@ async def test_a_flipped_bit_is_found_and_what_is_there_kept_aside(
     assert damaged.place == places[1]
     assert damaged.where == f"{ONE}/0001.page bytes 32-59"
     copy = "/realm/quarantine/pages-1-1-32.body"
-    assert damaged.reason == f"the body fails its checksum; what is there was copied to {copy}"
+    assert damaged.reason == f"the body fails its checksum; a start keeps a copy in {copy}"
     assert [entry.name for entry in disk.list("/realm/quarantine")] == ["pages-1-1-32.body"]
     assert disk.content(copy)[:5] == b"twotw"
 

@@ -80,6 +80,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         lost = span.first - state.next_id  # a quarantined block lies between (SEM S1)
         state.counters.published += lost
         state.counters.quarantined += lost
+        state.lost += lost
     state.next_id = max(state.next_id, span.end)
     state.event_bytes = max(fact.size / span.size, state.event_bytes * 0.98)
     state.stored.add(span)

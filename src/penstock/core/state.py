@@ -42,6 +42,9 @@ class ChannelState:
     """Soft: a client is gone; what its durable is owed may have to be kept (SEM J7)."""
     absent: int = 0
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
+    lost: int = 0
+    """Soft: events whose block was damaged when the realm started; part of what counts as
+    quarantined (SEM S1)."""
 
     def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
         self.name = name

@@ -108,6 +108,7 @@ def given(state: ChannelState, end: int) -> None:
         if not state.reserved:  # else they were of events in memory
             state.counters.published += lost
             state.counters.quarantined += lost
+            state.lost += lost
 
 
 def closing(state: ChannelState) -> tuple[StoredFact, ...]:

@@ -36,6 +36,12 @@ class Recovered(Struct):
     unreadable: list[tuple[int, Quarantine]]
     """By channel: stored events that are known to be damaged, to be quarantined."""
 
+    @property
+    def quarantined(self) -> int:
+        """Events this start has quarantined, or is about to."""
+        lost = sum(channel.state.lost for channel in self.state.channels.values())
+        return lost + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
+
 
 def snapshot_name(sequence: int) -> str:
     return f"{SNAPSHOTS}{sequence:020d}.snap"
@@ -47,7 +53,10 @@ async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) ->
     state, sequence = await _from_snapshot(blobs, pages, rules, damage)
     info = journal.info()
     if info.cut:
-        damage.append(f"a torn tail of {info.cut} bytes was cut from the journal and kept aside")
+        damage.append(
+            f"the journal ends in a torn tail of {info.cut} bytes, which was never acknowledged; "
+            "a start cuts it off and keeps a copy in quarantine/"
+        )
     if info.floor > sequence:
         damage.append(
             f"the journal starts after block {info.floor}, the newest readable snapshot is of "

@@ -47,7 +47,7 @@ class Repaired(Struct):
     findings: list[Finding] = []
     kept: list[str] = []
     events: int = 0
-    """Events that were quarantined: they could not be read."""
+    """Events that were quarantined, at opening or after it: they could not be read."""
 
     @property
     def is_sound(self) -> bool:
@@ -77,6 +77,7 @@ class _Repair:
 
     async def run(self) -> None:
         recovered = self._realm.recovered
+        self._repaired.events = recovered.quarantined
         snapshots = await damaged_snapshots(self._realm.blobs)
         for finding in snapshots:
             data = await self._realm.blobs.get(finding.file)

@@ -242,7 +242,7 @@ class PageFiles:
             return ""
         name = f"pages-{channel}-{place.page}-{place.offset}.body"
         try:
-            return f"{reason}; what is there was copied to {self._quarantine.keep(name, content)}"
+            return f"{reason}; a start keeps a copy in {self._quarantine.keep(name, content)}"
         except OSError as error:
             return f"{reason}; it could not be copied to quarantine: {error}"
 
