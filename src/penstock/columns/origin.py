@@ -105,6 +105,13 @@ def path_lengths(batch: pa.RecordBatch) -> Int64s:
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
+def stores_on_paths(batch: pa.RecordBatch) -> set[str]:
+    """Every store that some event of the batch has been on before."""
+    if _column(batch, "origin") is None:
+        return set()
+    return set(pc.unique(pc.list_flatten(_origin_field(batch, "path"))).to_pylist())
+
+
 def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
     """Has an event been on ``store`` before (SEM L2)? No nulls."""
     path = _origin_field(batch, "path")

@@ -6,21 +6,32 @@ and expired events stay where they are, unseen, until there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns.digest import event_sizes
+from penstock.columns.selectors import Selector, selector_of
+from penstock.columns.selectors.frames import EventFrame
 from penstock.core.dead import moved_at_once
 from penstock.core.state import ChannelState
 from penstock.runtime.bodies import Body
 from penstock.runtime.state import RealmState
 
 COPIES_BYTES_MAX = 64 << 20
-"""Room made for the copies of one publish, at most: by hundreds of joins most events go to few
-stores. More than that, written to a full disk, ends the realm as any failed write does."""
+"""Up to here room is made as if every join copied everything. Above it is counted what each
+copies: by hundreds of joins most events go to few stores."""
 _ROW_BYTES = 512
 """Of an event that is copied or moves: its origin."""
+_BODY_BYTES = 4_096
+"""Of a body of copies: its record in the block, and the columns of the origin."""
+
+Bools = npt.NDArray[np.bool_]
 
 
-def bytes_that_follow(state: RealmState, number: int, bodies: Iterable[Body]) -> int:
+def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
     """About how many bytes a publish leads to besides its own (SEM L, T7)."""
     channel = state.channels.get(number)
     if channel is None:
@@ -31,9 +42,63 @@ def bytes_that_follow(state: RealmState, number: int, bodies: Iterable[Body]) ->
     stores = _reached(state, number)
     evicting = [state.channels[each].state for each in stores]
     copies = size * (len(stores) - 1)
-    if copies > COPIES_BYTES_MAX:  # many joins choose: most events go to few of them
-        copies = max(COPIES_BYTES_MAX, size)
+    if copies > COPIES_BYTES_MAX:
+        copies = sum(_bytes_copied(state, number, body) for body in bodies)
     return copies + sum(_evicted(each, size, rows) for each in evicting)
+
+
+def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
+    """How many bytes the joins make of a body, as far as they copy it."""
+    rows = body.batch.num_rows
+    sizes = event_sizes(body.batch) + _ROW_BYTES
+    extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
+    matching = _Matching(body.batch)
+    reached = {number: np.ones(rows, dtype=np.bool_)}
+    archived = 0
+    left = [number]
+    while left:
+        source = left.pop()
+        for join in state.directory.joins.of(source):
+            copied = reached[source] & matching.rows(join.selector)
+            before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
+            if join.archive:  # takes what comes, also twice
+                archived += int(sizes[copied].sum()) + extra
+            if (copied & ~before).any():
+                reached[join.destination] = before | copied
+                left.append(join.destination)
+    del reached[number]
+    stored: int = sum(int(sizes[own].sum()) + extra for own in reached.values())
+    return archived + stored
+
+
+class _Matching:
+    """Which rows of a batch that is not published yet a selector may match."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._frame = EventFrame(batch, 0)
+        self._known: dict[str, Bools] = {}
+
+    def rows(self, text: str) -> Bools:
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._match(text)
+        return found
+
+    def _match(self, text: str) -> Bools:
+        selector = selector_of(text) if text else None
+        if selector is None or not _is_known_before(selector):
+            return np.ones(self._frame.rows, dtype=np.bool_)
+        mask = selector.mask_in(self._frame)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _is_known_before(selector: Selector) -> bool:
+    """Whether it asks only of what the publisher gave: no ids, times, defaults or origins."""
+    given = all(
+        path == "data" or path == "tag" or (path.startswith("properties.") and "$" not in path)
+        for path in selector.columns
+    )
+    return given and "NOW()" not in selector.text
 
 
 def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:

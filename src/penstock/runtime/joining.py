@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columns.batch import stamp
-from penstock.columns.origin import for_join, path_contains, path_lengths
+from penstock.columns.origin import for_join, path_contains, path_lengths, stores_on_paths
 from penstock.columns.selectors import selector_of
+from penstock.columns.selectors.frames import EventFrame, Messages
 from penstock.core.ids import Span
 from penstock.core.joins import HOPS_MAX, Join
 from penstock.runtime.bodies import UNLIMITED, Body, body_from, digest_of
@@ -51,6 +52,57 @@ class Way:
         self.seen.setdefault(number, np.zeros(size, dtype=np.bool_))[roots] = True
 
 
+class Offered:
+    """A batch that was just published, and what its joins ask of it, each answer found once."""
+
+    __slots__ = (
+        *("_been", "_frame", "_masks", "_messages", "_now_us"),
+        *("batch", "roots", "span", "too_far"),
+    )
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        span: Span,
+        roots: Rows,
+        now_us: int,
+        messages: Messages | None = None,
+    ) -> None:
+        self.batch = batch
+        self.span = span
+        self.roots = roots
+        self._now_us = now_us
+        self._messages = messages
+        self._frame: EventFrame | None = None
+        self._masks: dict[str, Bools] = {}
+        self._been: set[str] = stores_on_paths(batch)
+        """The stores that some of its events have been on."""
+        self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
+
+    def matched(self, selector: str) -> Bools:
+        """Which rows a join with this selector is for."""
+        found = self._masks.get(selector)
+        if found is None:
+            found = self._masks[selector] = self._match(selector)
+        return found
+
+    def _match(self, selector: str) -> Bools:
+        if not selector:
+            return np.ones(self.batch.num_rows, dtype=np.bool_)
+        if self._frame is None:
+            stamped = stamp(self.batch, self.span, self._now_us)
+            self._frame = EventFrame(stamped, self._now_us, self._messages)
+        mask = selector_of(selector).mask_in(self._frame)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    def stopped(self, destination: str) -> Bools | None:
+        """Which rows may not go there: they would go round, or too far (SEM L2). None: all may."""
+        if self.too_far is None or destination not in self._been:
+            return self.too_far
+        been = path_contains(self.batch, destination).to_numpy(zero_copy_only=False)
+        return np.asarray(self.too_far | been, dtype=np.bool_)
+
+
 def copy(
     group: Group,
     number: int,
@@ -64,20 +116,18 @@ def copy(
     if way is None:
         way = Way(np.arange(span.size), {number: np.ones(span.size, dtype=np.bool_)})
     name = group.state.channels[number].state.name
+    messages = messages_of(group.state.channels[number])
+    offered = _offered(span, bodies, way, group.now_us, messages)
     for join in joins:
         copies: list[Body] = []
         roots: list[Rows] = []
-        first = span.first
-        for body in bodies:
-            end = first + body.batch.num_rows
-            own = way.roots[first - span.first : end - span.first]
-            wanted = _wanted(group, join, body.batch, Span(first, end), own, way)
+        for each in offered:
+            wanted = _wanted(group, join, each, way)
             if wanted.any():
-                ids = np.arange(first, end, dtype=np.int64)[wanted]
-                batch = body.batch.filter(pa.array(wanted))
+                ids = np.arange(each.span.first, each.span.end, dtype=np.int64)[wanted]
+                batch = each.batch.filter(pa.array(wanted))
                 copies.append(body_from(for_join(batch, ids, group.now_us, name)))
-                roots.append(own[wanted])
-            first = end
+                roots.append(each.roots[wanted])
         if not copies:
             continue
         ours = np.concatenate(roots)
@@ -94,24 +144,28 @@ def copy(
         )
 
 
-def _wanted(
-    group: Group, join: Join, batch: pa.RecordBatch, span: Span, roots: Rows, way: Way
-) -> Bools:
+def _offered(
+    span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: Messages | None
+) -> list[Offered]:
+    found = []
+    first = span.first
+    for body in bodies:
+        part = Span(first, first + body.batch.num_rows)
+        roots = way.roots[part.first - span.first : part.end - span.first]
+        found.append(Offered(body.batch, part, roots, now_us, messages))
+        first = part.end
+    return found
+
+
+def _wanted(group: Group, join: Join, offered: Offered, way: Way) -> Bools:
     """Which rows the join copies."""
-    wanted = np.ones(batch.num_rows, dtype=np.bool_)
-    if join.selector:
-        stamped = stamp(batch, span, group.now_us)
-        messages = messages_of(group.state.channels[join.source])
-        selector = selector_of(join.selector)
-        mask = selector.mask(stamped, now_us=group.now_us, messages=messages)
-        wanted = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
-    destination = group.state.channels[join.destination].state.name
-    goes_round = np.asarray(path_contains(batch, destination).to_numpy(zero_copy_only=False))
-    too_far = path_lengths(batch) > HOPS_MAX
-    stopped = wanted & (goes_round | too_far)
-    if stopped.any():
-        group.state.joined(join).dropped += int(np.count_nonzero(stopped))
-    wanted = wanted & ~stopped
+    wanted = offered.matched(join.selector)
+    if not wanted.any():
+        return wanted
+    stopped = offered.stopped(group.state.channels[join.destination].state.name)
+    if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
+        group.state.joined(join).dropped += dropped
+        wanted = wanted & ~stopped
     if not join.archive:
-        wanted = wanted & ~way.has_been(join.destination, roots)
-    return np.asarray(wanted, dtype=np.bool_)
+        wanted = wanted & ~way.has_been(join.destination, offered.roots)
+    return wanted

@@ -55,8 +55,11 @@ class Selector:
         is not stored yet has no ``event_id``. ``now_us`` is the time ``NOW()`` gives;
         ``messages`` knows the fields of the messages in the data (SEM P1).
         """
-        frame = EventFrame(batch, now_us, messages)
-        found = rows_of(self._condition(frame), batch.num_rows)
+        return self.mask_in(EventFrame(batch, now_us, messages))
+
+    def mask_in(self, frame: EventFrame) -> pa.BooleanArray:
+        """As :meth:`mask`, of a frame that several selectors look at: each value is found once."""
+        found = rows_of(self._condition(frame), frame.rows)
         return found.fill_null(False) if found.null_count else found
 
     def may_match(self, statistics: Mapping[str, ColumnStatistics]) -> bool:
