@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.columns.event import Event
+from penstock.core.errors import StorageFailed
 from penstock.core.messages import Storage
 from penstock.testing.loop import START_US, simulate
 from tests.runtime.lives import End, Lives, datas, named
@@ -123,6 +124,46 @@ def test_without_a_sync_only_the_machine_can_lose_events(kind: str, end: End, ke
 
     counts = {simulate(life(seed), Random(seed)) for seed in range(6)}
     assert counts == {6} if kept else min(counts) < 6
+
+
+@pytest.mark.spec("S", "S1")
+@pytest.mark.parametrize("kind", ["persistent", "mixed", "paged"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_start_has_found_is_safe_from_then_on(kind: str, seed: int) -> None:
+    async def life() -> None:
+        lives = Lives(seed)
+        async with lives.life("killed"):
+            await lives.create("fast", kind, storage=Storage(sync="none"))
+            for n in range(5):
+                await lives.put("fast", *named(f"{n}"))
+        async with lives.life("power cut"):
+            assert datas(await lives.stored("fast")) == ["0", "1", "2", "3", "4"]
+        async with lives.life():  # without damage
+            assert datas(await lives.stored("fast")) == ["0", "1", "2", "3", "4"]
+
+    run(life())
+
+
+@pytest.mark.spec("S", "X3")
+@pytest.mark.parametrize("kind", ["persistent", "paged"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_acknowledged_again_after_a_failed_sync_outlives_a_power_cut(
+    kind: str, seed: int
+) -> None:
+    async def life() -> None:
+        lives = Lives(seed)
+        async with lives.life("killed"):
+            await lives.create("orders", kind)
+            lives.disk.fail_syncs()
+            with pytest.raises(StorageFailed):
+                await lives.put("orders", *named("0"), producer="p", sequence=1)
+        async with lives.life("power cut"):
+            span = await lives.put("orders", *named("0"), producer="p", sequence=1)
+        async with lives.life():
+            assert datas(await lives.stored("orders")) == ["0"]
+            assert span == (0, 1)
+
+    run(life())
 
 
 @pytest.mark.spec("S")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from penstock.core.errors import StorageFailed
 from penstock.core.ports import Block, DamagedBlock
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, padded
@@ -318,3 +319,51 @@ def test_a_page_that_turns_unreadable_later_hides_only_its_blocks() -> None:
 
     assert served(store)[5] == blocks[4]
     assert [seq for seq, _ in damaged(store)] == [3, 4]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_block_whose_sync_failed_and_that_was_served_after_a_restart_outlives_a_power_cut(
+    seed: int,
+) -> None:
+    disk = FaultyDisk(seed)
+    journal = open_it(disk).journal
+
+    async def write() -> None:
+        await journal.append(0, [b"safe"])
+        disk.fail_syncs(1)
+        with pytest.raises(StorageFailed, match="could not be synced"):
+            await journal.append(1, [b"nobody was told"])
+
+    asyncio.run(write())
+    disk.kill()  # the system has the bytes, and takes them for written
+    again = open_it(disk)
+    assert served(again) == {1: b"safe", 2: b"nobody was told"}
+    asyncio.run(again.journal.append(2, [b"next"]))
+    disk.power_cut()
+
+    last = open_it(disk)
+    assert served(last) == {1: b"safe", 2: b"nobody was told", 3: b"next"}
+    assert damaged(last) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_blocks_that_were_never_synced_are_on_disk_once_they_were_read(
+    seed: int, spoiled: bool
+) -> None:
+    disk = FaultyDisk(seed)
+    journal = open_it(disk).journal
+
+    async def write() -> None:
+        for number, block in enumerate(BLOCKS):
+            await journal.append(number, [block], sync=False)
+
+    asyncio.run(write())
+    disk.kill()
+    if spoiled:  # the last one is torn: it is cut off, and the others stay
+        disk.flip(LOG, disk.content(LOG).rindex(BLOCKS[-1]))
+    found = served(open_it(disk))
+    disk.power_cut()
+
+    assert served(open_it(disk)) == found
+    assert len(found) == len(BLOCKS) - spoiled

@@ -126,8 +126,6 @@ class FileJournal:
         if not self._files or found.roll:
             self._roll()
         self._reserved = disk.size(self._files[-1].file)
-        # What was read has to stay: a crash may have left it in the system's cache only.
-        disk.datasync(self._files[-1].file)
         self._synced = self._tail
 
     def info(self) -> JournalInfo:

@@ -98,6 +98,9 @@ class FilePages:
         for number, pages, highest in self._files.found():
             channel = self._channels[number] = _Channel(number)
             channel.pages, channel.at, channel.numbered = pages, len(pages), highest
+            # Before the journal that names what is in them: a crash may have left it in the
+            # system's cache only.
+            self._files.sync_all(pages)
 
     # Writing
 

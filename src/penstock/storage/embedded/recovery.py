@@ -4,7 +4,8 @@ The one question is what to make of bytes that fail their checksum. If anything 
 had reached the disk (a later block, a newer file, the mark of an orderly close) they are damage:
 reported in their place, copied to quarantine, and the blocks after them are served. If nothing
 does, they and all that follows are the tail of a power cut, which nobody was told is safe: the
-journal is cut back to the last block before them, and the cut bytes are kept aside.
+journal is cut back to the last block before them, and the cut bytes are kept aside. What is
+whole is served, and so it is made sure first that it outlives the next power cut.
 """
 
 from __future__ import annotations
@@ -162,9 +163,24 @@ class Recovery:
             self._take(self._load(first, path), following)
         if last is not None:
             self._take(last, None)
+        if self._files:
+            self._write_again(self._files[-1])
         self._note_lost_tail()
         damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > self._floor]
         return Recovered(self._files, damage, self._tail, self._previous, self._cut, self._roll)
+
+    def _write_again(self, file: JournalFile) -> None:
+        """Put the blocks on disk that are read and not known to be there.
+
+        A crash may have left them in the system's cache only. A sync alone is not enough: after
+        one that failed the system may take what it could not write for written.
+        """
+        fresh = file.offsets[max(0, self._known + 1 - file.first) :]
+        start = min((at for at in fresh if at >= 0), default=0) - BLOCK_HEADER_SIZE
+        if start > 0:
+            content = self._disk.pread(file.file, file.end - start, start)
+            self._disk.pwrite(file.file, [content], start)
+        self._disk.datasync(file.file)
 
     def _drop_trimmed(self) -> None:
         """Finish a trim that a crash cut short."""
