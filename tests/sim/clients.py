@@ -177,11 +177,12 @@ class Publisher:
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
+        is_retry = sequence in self._first_lives
         life = self._first_lives.setdefault(sequence, world.lives)
         number = world.numbers[store]
         publish = partial(world.realm.publish, number, [body(events)], self.name, sequence)
         try:
-            span: Span = await answer(publish)
+            span: Span = await world.gate.published(answer(publish), is_retry=is_retry)
         except PenstockError:
             return
         self.ledger.confirm(self.name, sequence, span, datas, life=life)

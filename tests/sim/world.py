@@ -13,7 +13,8 @@ from hashlib import sha256
 from random import Random
 
 from penstock.bootstrap import rules
-from penstock.core.errors import NameAlreadyBound, PenstockError
+from penstock.core.counters import Counters
+from penstock.core.errors import NameAlreadyBound, StorageFailed
 from penstock.core.messages import Definition, FromEarliest
 from penstock.runtime.maintaining import MaintenanceLimits
 from penstock.runtime.realm import Limits, RunningRealm
@@ -22,6 +23,7 @@ from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, SlowOffload, pass_time, simulate
 from penstock.wire.native.messages import Kind
+from tests.sim.gate import Gate
 from tests.sim.scenes import SCENES
 from tests.sim.scenes.scene import Scene
 
@@ -35,6 +37,7 @@ class World:
         self.random = Random(seed)
         self.disk = FaultyDisk(seed)
         self.lives = 0
+        self.gate = Gate()
         self.realm: RunningRealm
         self.numbers: dict[str, int] = {}
         """Of every store, in the realm's present life."""
@@ -111,8 +114,8 @@ class World:
         """A realm may stop because of its disk; nothing else may go wrong."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BaseExceptionGroup):
-            _, error = error.split(PenstockError)
-        if error is not None and not isinstance(error, PenstockError):
+            _, error = error.split(StorageFailed)
+        if error is not None and not isinstance(error, StorageFailed):
             raise error
         self.note(f"life {self.lives} ended")
 
@@ -176,6 +179,7 @@ class World:
 
     async def _clients(self, *, quiet: bool) -> None:
         self.numbers.clear()
+        self.gate.found(paused=(await self.realm.describe("")).publishing_paused)
         for scene in self.scenes:
             await scene.prepare()
         await self._check_counters()
@@ -202,20 +206,26 @@ class World:
     # --- what always holds ---------------------------------------------------------------
 
     async def _check_counters(self) -> None:
-        """Every event published on a store is there, or left for one known reason (SEM T8)."""
-        for name in self.numbers:
+        """Every event published on a store is there, or left for one known reason (SEM T8); so
+        is every event that waits for its time on a store's schedule."""
+        for name, number in list(self.numbers.items()):
             info = await self.realm.describe_channel(name, _kind(self._definitions[name]))
-            gone, published = info.counters.gone, info.counters.published
-            assert published == info.events + gone, (
-                f"{name}: {published} published, {info.events} live, {gone} gone: {info.counters}"
-            )
+            _check_conserved(name, info.counters, info.events + info.overdue)
             assert not info.storage.quarantined, f"{name}: {info.storage.quarantined}"
+            schedule = await self.realm.schedule_of(number)
+            if schedule is not None:
+                state = self.realm.directory.channels[schedule.channel].state
+                _check_conserved(schedule.name, state.counters, len(state.stored))
 
     async def _check_all(self) -> None:
         for scene in self.scenes:
             await scene.check()
         await self._check_counters()
         self.note(f"checked after {self.lives} lives")
+
+
+def _check_conserved(name: str, counters: Counters, live: int) -> None:
+    assert counters.published == live + counters.gone, f"{name}: {live} are live of {counters}"
 
 
 def _kind(definition: Definition) -> Kind:

@@ -50,6 +50,10 @@ class Channel:
         """A session's connection is full, or can take more again."""
         offer.stall(self.state, session, stalled=stalled)
 
+    def leave(self, subscription: int) -> None:
+        """Nobody takes what this subscription gets: its end is on the way here."""
+        offer.leave(self.state, subscription)
+
     def hold_back(self, now_us: int) -> None:
         """What has expired cannot leave now; nothing is delivered until it can (SEM T1)."""
         self.state.overdue = len(self.state.expired(now_us))

@@ -205,6 +205,16 @@ def stall(state: ChannelState, session: str, *, stalled: bool) -> None:
     state.dirty = True
 
 
+def leave(state: ChannelState, subscription: int) -> None:
+    """Nobody takes what this subscription gets: its end is on the way here."""
+    subscriber = state.subscribers.get(subscription)
+    if subscriber is not None:
+        subscriber.stalled = True
+    held = state.seats.get(subscription)
+    if held is not None:
+        held[1].stalled = True
+
+
 def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     """What the shell must do now; at most one delivery for each plain subscriber.
 

@@ -127,18 +127,25 @@ class Dispatch:
         store: ChannelStore,
         quarantiner: Quarantiner,
         below: int | None = None,
-    ) -> None:
-        """Carry out what ``channel`` offers (of events under ``below``)."""
+    ) -> bool:
+        """Carry out what ``channel`` offers (of events under ``below``).
+
+        Tells whether anybody has come further by it: what could not be sent to a client of a
+        durable is offered again and again.
+        """
+        has_moved = False
         read: dict[Spans, tuple[list[Rows], Damage]] = {}
         for effect in channel.offer(below):
             held = self._outlets.get(_subscription(effect))
             if held is None:  # its end waits at the shard: what was not sent was not delivered
+                channel.leave(effect.subscription)
                 if isinstance(effect, Deliver):
                     channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
                 continue
             outlet = held[1]
             match effect:
                 case Finished():
+                    has_moved = True
                     outlet.finished()
                 case Deliver(subscription, spans, redeliveries):
                     if spans not in read:
@@ -149,11 +156,13 @@ class Dispatch:
                     rows, damage = read[spans]
                     if damage.ids:
                         channel.attend(Skip(subscription, damage.ids.spans), self._clock.now_us())
-                    self._send(channel, subscription, outlet, rows, redeliveries)
+                    sent = self._send(channel, subscription, outlet, rows, redeliveries)
+                    has_moved |= sent or subscription in channel.state.subscribers
                     if not outlet.writable:
                         channel.stall(outlet.session, stalled=True)
                 case _:
                     raise AssertionError(f"no such effect: {effect}")
+        return has_moved
 
     async def read(
         self, store: ChannelStore, spans: Spans, *, keep: bool = True
@@ -188,17 +197,21 @@ class Dispatch:
         outlet: Outlet,
         rows: list[Rows],
         redeliveries: Redeliveries,
-    ) -> None:
+    ) -> bool:
+        """Whether any of it was for them."""
         if outlet.selector is None:
             for part in rows:
                 outlet.deliver(part, redeliveries)
-            return
+            return bool(rows)
+        sent = False
         for part in rows:
             wanted, skipped = self._selected(channel, outlet.selector, part)
             if skipped:
                 channel.attend(Skip(subscription, skipped), self._clock.now_us())
             if wanted is not None:
                 outlet.deliver(wanted, redeliveries)
+                sent = True
+        return sent
 
     def _selected(
         self, channel: Channel, selector: Selector, rows: Rows

@@ -324,10 +324,12 @@ class Group:
     ) -> None:
         recorded = channel.recorded(fact)
         pieces = self._pieces(channel, fact, bodies, publisher)
-        in_journal = in_journal or bool(fact.passing)  # the rest may have to join it (SEM J7)
         self._size += sum(len(piece.body) for piece in pieces)
         if isinstance(recorded, Appended):
             absent = IdSet(recorded.absent)
+            # Pages take whole bodies: what only goes by is read from this one meanwhile (SEM E8),
+            # and may have to join the rest (SEM J7).
+            in_journal = in_journal or bool(absent)
             refs = []
             for piece in pieces:
                 body, rows = _on_disk(piece, absent)

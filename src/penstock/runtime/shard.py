@@ -333,16 +333,20 @@ class Shard:
         """Who is there and has room gets what is never stored; then it is gone (SEM E8). What
         only passes leaves once it has reached them all (SEM J4)."""
         while channel.state.relayed and channel.has_offers and not channel.state.overdue:
-            await self._perform(number)
+            if not await self._perform(number):  # the end of a client waits, or of damaged events
+                break
         if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
             return
         for fact in channel.decide(EndRelay(), self._clock.now_us()).facts:
             self.state.apply(number, fact)
 
-    async def _perform(self, number: int, below: int | None = None) -> None:
+    async def _perform(self, number: int, below: int | None = None) -> bool:
+        """Whether anybody has come further by it."""
         channel = self.state.channels.get(number)
-        if channel is not None:
-            await self._dispatch.perform(number, channel, self.state.stores[number], self, below)
+        if channel is None:
+            return False
+        store = self.state.stores[number]
+        return await self._dispatch.perform(number, channel, store, self, below)
 
 
 def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:

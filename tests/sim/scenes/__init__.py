@@ -10,6 +10,8 @@ from tests.sim.scenes.durables import Durables
 from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
 from tests.sim.scenes.memory import Memory
+from tests.sim.scenes.passing import Passing
+from tests.sim.scenes.paused import Paused
 from tests.sim.scenes.queues import Queues
 from tests.sim.scenes.scene import Scene
 from tests.sim.scenes.scheduled import Scheduled
@@ -25,6 +27,8 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "joined": Joined,
     "keyed": Keyed,
     "memory": Memory,
+    "passing": Passing,
+    "paused": Paused,
     "queues": Queues,
     "scheduled": Scheduled,
     "transfers": Transfers,

@@ -66,7 +66,8 @@ class Memory:
             events = _events(world.random, f"{name}/{world.lives}/{n}")
             number, bodies = world.numbers[name], [body(events)]
             try:
-                span = await answer(partial(world.realm.publish, number, bodies, "", 0))
+                publish = partial(world.realm.publish, number, bodies, "", 0)
+                span = await world.gate.published(answer(publish))
             except PenstockError:
                 continue
             self._confirm(name, span, events)

@@ -115,7 +115,7 @@ class Transfers:
 
         try:
             async with asyncio.timeout(world.random.uniform(0.001, _WAIT_S)):
-                spans = await answer(ask)
+                spans = await world.gate.published(answer(ask))
         except TimeoutError:
             world.note(f"{transaction} was not answered in time")
         except AlreadyCommitted as error:

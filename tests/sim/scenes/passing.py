@@ -1,0 +1,214 @@
+"""Transient events, on a channel that stores the others and on one that stores nothing: once or
+never, to those who are there and may have them (SEM E8, C1e)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.columns.event import Event
+from penstock.core.counters import Counters
+from penstock.core.errors import PenstockError
+from penstock.core.messages import Definition, FromEarliest, FromId, FromLatest, Storage
+from penstock.testing.loop import pass_time
+from tests.sim.clients import Arrived, Outlet, Publisher, Worker, answer, body, stored
+from tests.sim.promises import Ledger, Receipts
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+DURABLES = {"alone": "exclusive", "first": "priority", "team": "shared", "row": "serial"}
+MAY_HAVE_THEM = ("alone", "first")
+RELAYS = 10
+"""Publishes on the channel that stores nothing, in each life."""
+
+
+class Passing:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        self._definition = Definition(
+            type=random.choice(("persistent", "mixed", "paged")),
+            retain_consumed=True,
+            storage=Storage(events_per_spindle=random.choice((0, 10))),
+        )
+        self._ledger = Ledger("aloud")
+        self._air = Ledger("air")
+        """Of this life."""
+        self._transient: set[bytes] = set()
+        self._publishers = [
+            Publisher(world, self._ledger, name, self._events, publishes=8) for name in ("p", "q")
+        ]
+        names = random.sample(sorted(DURABLES), 2)
+        self._receipts = {
+            name: Receipts(name, self._ledger, counted=DURABLES[name] in ("shared", "serial"))
+            for name in names
+        }
+        self._read: list[int] = []
+        """Stored events that the plain reader has seen."""
+        self._heard: dict[str, set[bytes]] = {name: set() for name in ("reader", *names)}
+        """Transient events, by who has got them."""
+        self._counted = Counters()
+        """At the start of this life."""
+        self._here_from = 0
+        """The plain reader gets all that has this id or a higher one."""
+
+    async def prepare(self) -> None:
+        await self._world.create("aloud", self._definition)
+        await self._world.create("air", Definition(type="transient"))
+        for name in self._receipts:
+            await self._world.create_durable("aloud", name, DURABLES[name])
+        await self._check_stored()
+        self._counted = (await self._world.realm.describe_channel("aloud")).counters
+        self._air = Ledger("air")
+        info = await self._world.realm.describe_channel("air")
+        assert (info.last_event_id, info.counters.published) == (-1, 0), "nothing of it is kept"
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        for name, receipts in self._receipts.items():
+            worker = Worker(
+                self._world,
+                receipts,
+                partial(self._is_done, name),
+                quiet=quiet,
+                durable=name,
+                window=self._world.random.randint(1, 6) if receipts.counted else None,
+            )
+            worker.look = partial(self._look, name)
+            group.create_task(worker.run())
+        group.create_task(self._reader())
+        group.create_task(self._relay())
+
+    @property
+    def _is_published(self) -> bool:
+        return all(publisher.is_done for publisher in self._publishers)
+
+    async def _is_done(self, name: str) -> bool:
+        return self._is_published and await self._world.is_consumed("aloud", name)
+
+    def _look(self, name: str, arrived: Arrived) -> None:
+        heard = self._transient & set(arrived.datas)
+        may = name == "reader" or DURABLES.get(name) in ("exclusive", "priority")
+        assert may or not heard, f"{name} never gets transient events, and got {heard}"
+        again = heard & self._heard[name]
+        assert not again, f"{name} got {again} twice"
+        self._heard[name] |= heard
+
+    async def _reader(self) -> None:
+        """Follows ``aloud`` from where it was; of what nothing keeps it hears what is said now."""
+        read = self._read
+        outlet = Outlet(f"reader-{self._world.sessions}")
+        subscriptions = self._world.realm.subscriptions
+        start = FromId(read[-1] + 1) if read else FromEarliest()
+        opened = await subscriptions.subscribe(
+            self._world.numbers["aloud"], start, outlet, credit=10_000
+        )
+        self._here_from = (await self._world.realm.describe_channel("aloud")).last_event_id + 1
+        last = read[-1] if read else -1
+        while not self._is_published or len(read) < len(self._lasting) or outlet.arrived:
+            try:
+                arrived = await outlet.take()
+            except TimeoutError:
+                continue
+            self._look("reader", arrived)
+            for event_id, data in zip(arrived.ids, arrived.datas, strict=True):
+                assert event_id > last, f"{event_id} came after {last}"
+                self._ledger.is_content(event_id, data)
+                last = event_id
+                if data not in self._transient:
+                    read.append(event_id)
+            subscriptions.credit(opened.number, len(arrived.ids))
+
+    async def _relay(self) -> None:
+        """Publishes on ``air``, before a listener and a durable with a client."""
+        world, number = self._world, self._world.numbers["air"]
+        outlet = Outlet(f"listener-{world.sessions}")
+        subscriptions = world.realm.subscriptions
+        opened = await subscriptions.subscribe(number, FromLatest(), outlet, credit=10_000)
+        said: list[bytes] = []
+        for n in range(RELAYS):
+            await pass_time(world.random.expovariate(20))
+            events = _spoken(world.random, f"air/{world.lives}/{n}")
+            datas = [event.data for event in events]
+            self._air.offered.update(datas)
+            publish = partial(world.realm.publish, number, [body(events)], "", 0)
+            try:
+                span = await world.gate.published(answer(publish))
+            except PenstockError:
+                continue
+            assert span.first == len(said), f"{span.first} follows {len(said)} events"
+            self._air.confirm("", n, span, datas)
+            said += datas
+            world.note(f"air took {span}")
+        await pass_time(0.1)
+        heard = [data for arrived in outlet.arrived for data in arrived.datas]
+        assert heard == said, f"{said} was said, and {heard} heard"
+        subscriptions.detach(opened.number)
+
+    # --- what always holds ---------------------------------------------------------------
+
+    @property
+    def _lasting(self) -> list[int]:
+        """Confirmed events that are stored."""
+        ledger = self._ledger
+        return [each for each in ledger.ids if ledger.content[each] not in self._transient]
+
+    async def _check_stored(self) -> list[int]:
+        found = await stored(self._world, "aloud")
+        for row in found:
+            self._ledger.is_content(row.event_id, row.data)
+            assert row.data not in self._transient, f"{row.data!r} is transient, and stored"
+        ids = [row.event_id for row in found]
+        assert set(self._lasting) <= set(ids), f"of {self._lasting} there are {ids}"
+        assert not await stored(self._world, "air")
+        return ids
+
+    async def check(self) -> None:
+        ids = await self._check_stored()
+        assert ids == self._lasting == self._read
+        for name, receipts in self._receipts.items():
+            missed = set(ids) - receipts.seen
+            assert not missed, f"{name} was never given {sorted(missed)}"
+        self._check_heard()
+        await self._check_counted()
+
+    def _check_heard(self) -> None:
+        """One that is there, and has room, hears all that is said."""
+        said = {
+            data
+            for event_id, data in self._ledger.content.items()
+            if event_id >= self._here_from and data in self._transient
+        }
+        missed = said - self._heard["reader"]
+        assert not missed, f"the reader was there, and has not heard {missed}"
+
+    async def _check_counted(self) -> None:
+        """What was published in this life has left as relayed (SEM T8)."""
+        ledger, life = self._ledger, self._world.lives
+        before, counters = self._counted, (await self._world.realm.describe_channel("aloud")).counters
+        relayed = counters.relayed - before.relayed
+        assert counters.gone - before.gone == relayed, "nothing else leaves"
+        passed = [each for each in ledger.ids if ledger.content[each] in self._transient]
+        sure = sum(ledger.lives[each] == life for each in passed)
+        assert sure <= relayed <= sum(each >= self._here_from for each in passed) + sure
+        info = await self._world.realm.describe_channel("air")
+        assert info.counters.relayed == info.counters.published == len(self._air.ids)
+
+    def _events(self, draw: Random, label: str) -> list[Event]:
+        """Some of them, all of them, or none is transient."""
+        share = draw.choice((0.0, 0.5, 0.5, 1.0))
+        events = []
+        for i in range(draw.randint(1, 5)):
+            data, passes = f"{label}/{i}".encode(), draw.random() < share
+            if passes:
+                self._transient.add(data)
+            events.append(Event(data, transient=passes))
+        return events
+
+
+def _spoken(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode()) for i in range(draw.randint(1, 4))]

@@ -1,0 +1,213 @@
+"""Publishing that is paused and resumed: what clients publish meanwhile is refused and leaves
+nothing; events that are due, joins, consumers and administration go on (SEM X5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from penstock.columns.event import Event
+from penstock.core.errors import NameAlreadyBound, PenstockError, PublishingPaused, StorageFailed
+from penstock.core.messages import Definition, Storage
+from penstock.runtime.transactions import Part
+from penstock.testing.loop import pass_time
+from tests.sim.clients import Publisher, Worker, answer, body, stored
+from tests.sim.promises import Ledger, Receipts
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS = 1_500
+_PATIENCE_US = 300_000
+"""What is due is published within this time, if nothing goes wrong."""
+
+
+class Paused:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        self._definition = Definition(
+            type=random.choice(("persistent", "mixed", "paged")),
+            retain_consumed=True,
+            storage=Storage(events_per_spindle=random.choice((0, 10))),
+        )
+        self._ledger = Ledger("gate")
+        self._waiting = Ledger("gate")
+        """Ids are those of the store where events wait."""
+        self._everything = Ledger("gate")
+        self._everything.offered = self._waiting.offered = self._ledger.offered
+        self._receipts = Receipts("in", self._everything)
+        self._publishers = [
+            Publisher(world, self._ledger, "p", _events, publishes=8),
+            Publisher(world, self._waiting, "q", self._later, publishes=6),
+        ]
+        self._due_us: dict[bytes, int] = {}
+        self._refused: set[bytes] = set()
+        self._probes = 0
+
+    async def prepare(self) -> None:
+        await self._world.create("gate", self._definition)
+        await self._world.create("beyond", Definition(type="persistent"))
+        await self._world.create_durable("gate", "in")
+        with contextlib.suppress(NameAlreadyBound):
+            await self._world.realm.joins.create("gate", "beyond", "", False)
+        await self._check_there()
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        worker = Worker(
+            self._world,
+            self._receipts,
+            self._is_done,
+            quiet=quiet,
+            durable="in",
+            window=self._world.random.randint(1, 6),
+        )
+        group.create_task(worker.run())
+        group.create_task(self._administrator(quiet=quiet))
+        if not quiet:
+            group.create_task(self._prober())
+
+    async def _is_done(self) -> bool:
+        if not all(publisher.is_done for publisher in self._publishers):
+            return False
+        info = await self._world.realm.describe_channel("gate")
+        return not info.scheduled and await self._world.is_consumed("gate", "in")
+
+    # --- an administrator ----------------------------------------------------------------
+
+    async def _administrator(self, *, quiet: bool) -> None:
+        """Pauses and resumes, and finds everything but publishing at work between."""
+        world = self._world
+        while True:
+            await pass_time(world.random.expovariate(3))
+            await world.gate.turn(world, paused=True)
+            await self._administer()
+            await pass_time(world.random.expovariate(3))
+            if quiet:
+                await self._see_what_was_due()
+            await world.gate.turn(world, paused=False)
+            if quiet:
+                return
+
+    async def _administer(self) -> None:
+        world, random = self._world, self._world.random
+        acts: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+            partial(world.realm.maintain, "gate"),
+            partial(world.realm.edit_channel, "gate", replace(self._definition, ttl=0)),
+            partial(world.create, f"made/{world.lives}", Definition(type="mixed")),
+            world.realm.snapshot,
+            partial(self._abort, f"aborted-{world.lives}-{self._probes}"),
+        ]
+        await random.choice(acts)()
+
+    async def _abort(self, transaction: str) -> None:
+        transactions = self._world.realm.transactions
+        with contextlib.suppress(PenstockError):  # it was ended in an earlier pause
+            await transactions.begin(transaction, [])
+            await transactions.abort(transaction)
+
+    async def _see_what_was_due(self) -> None:
+        due_us = self._world.now_us - _PATIENCE_US
+        there = {row.data for row in await stored(self._world, "gate")}
+        late = [
+            data
+            for data in self._waiting.content.values()
+            if self._due_us[data] < due_us and data not in there
+        ]
+        assert not late, f"{late} were due while publishing is paused, and are not there"
+
+    # --- those who are refused -----------------------------------------------------------
+
+    async def _prober(self) -> None:
+        """Publishes in every way there is, each thing once: refused is refused for good."""
+        world = self._world
+        while True:
+            await pass_time(world.random.expovariate(8))
+            self._probes += 1
+            name = f"probe-{world.lives}-{self._probes}"
+            ways = (self._publish, self._schedule, self._commit, self._commit_staged)
+            data = name.encode()
+            self._ledger.offered.add(data)
+            try:
+                await world.gate.published(world.random.choice(ways)(name, data))
+            except PublishingPaused:
+                self._refused.add(data)
+                world.note(f"{name} refused")
+            except StorageFailed:
+                return
+            except PenstockError:
+                continue
+
+    async def _publish(self, name: str, data: bytes) -> None:
+        await self._send(Event(data), name)
+
+    async def _schedule(self, name: str, data: bytes) -> None:
+        self._due_us[data] = self._world.now_us + 50_000
+        await self._send(Event(data, deliver_at=_time(self._due_us[data])), name)
+
+    async def _send(self, event: Event, producer: str) -> None:
+        publish = self._world.realm.publish
+        number = self._world.numbers["gate"]
+        await answer(partial(publish, number, [body([event])], producer, 1))
+
+    async def _commit(self, name: str, data: bytes) -> None:
+        """A commit that is refused leaves the transaction open."""
+        transactions, number = self._world.realm.transactions, self._world.numbers["gate"]
+        await transactions.begin(name, [number])
+        parts = [Part(number, [body([Event(data)])])]
+        try:
+            await answer(lambda reply: transactions.commit(name, parts, reply))
+        except PublishingPaused:
+            assert (await transactions.describe(name)).state == "open"
+            await transactions.abort(name)
+            raise
+
+    async def _commit_staged(self, name: str, data: bytes) -> None:
+        realm, number = self._world.realm, self._world.numbers["gate"]
+        realm.stages.put(name, number, [body([Event(data)])])
+        await answer(partial(realm.commit, number, [name], name, 1))
+
+    # --- what always holds ---------------------------------------------------------------
+
+    async def check(self) -> None:
+        there = await self._check_there()
+        for ledger in (self._ledger, self._waiting):
+            missing = set(ledger.content.values()) - there
+            assert not missing, f"{sorted(missing)} were accepted, and are not there"
+
+    async def _check_there(self) -> set[bytes]:
+        found = await stored(self._world, "gate")
+        there = {row.data for row in found}
+        assert len(there) == len(found), "something was published twice"
+        assert not there & self._refused, f"{there & self._refused} were refused, and are there"
+        for row in found:
+            self._everything.is_content(row.event_id, row.data)
+            assert self._due_us.get(row.data, 0) <= row.published_us, f"{row.data!r} is early"
+        copies = [row.data for row in await stored(self._world, "beyond")]
+        assert sorted(copies) == sorted(there), "a join copies each event that is published"
+        return there
+
+    def _later(self, draw: Random, label: str) -> list[Event]:
+        datas = [f"{label}/{i}".encode() for i in range(draw.randint(1, 4))]
+        for data in datas:
+            after_us = draw.randint(1, _LATEST_MS) * 1_000
+            self._due_us.setdefault(data, self._world.now_us + after_us)
+        return [Event(data, deliver_at=_time(self._due_us[data])) for data in datas]
+
+
+def _time(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode()) for i in range(draw.randint(1, 4))]
