@@ -74,14 +74,18 @@ class World:
 
     async def live(self) -> str:
         """Several lives that end badly, then a quiet one in which all is checked."""
-        for _ in range(self.random.randint(3, 6)):
+        await self.lives_before(self.random.randint(3, 6))
+        await self._one_life(None)
+        return sha256("\n".join(self._trace).encode()).hexdigest()
+
+    async def lives_before(self, count: int) -> None:
+        """Lives that end badly."""
+        for _ in range(count):
             await self._one_life(self.random.expovariate(1 / 1.5))
             if self.random.random() < 0.8 or self._has_lost_writes:
                 self.disk.power_cut()
             else:
                 self.disk.kill()
-        await self._one_life(None)
-        return sha256("\n".join(self._trace).encode()).hexdigest()
 
     async def _one_life(self, span_s: float | None) -> None:
         """Up to ``span_s`` seconds; without an end: until everything is done and checked."""
@@ -89,8 +93,9 @@ class World:
         self.disk.free_bytes = None
         self.disk.fail_syncs(0)
         self._has_lost_writes = False
-        store = self._open_store()
-        self.realm = await self._open_realm(store)
+        store = self.open_store()
+        self.realm = await self.open_realm(store)
+        assert not self.realm.recovered.has_gaps, self.realm.recovered.damage
         serving = self._loop.create_task(self.realm.run())
         clients = self._loop.create_task(self._clients(quiet=span_s is None))
         try:
@@ -119,7 +124,7 @@ class World:
             raise error
         self.note(f"life {self.lives} ended")
 
-    def _open_store(self) -> Embedded:
+    def open_store(self) -> Embedded:
         return open_embedded(
             "/realm",
             disk=self.disk,
@@ -131,7 +136,7 @@ class World:
             page_limits=PageLimits(page_bytes_min=4_096, page_bytes_max=16_384),
         )
 
-    async def _open_realm(self, store: Embedded) -> RunningRealm:
+    async def open_realm(self, store: Embedded) -> RunningRealm:
         return await RunningRealm.open(
             store.journal,
             store.blobs,

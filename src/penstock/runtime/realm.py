@@ -103,6 +103,7 @@ class RunningRealm:
             offload,
             sealing,
             snapshot=recovered.snapshot,
+            keeps_journal=recovered.has_gaps,
         )
         self._journal_bytes_max = sealing.journal_bytes_max
         self.stages = Stages(clock, limits.stage_bytes_max)
@@ -198,8 +199,7 @@ class RunningRealm:
         on channels that asked for ``sync = "none"``: that is synced here."""
         try:
             await self.shard.act(_store_closing)
-            if self._sealer.grown_bytes > self._journal_bytes_max // 16:
-                await self._sealer.snapshot()
+            await self._sealer.snapshot_above(self._journal_bytes_max // 16)
         except StorageFailed as failure:
             _log.warning("snapshot.skipped", reason=str(failure))
         finally:

@@ -33,6 +33,9 @@ class Recovered(Struct):
     """Sequence of the block the snapshot was taken after; 0: there was none."""
     damage: list[str]
     """What could not be read, for people."""
+    has_gaps: bool
+    """Whether something that happened is not known: what the realm does not speak of may be
+    what was lost. A torn tail is no gap: it was never answered."""
     unreadable: list[tuple[int, Quarantine]]
     """By channel: stored events that are known to be damaged, to be quarantined."""
 
@@ -81,12 +84,13 @@ async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) ->
         state.stores[number].recount(channel.state.stored)
         event_bytes = max(channel.state.event_bytes, state.stores[number].event_bytes)
         channel.state.event_bytes = event_bytes
+    has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # what is damaged may have named other places
     unreadable = await _unreadable(state, pages, damage)
     await pages.restore(_places(state), keep_rest=keep_rest)
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
-    return Recovered(state, events, blocks, sequence, damage, unreadable)
+    return Recovered(state, events, blocks, sequence, damage, has_gaps, unreadable)
 
 
 def _places(state: RealmState) -> dict[int, list[Place]]:

@@ -50,7 +50,7 @@ from penstock.runtime.maintaining import Maintainer, MaintenanceLimits, new_file
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.pieces import Piece, stored_together
 from penstock.runtime.records import Extended, Sealed, SegmentDropped, encode_block
-from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
+from penstock.runtime.recovery import SNAPSHOTS, checked, snapshot_name
 from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
@@ -90,6 +90,7 @@ class Sealer:
         limits: SealingLimits,
         *,
         snapshot: int,
+        keeps_journal: bool = False,
     ) -> None:
         self._shard = shard
         self._journal = journal
@@ -99,6 +100,9 @@ class Sealer:
         self._limits = limits
         self._snapshot = snapshot
         """The block the newest snapshot stands for; 0: there is none."""
+        self._keeps_journal = keeps_journal
+        """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
+        before somebody has looked at it (SEM S1)."""
         self._covered_bytes = 0
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
@@ -148,13 +152,12 @@ class Sealer:
             self._shard.changed |= numbers
             raise
         self._shard.changed.update(number for number in numbers if self._waits(number))
-        if self.grown_bytes > self._limits.journal_bytes_max:
-            await self.snapshot()
+        await self.snapshot_above(self._limits.journal_bytes_max)
 
-    @property
-    def grown_bytes(self) -> int:
-        """Bytes in the journal that the newest snapshot does not cover."""
-        return self._journal.info().size - self._covered_bytes
+    async def snapshot_above(self, size: int) -> None:
+        """Take a snapshot if the journal has more bytes that none covers."""
+        if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
+            await self.snapshot()
 
     def _waits(self, number: int) -> bool:
         """Whether there is to be another look: something else has the channel's files now."""
@@ -350,8 +353,18 @@ class Sealer:
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):
-            if info.name < snapshot_name(sequence):
+            if info.name < snapshot_name(sequence) and await self._is_sound(info.name):
                 await self._blobs.delete(info.name)
+
+    async def _is_sound(self, name: str) -> bool:
+        """A damaged snapshot may hold what nothing else does: it is kept (SEM S1)."""
+        image = await self._blobs.get(name)
+        try:
+            await self._offload(lambda: checked(image, name))
+        except Damaged as error:
+            _log.error("snapshot.kept", name=name, reason=str(error))
+            return False
+        return True
 
 
 def _record_sealed(group: Group, number: int, fact: Sealed | Extended, began: int) -> bool:
