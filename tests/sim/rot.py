@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from penstock.columns.rows import Rows as EventRows
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSet
 from penstock.core.messages import FromEarliest
-from penstock.runtime.checking import StoreReport
+from penstock.runtime.checking import Finding, StoreReport
 from penstock.runtime.realm import RunningRealm
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time, simulate
@@ -55,11 +55,13 @@ class Damage(NamedTuple):
         return self.path.partition("/")[0]
 
     @property
-    def channel(self) -> int | None:
-        """The number of the only channel the file is of."""
-        if self.part not in ("segments", "pages"):
-            return None
-        return int(self.path.split("/")[1].rpartition(".")[2])
+    def is_of_one(self) -> bool:
+        """Whether only one channel has to do with the file."""
+        return self.part in ("segments", "pages")
+
+    def is_of(self, name: str, number: int) -> bool:
+        folder = self.path.split("/")[1]
+        return folder.partition(".")[0] == (name if self.part == "segments" else str(number))
 
     def do(self, disk: FaultyDisk) -> None:
         if self.bit is None:
@@ -77,19 +79,20 @@ class Served(NamedTuple):
     """Of damage."""
 
 
-def rot_of(seed: int, directory: Path) -> str:
+def rot_of(seed: int, directory: Path, part: str = "") -> str:
     """What was damaged, and what became of it. Raises what went wrong.
 
-    ``directory`` is empty, and for this seed alone.
+    ``directory`` is empty, and for this seed alone; ``part`` is the folder of the realm to damage.
     """
     world = World(seed, Random(seed).sample(SCENES, 2))
     simulate(world.lives_before(1 + seed % 3), world.random)
     world.disk.power_cut()
     world.disk.fail_syncs(0)
     world.disk.free_bytes = None
+    simulate(_tidy(world), world.random)
     whole = _served(world, copy.deepcopy(world.disk))
     assert not whole.reports, f"nothing is damaged yet: {whole.reports}"
-    damage = _drawn(world.disk, Random(f"rot/{seed}"))
+    damage = _drawn(world.disk, Random(f"rot/{seed}"), part)
     damage.do(world.disk)
     try:
         return _judged(world, damage, whole, directory)
@@ -103,18 +106,35 @@ def _judged(world: World, damage: Damage, whole: Served, directory: Path) -> str
     found = _verified(spoilt, directory / "verified")
     try:
         served = _served(world, spoilt)
-    except PenstockError as refusal:
-        assert str(refusal), "a realm that does not start says why"
-        assert damage.part == "registry" or found, f"verify found nothing, but {refusal}"
-        return f"{damage}: {type(refusal).__name__}"
+    except PenstockError as error:
+        refusal = error
+    else:
+        return _compared(world, damage, whole, served, found, spoilt, directory)
+    assert str(refusal), "a realm that does not start says why"
+    assert damage.part == "registry" or found, f"verify found nothing, but {refusal}"
+    return f"{damage}: {type(refusal).__name__}"
+
+
+def _compared(
+    world: World,
+    damage: Damage,
+    whole: Served,
+    served: Served,
+    found: StoreReport | None,
+    spoilt: FaultyDisk,
+    directory: Path,
+) -> str:
     lost = _lost(whole.content, served.content)
     if lost:
         assert served.reports, f"{lost} are lost, and nothing is said of it"
-        assert found and found.findings, f"{lost} are lost, and verify finds nothing"
+        assert found is not None, f"a realm opens, and verify does not; {lost} are lost"
+        assert found.findings, f"{lost} are lost, and verify finds nothing"
         _check_confined(damage, whole, lost, found)
         _check_kept(damage, lost, whole.content, world.disk, spoilt)
-    repaired = _repaired(world, directory / "repaired")
-    assert not _lost(served.content, repaired), "what was served is gone after the repair"
+    findings, repaired = _repaired(world, directory / "repaired")
+    for name, gone in _lost(served.content, repaired).items():
+        gone.discard_all(_named(findings, name))
+        assert not gone, f"{gone.spans} of {name} were served, and are gone after the repair"
     _lost(whole.content, repaired)
     return f"{damage}: {sum(map(len, lost.values()))} lost, {len(served.reports)} reports"
 
@@ -137,18 +157,23 @@ def _check_confined(
 ) -> None:
     """Damage in a file of one channel touches nothing else, and of it what verify names."""
     assert damage.part != "registry", f"{lost} are lost with {damage}"
-    if damage.channel is None:
+    if not damage.is_of_one:
         return
-    assert [whole.numbers[name] for name in lost] == [damage.channel], f"{lost} are lost"
+    assert all(damage.is_of(name, whole.numbers[name]) for name in lost), f"{lost} are lost"
     for name, missing in lost.items():
-        named = IdSet()
-        for finding in found.findings:
-            if finding.channel == name:
-                named.add_all(IdSet(finding.events))
         unnamed = missing.copy()
-        unnamed.discard_all(named)
+        unnamed.discard_all(_named(found.findings, name))
         if damage.part == "segments":
             assert not unnamed, f"verify does not name {unnamed.spans} of {name}"
+
+
+def _named(findings: Sequence[Finding], channel: str) -> IdSet:
+    """Events of a channel that are said to be unreadable."""
+    named = IdSet()
+    for finding in findings:
+        if finding.channel == channel:
+            named.add_all(IdSet(finding.events))
+    return named
 
 
 def _check_kept(
@@ -156,7 +181,7 @@ def _check_kept(
 ) -> None:
     """What is not served is there still, in its place or set aside, as far as it ever was."""
     had, has = _bytes_of(before), _bytes_of(after)
-    if damage.channel is not None:  # old copies in the journal go their way
+    if damage.is_of_one:  # old copies in the journal go their way
         had = before.content(f"{ROOT}/{damage.path}")
     for name, ids in lost.items():
         datas = {event_id: whole[name][event_id][0] for event_id in ids}
@@ -180,13 +205,14 @@ def _files(disk: FaultyDisk, folder: str = "") -> Iterator[str]:
             yield path
 
 
-def _drawn(disk: FaultyDisk, random: Random) -> Damage:
+def _drawn(disk: FaultyDisk, random: Random, part: str) -> Damage:
     """Any place of any file, each sort of file as often as the others."""
     parts: dict[str, list[str]] = {}
     for path in _files(disk):
         if disk.content(f"{ROOT}/{path}"):
             parts.setdefault(path.partition("/")[0], []).append(path)
-    path = random.choice(parts[random.choice(sorted(parts))])
+    drawn = random.choice(sorted(parts))
+    path = random.choice(parts[part if part in parts else drawn])
     content = disk.content(f"{ROOT}/{path}")
     used = len(content.rstrip(b"\0")) or 1  # files are made longer than what is in them
     at = random.randrange(used)
@@ -229,15 +255,15 @@ def _verified(disk: FaultyDisk, directory: Path) -> StoreReport | None:
         assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def _repaired(world: World, directory: Path) -> Content:
-    """What is served after a repair, which leaves nothing to be found."""
+def _repaired(world: World, directory: Path) -> tuple[Sequence[Finding], Content]:
+    """What a repair found, and what is served after it; it leaves nothing to be found."""
     _put_down(world.disk, directory)
-    asyncio.run(repair_store(directory))
+    repaired = asyncio.run(repair_store(directory))
     left = asyncio.run(verify_store(directory)).findings
     assert not left, f"after a repair verify finds {left}"
     served = _served(world, _taken_up(directory))
     assert not served.reports, f"after a repair a realm reports {served.reports}"
-    return served.content
+    return repaired.findings, served.content
 
 
 def _served(world: World, disk: FaultyDisk) -> Served:
@@ -250,6 +276,13 @@ def _served(world: World, disk: FaultyDisk) -> Served:
         return first
     finally:
         world.disk = before
+
+
+async def _tidy(world: World) -> None:
+    """What a power cut has brought back of files that were deleted goes again."""
+    store = world.open_store()
+    await store.pages.close()
+    await store.journal.close()
 
 
 async def _look_around(world: World) -> Served:

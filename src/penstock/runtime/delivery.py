@@ -138,7 +138,7 @@ class Dispatch:
         for effect in channel.offer(below):
             held = self._outlets.get(_subscription(effect))
             if held is None:  # its end waits at the shard: what was not sent was not delivered
-                channel.leave(effect.subscription)
+                channel.leave(_subscription(effect))
                 if isinstance(effect, Deliver):
                     channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
                 continue

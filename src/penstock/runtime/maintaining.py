@@ -60,12 +60,16 @@ class Maintainer:
         files: OpenFiles,
         offload: Offload,
         limits: MaintenanceLimits,
+        *,
+        has_gaps: bool = False,
     ) -> None:
         self._shard = shard
         self._blobs = blobs
         self._files = files
         self._offload = offload
         self._limits = limits
+        self._has_gaps = has_gaps
+        """Whether files may hold events that nobody knows of: none is replaced (SEM S1)."""
         self._busy: set[int] = set()
         self._given_up: set[int] = set()
         """Channels with a damaged file: for ``penstock store repair``."""
@@ -114,6 +118,11 @@ class Maintainer:
         channel = self._shard.state.channels.get(number)
         if channel is None:
             raise NameDoesNotExist(f"channel number {number} does not exist any more")
+        if self._has_gaps:
+            raise Damaged(
+                f"{channel.state.name} is not maintained: the journal or a snapshot is damaged, "
+                "and files may hold what is not known; run penstock store repair"
+            )
         state, store = channel.state, self._shard.state.stores[number]
         before = store.sealed_bytes
         if rows := state.definition.storage.events_per_spindle:

@@ -50,7 +50,7 @@ from penstock.runtime.maintaining import Maintainer, MaintenanceLimits, new_file
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.pieces import Piece, stored_together
 from penstock.runtime.records import Extended, Sealed, SegmentDropped, encode_block
-from penstock.runtime.recovery import SNAPSHOTS, checked, snapshot_name
+from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
 from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
@@ -108,7 +108,9 @@ class Sealer:
         """Channels whose events could not be sealed: they stay in the journal."""
         self._busy: set[int] = set()
         """Channels of which something is being sealed: one at a time."""
-        self.maintainer = Maintainer(shard, blobs, files, offload, limits.maintenance)
+        self.maintainer = Maintainer(
+            shard, blobs, files, offload, limits.maintenance, has_gaps=keeps_journal
+        )
 
     async def run(self) -> None:
         """Look for work until cancelled. A full disk is reported and tried again later.
@@ -353,18 +355,8 @@ class Sealer:
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):
-            if info.name < snapshot_name(sequence) and await self._is_sound(info.name):
+            if info.name < snapshot_name(sequence):
                 await self._blobs.delete(info.name)
-
-    async def _is_sound(self, name: str) -> bool:
-        """A damaged snapshot may hold what nothing else does: it is kept (SEM S1)."""
-        image = await self._blobs.get(name)
-        try:
-            await self._offload(lambda: checked(image, name))
-        except Damaged as error:
-            _log.error("snapshot.kept", name=name, reason=str(error))
-            return False
-        return True
 
 
 def _record_sealed(group: Group, number: int, fact: Sealed | Extended, began: int) -> bool:

@@ -189,7 +189,8 @@ class Passing:
     async def _check_counted(self) -> None:
         """What was published in this life has left as relayed (SEM T8)."""
         ledger, life = self._ledger, self._world.lives
-        before, counters = self._counted, (await self._world.realm.describe_channel("aloud")).counters
+        info = await self._world.realm.describe_channel("aloud")
+        before, counters = self._counted, info.counters
         relayed = counters.relayed - before.relayed
         assert counters.gone - before.gone == relayed, "nothing else leaves"
         passed = [each for each in ledger.ids if ledger.content[each] in self._transient]

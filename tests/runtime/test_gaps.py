@@ -1,0 +1,90 @@
+"""A realm that does not know all that has happened keeps everything it has (SEM S1)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.core.errors import Damaged
+from penstock.core.messages import Storage
+from penstock.runtime.sealing import SealingLimits
+from penstock.testing.loop import pass_time, simulate
+from tests.runtime.lives import Lives, named
+
+BUSY = SealingLimits(
+    segment_bytes_max=1, journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.01
+)
+"""Everything is sealed as soon as it comes, and snapshots follow each other."""
+
+
+@pytest.mark.spec("S1")
+def test_with_a_damaged_snapshot_neither_journal_nor_files_are_cut() -> None:
+    async def life() -> None:
+        lives = Lives()
+        async with lives.life("snapshot"):
+            await lives.create("orders", storage=Storage(events_per_spindle=0))
+            await lives.put("orders", *named("in the snapshot"))
+        async with lives.life():
+            await lives.put("orders", *named("in the journal"))
+        (snapshot,) = await lives.store.blobs.list("snapshots/")
+        lives.disk.flip(f"/realm/{snapshot.name}", 100)
+        lives.sealing = BUSY
+        for _ in range(3):
+            async with lives.life("closed", damaged=True):
+                assert lives.realm.recovered.has_gaps
+                assert lives.realm.directory.find("orders") is None
+                await lives.create(f"new{lives.realm.directory.next_number}")
+                await pass_time(1.0)
+            assert await lives.store.blobs.list("snapshots/") == [snapshot]
+        kept = [each.name for each in lives.disk.list("/realm/journal")]
+        content = b"".join(lives.disk.content(f"/realm/journal/{name}") for name in kept)
+        assert b"in the journal" in content
+
+    simulate(life(), Random(1))
+
+
+@pytest.mark.spec("S1")
+def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_rewritten() -> None:
+    async def life() -> None:
+        lives = Lives(sealing=BUSY)
+        async with lives.life():
+            await lives.create("orders", storage=Storage(events_per_spindle=0))
+            await lives.put("orders", *named("first"))
+            await lives.sealed("orders")
+            await lives.create("gone")
+            await lives.put("gone", *named("only here"))
+            await lives.sealed("gone")
+        files = await lives.store.blobs.list("segments/")
+        damage = [each.name for each in await lives.store.blobs.list("snapshots/")]
+        for name in damage:
+            lives.disk.flip(f"/realm/{name}", 50)
+        for _ in range(3):
+            async with lives.life("closed", damaged=True):
+                number = lives.realm.directory.find("orders")
+                assert lives.realm.recovered.has_gaps
+                assert number is None, "only the snapshot knew of it"
+                await lives.create("other", storage=Storage(events_per_spindle=0))
+                with pytest.raises(Damaged, match="store repair"):
+                    await lives.realm.maintain("other")
+                await lives.realm.delete_channel("other")
+        assert await lives.store.blobs.list("segments/") == files
+
+    simulate(life(), Random(1))
+
+
+@pytest.mark.spec("S1")
+def test_a_torn_tail_is_no_gap() -> None:
+    async def life() -> None:
+        lives = Lives(sealing=BUSY)
+        async with lives.life():
+            await lives.create("orders")
+            await lives.put("orders", *named("first"))
+        last = lives.disk.list("/realm/journal")[-1].name
+        path = f"/realm/journal/{last}"
+        used = len(lives.disk.content(path).rstrip(b"\0"))
+        lives.disk.shorten(path, used - 1)
+        async with lives.life("closed", damaged=True):
+            assert not lives.realm.recovered.has_gaps
+
+    simulate(life(), Random(1))

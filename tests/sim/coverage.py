@@ -1,0 +1,38 @@
+"""Which rules of the semantics the simulation plays, by scene; and which it leaves to others."""
+
+from __future__ import annotations
+
+RULES: dict[str, tuple[str, ...]] = {
+    "dead": ("C1a", "C1b", "C3", "T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T10"),
+    "durables": ("C1a", "C1b", "E6", "E9", "S", "T8"),
+    "joined": ("C1g", "E3", "L1", "L2", "L3", "L5"),
+    "keyed": ("C1g", "K1", "T8"),
+    "memory": ("C1c", "C1d", "C1f", "C1g", "E4", "E5"),
+    "passing": ("C1e", "E4", "E8", "T8"),
+    "paused": ("L1", "X1", "X3", "X4", "X5"),
+    "queues": ("C1g", "E9", "Q1", "Q2", "Q3", "T10"),
+    "scheduled": ("T8", "X4"),
+    "transfers": ("L1", "X1", "X2", "X3", "X4"),
+    "travel": ("C7",),
+}
+"""What a scene's oracles would notice, were it broken."""
+
+ROT = ("S1",)
+"""Played by ``tests.sim.rot``."""
+
+ELSEWHERE: dict[str, str] = {
+    "E1": "what an event carries: tests/columns, tests/client",
+    "E2": "types of properties: tests/columns and the Hypothesis model of values",
+    "E7": "no scene offers an event that is too large: tests/runtime, tests/client",
+    "C2": "names are checked before anything is stored: tests/core",
+    "C4": "combinations are refused at creation: tests/core",
+    "C5": "a flag that is kept: tests/core",
+    "C6": "no scene comes near a memory limit: tests/runtime/test_memory_kinds.py",
+    "T4": "no scene honours a capacity: the Hypothesis model, tests/core, tests/runtime",
+    "Q4": "peeks take nothing: tests/client",
+    "Q5": "keys and retention on queues: tests/core, tests/client",
+    "L4": "joins are made before the first publish: tests/runtime/test_joining.py",
+}
+"""Built rules of these chapters that no scene plays, and who does."""
+
+CHAPTERS = ("E", "C", "T", "S", "K", "Q", "X", "L")

@@ -1,0 +1,59 @@
+"""A life that gets nowhere fails, and says what it was busy with."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.testing import loop
+from penstock.testing.loop import Deadlock, Livelock, pass_time, simulate
+
+
+async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:
+    while True:
+        await ball.wait()
+        ball.clear()
+        back.set()
+
+
+def test_tasks_that_wake_each_other_without_end_are_a_livelock() -> None:
+    async def life() -> None:
+        here, there = asyncio.Event(), asyncio.Event()
+        here.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_throw(here, there))
+            group.create_task(_throw(there, here))
+
+    with pytest.raises(Livelock, match=r"no time passes; busy: _throw"):
+        simulate(life(), Random(1))
+
+
+def test_a_life_may_take_any_number_of_rounds_while_time_passes() -> None:
+    async def life() -> int:
+        for _ in range(loop.ROUNDS_MAX):
+            await pass_time(1e-3)
+            await asyncio.sleep(0)
+        return 1
+
+    assert simulate(life(), Random(1)) == 1
+
+
+def test_a_step_that_never_ends_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def life() -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(loop, "CPU_S_MAX", 0.05)
+
+    with pytest.raises(Livelock, match="of computing"):
+        simulate(life(), Random(1))
+
+
+def test_tasks_that_wait_for_each_other_are_a_deadlock() -> None:
+    async def life() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        simulate(life(), Random(1))
