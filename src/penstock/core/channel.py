@@ -6,7 +6,7 @@ a fact true, ``attend`` and ``offer`` (``core.offer``) follow sessions and say w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.core import offer, survival
 from penstock.core.apply import apply
@@ -77,6 +77,10 @@ class Channel:
     def closing(self) -> tuple[StoredFact, ...]:
         """What to store when the realm is closed in order."""
         return survival.closing(self.state)
+
+    def frozen(self) -> Callable[[], Restored]:
+        """The snapshot as of now, to be asked for later and anywhere."""
+        return survival.frozen(self.state)
 
     def snapshot(self) -> Restored:
         """This channel as it would be after a restart now."""

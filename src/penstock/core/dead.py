@@ -7,14 +7,15 @@ them wanted it and has not acknowledged it, whatever the durables' types.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from msgspec import Struct
 
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.core.state import ChannelState
 
-MOVED_EVENTS_MAX = 20_000
-MOVED_SPANS_MAX = 1_000
+MOVED_EVENTS_MAX = 10_000
 MOVED_BYTES_MAX = 8 << 20
 """One step moves at most this much: events that expire by the million must not hold up a
 publisher."""
@@ -43,24 +44,21 @@ def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:
 
 
 def lowest(ids: IdSet, limit: int) -> IdSet:
-    """The lowest ``limit`` of ``ids``; fewer where they are scattered, for then each one is
-    read by itself."""
-    if len(ids) <= min(limit, MOVED_SPANS_MAX):
+    """The lowest ``limit`` of ``ids``."""
+    if len(ids) <= limit:
         return ids
-    found = IdSet()
-    at = -1
-    for _ in range(MOVED_SPANS_MAX):
-        span = ids.next_span(at, limit)
-        if span is None:
-            break
-        found.add(span)
-        limit -= span.size
-        at = span.end
-    return found
+    first, last = ids.lowest, ids.highest
+    assert first is not None, "it is not empty"
+    assert last is not None, "nor here"
+    ends = range(first, last + 2)
+    end = bisect_right(ends, limit, key=lambda end: ids.count(Span(first, end))) - 1
+    return ids.within(Span(first, ends[end]))
 
 
 def missed(state: ChannelState, spans: Spans) -> Missed:
     """What the origin of these dead events says (SEM T6). Ask before they are removed."""
+    if not state.durables:
+        return Missed((), ())
     ids = IdSet(Span(*span) for span in spans)
     groups: list[tuple[tuple[str, ...], IdSet]] = [((), ids)]
     counted = IdSet()

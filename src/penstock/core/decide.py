@@ -172,7 +172,8 @@ def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
         room -= len(going)
         scheduled = state.definition.kind == "schedule"
         dead = going if scheduled else unconsumed(state, going)
-        facts.append(Removed(going.spans, Cause.EXPIRED, dead.spans))
+        spans = going.spans
+        facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
     if state.excess > len(expired) and room:
         left = state.stored.copy()
         left.remove_all(expired)

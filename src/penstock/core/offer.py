@@ -113,6 +113,7 @@ def _swept(state: ChannelState, now_us: int) -> None:
     state.swept_us = now_us
     state.overdue = 0
     if state.moves_dead:
+        state.ages.gather(state.stored, now_us)
         state.overdue = max(len(state.expired(now_us)), state.excess)
     if not state.overdue:
         state.ages.forget(state.stored.lowest, now_us)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.core.errors import CapacityReached, InvalidArgument
 from penstock.core.ids import IdSet, Span
@@ -89,6 +89,10 @@ def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
         excess -= span.size
         at = span.end
     return tuple(evicted)
+
+
+AgesState = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, Spans], ...]]
+"""When events were published, by the first of them; those with a TTL of their own, by its end."""
 
 
 class Ages:
@@ -196,6 +200,22 @@ class Ages:
                 yield self._times[place]
                 places += (2 * place + 1, 2 * place + 2)
 
+    def gather(self, stored: IdSet, now_us: int) -> None:
+        """Take together what has ended by its own TTL and is still stored.
+
+        While it moves somewhere in steps, each step asks for it: not once for every time there was.
+        """
+        ended = IdSet()
+        ends_us = 0
+        while self._times and self._times[0] <= now_us:
+            ends_us = heapq.heappop(self._times)
+            ended.add_all(self._own.pop(ends_us))
+        left = ended.remove_all(stored)
+        self._own_ids.discard_all(ended)
+        if left:
+            self._own[ends_us] = left
+            heapq.heappush(self._times, ends_us)
+
     def forget(self, lowest: int | None, now_us: int) -> None:
         """Drop ages of events that have left: below the lowest stored, or expired by now."""
         self.forget_below(lowest)
@@ -224,9 +244,14 @@ class Ages:
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i - 1][1] if i else None
 
-    def state(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, Spans], ...]]:
-        own = tuple((ends_us, self._own[ends_us].spans) for ends_us in sorted(self._times))
-        return tuple(self._entries), own
+    def state(self) -> AgesState:
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], AgesState]:
+        """What they are now, to be asked for later."""
+        entries = tuple(self._entries)
+        own = [(ends_us, self._own[ends_us].copy()) for ends_us in sorted(self._times)]
+        return lambda: (entries, tuple([(ends_us, ids.spans) for ends_us, ids in own]))
 
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: tuple[tuple[int, Spans], ...]

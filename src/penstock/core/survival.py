@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from penstock.core.counters import Counters
@@ -120,9 +122,16 @@ def closing(state: ChannelState) -> tuple[StoredFact, ...]:
 
 def snapshot(state: ChannelState) -> Restored:
     """This channel as it would be after a restart now."""
+    return frozen(state)()
+
+
+def frozen(state: ChannelState) -> Callable[[], Restored]:
+    """The same, to be asked for later and anywhere: sets are copied now, and written out as spans
+    then. That takes a second where a million ids are scattered."""
     if not state.type.ids_survive:
-        return _reset(state)
-    entries, own = state.ages.state()
+        reset = _reset(state)
+        return lambda: reset
+    ages = state.ages.frozen()
     stored = state.stored.copy()
     stored.remove_all(state.volatile)
     acked = state.acked.copy()
@@ -142,18 +151,25 @@ def snapshot(state: ChannelState) -> Restored:
                 if (part := kept.overlap(IdSet(spans)))
             )
             durables.append(replace(kept_state, outstanding=kept.spans, redelivered=counts))
-    return Restored(
-        state.definition,
-        state.next_id,
-        state.reserved,
-        stored.spans,
-        entries,
-        own,
-        tuple(durables),
-        state.producers.state(),
-        acked.spans,
-        counters,
-    )
+    definition, next_id, reserved = state.definition, state.next_id, state.reserved
+    producers = state.producers.state()
+
+    def written_out() -> Restored:
+        entries, own = ages()
+        return Restored(
+            definition,
+            next_id,
+            reserved,
+            stored.spans,
+            entries,
+            own,
+            tuple(durables),
+            producers,
+            acked.spans,
+            counters,
+        )
+
+    return written_out
 
 
 def _reset(state: ChannelState) -> Restored:

@@ -88,6 +88,8 @@ class ChannelStore:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
         if self.late:
             self.late.discard_all(IdSet(Span(*span) for span in spans))
+        if len(spans) > SCATTERED_MIN and self._pieces_around(spans) <= len(spans):
+            spans = ((spans[0][0], spans[-1][1]),)  # to look at each piece and file is less work
         pieces: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
         piece = segment = NOWHERE  # a span inside the one met last is not looked up again
@@ -108,6 +110,10 @@ class ChannelStore:
             if not file.grows:  # others are large: counted when asked for
                 file.recount(stored)
         self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
+
+    def _pieces_around(self, spans: Sequence[tuple[int, int]]) -> int:
+        first = bisect_right(self._ends, spans[0][0])
+        return bisect_right(self._ends, spans[-1][1] - 1) - first
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
         """Scattered ids have left the channel. Which pieces are empty is looked at once many
@@ -276,6 +282,8 @@ class ChannelStore:
         only events that live in memory; an id is in one of the two."""
         if not self.files or spans[0].first >= self.sealed_through:
             return [], list(spans)
+        if spans[-1].end <= self.sealed_through <= self._tail_begins:
+            return list(spans), []
         below = Span(0, self.sealed_through)
         in_files = IdSet(span.clipped(below) for span in spans)
         in_memory = IdSet()
@@ -289,6 +297,10 @@ class ChannelStore:
             in_memory.add(span.clipped(Span(self.sealed_through, max(span.end, below.end))))
         return list(in_files.spans), list(in_memory.spans)
 
+    @property
+    def _tail_begins(self) -> int:
+        return self.tail[0].first if self.tail else self.sealed_through
+
     def files_for(self, spans: Spans) -> Iterator[SealedFile]:
         """The files that hold some of ``spans``."""
         first, end = spans[0].first, spans[-1].end
@@ -300,18 +312,15 @@ class ChannelStore:
 
     def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[Rows]:
         for file in self.files_for(tuple(spans)):
-            for span in spans:
-                part = span.clipped(file.span)
-                if not part.size:
-                    continue
-                if file.reader is None:  # it could not even be opened
-                    damage.found(Damaged(f"{file.name} cannot be opened"), part)
-                    continue
-                for batch in file.reader.read(part, damage.found):
-                    spans_here = spans_in(batch)
-                    around = Span(spans_here[0].first, spans_here[-1].end)
-                    publishers = file.publishers_of(around)
-                    yield Rows(spans_here, batch=batch, publishers=publishers)
+            if file.reader is None:  # it could not even be opened
+                for span in spans:
+                    damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
+                continue
+            for own, batch in file.reader.gather(spans, damage.found):
+                if sum([span.size for span in own]) > batch.num_rows:
+                    own = spans_in(batch)
+                publishers = file.publishers_of(Span(own[0].first, own[-1].end))
+                yield Rows(own, batch=batch, publishers=publishers)
 
     def _from_tail(self, spans: Sequence[Span]) -> list[Rows]:
         found: list[tuple[Piece, list[Span]]] = []

@@ -69,9 +69,11 @@ class Group:
         """Next id of each touched channel before this group."""
         self.has_room = True
         """Whether the disk takes events that move; if not, they stay where they are, unseen."""
+        self.may_move = True
+        """Whether it is their turn; if not, they stay as well."""
         self._waits: set[int] = set()
         """Channels that offer nothing before the block is stored."""
-        self._moved: set[int] = set()
+        self.moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
         self._size = 0
         self._size_max = 1 << 62
@@ -136,13 +138,13 @@ class Group:
         channel = self.state.channels[number]
         if not channel.needs_sweep(self.now_us):
             return
-        if number in self._moved and channel.state.overdue:
+        if channel.state.overdue and (number in self.moved or not self.may_move):
             return
-        if channel.state.moves_dead and not self.has_room:
+        if channel.state.moves_dead and not (self.has_room and self.may_move):
             channel.hold_back(self.now_us)
             return
         if channel.state.moves_dead:
-            self._moved.add(number)
+            self.moved.add(number)
         self.do(number, Sweep(may_write=self.has_room))
 
     def sweep_in_time(self, number: int) -> None:

@@ -3,8 +3,10 @@ whose time has come (SEM T7, X4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +39,7 @@ def move(group: Group, number: int, channel: Channel, fact: Removed | Buried) ->
         rows = group.state.stores[number].read(dead, damage)
         unreadable = damage.ids.overlap(channel.state.stored)
         group.state.stores[number].quarantined += damage.reasons
-        for publisher, bodies in runs(_bodies(group, channel, fact, dead, rows)):
+        for publisher, bodies in _bodies(group, channel, fact, dead, rows):
             digest = digest_of(bodies, UNLIMITED)
             group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
     for left in _left(fact, unreadable, keep_dead=target is not None):
@@ -67,32 +69,27 @@ def _without(spans: Spans, ids: IdSet) -> Spans:
 
 def _bodies(
     group: Group, channel: Channel, fact: Removed | Buried, dead: Spans, rows: Sequence[Rows]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
+) -> Iterator[tuple[str, list[Body]]]:
     """The events to publish, in order, by who published them."""
     state = channel.state
     if state.definition.kind == "schedule":
-        for publisher, batch in _by_time(rows):
-            yield publisher, due_body(batch)
-        return
+        return runs(_by_time(rows), due_body)
     if isinstance(fact, Buried):
         durables: Missed = missed(state, dead)
         durables = Missed((((fact.durable,), dead),), durables.redeliveries)
         cause = Cause.UNDELIVERABLE
     else:
         durables, cause = missed(state, dead), fact.cause
-    for part in rows:
-        for publisher, batch in by_publisher(part.batch, part.publishers):
-            yield (
-                publisher,
-                with_origin(
-                    batch,
-                    store=state.name,
-                    cause=cause.value,
-                    at_us=group.now_us,
-                    durables=durables.durables,
-                    redeliveries=durables.redeliveries,
-                ),
-            )
+    dressed = partial(
+        with_origin,
+        store=state.name,
+        cause=cause.value,
+        at_us=group.now_us,
+        durables=durables.durables,
+        redeliveries=durables.redeliveries,
+    )
+    parts = (by_publisher(part.batch, part.publishers) for part in rows)
+    return runs(chain.from_iterable(parts), dressed)
 
 
 def _by_time(rows: Sequence[Rows]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -134,31 +131,26 @@ def by_publisher(
         yield publishers[n][0] if n >= 0 else "", batch.slice(start, stop - start)
 
 
-def runs(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, list[Body]]]:
-    """Neighbouring batches of one publisher, to be published together."""
-    publisher, run = "", list[pa.RecordBatch]()
-    for whose, batch in parts:
-        if run and whose != publisher:
-            yield publisher, _merged(run)
-            run = []
-        publisher = whose
-        run.append(batch)
-    if run:
-        yield publisher, _merged(run)
+def runs(
+    parts: Iterable[tuple[str, pa.RecordBatch]],
+    dressed: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> Iterator[tuple[str, list[Body]]]:
+    """Neighbouring batches of one publisher, to be published together, each ``dressed`` as a
+    body after they have been made as few as they can be."""
+    for publisher, run in groupby(parts, itemgetter(0)):
+        yield publisher, [body_from(dressed(batch)) for batch in _merged(run)]
 
 
-def _merged(batches: list[pa.RecordBatch]) -> list[Body]:
-    """As few bodies as their schemas allow."""
+def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """As few batches as their schemas allow."""
     merged: list[list[pa.RecordBatch]] = []
-    for batch in batches:
+    for _, batch in parts:
         if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):
             merged[-1].append(batch)
         else:
             merged.append([batch])
-    return [
-        body_from(pa.concat_batches(run) if len(run) > 1 else run[0].take(_all(run[0])))
-        for run in merged
-    ]
+    for run in merged:
+        yield pa.concat_batches(run) if len(run) > 1 else run[0].take(_all(run[0]))
 
 
 def _all(batch: pa.RecordBatch) -> pa.Array:

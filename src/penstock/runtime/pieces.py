@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from penstock.columns.batch import stamp
 from penstock.columns.ipc import batch_bytes, batch_from
+from penstock.columns.segments import numbers_in
 from penstock.core.channel_type import Home
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Buffer, Place
@@ -18,8 +20,9 @@ from penstock.runtime.sealed_file import Publishers
 IntArray = npt.NDArray[np.int64]
 
 
-def _ids(spans: Iterable[Span]) -> IntArray:
-    return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
+def _ids(spans: Sequence[Span]) -> IntArray:
+    edges = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))
+    return numbers_in(edges[0::2], edges[1::2])
 
 
 class Piece:

@@ -111,10 +111,7 @@ class _Step:
         return highest + 1, end
 
     def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> None:
-        run_by = {
-            target: list(runs((whose, restored(batch)) for whose, batch in parts))
-            for target, parts in by_target.items()
-        }
+        run_by = {target: list(runs(parts, restored)) for target, parts in by_target.items()}
         all_of = {
             target: [body for _, bodies in parts for body in bodies]
             for target, parts in run_by.items()

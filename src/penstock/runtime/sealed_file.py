@@ -25,7 +25,8 @@ class Damage:
 
     def found(self, error: Damaged, span: Span) -> None:
         self.ids.add(span)
-        self.reasons.append(str(error))
+        if str(error) not in self.reasons[-1:]:  # of many spans of one batch, say
+            self.reasons.append(str(error))
 
 
 class SealedFile:

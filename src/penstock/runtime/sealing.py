@@ -321,7 +321,7 @@ class Sealer:
             return  # nothing has happened since
         # What it stands for has to be on disk first: block numbers after it must never come again.
         await self._shard.exclusively(self._journal.sync)
-        image = await self._offload(lambda: _summed(chunks))
+        image = await self._offload(lambda: _summed(chunks()))
         try:
             await self._blobs.put(snapshot_name(sequence), image)
         except Fenced:
@@ -343,7 +343,7 @@ class Sealer:
         unsealed = store.all_unsealed() if store else []
         return sum(len(piece.body) for piece in unsealed) > self._limits.snapshot_tail_bytes_max
 
-    def _image(self, group: Group) -> tuple[int, list[Buffer]]:
+    def _image(self, group: Group) -> tuple[int, Callable[[], list[Buffer]]]:
         """The state as the newest stored block left it.
 
         Asked for at the head of a group: what a group decides before is applied already, but
@@ -351,7 +351,7 @@ class Sealer:
         """
         assert not group.records, "a snapshot is the first thing in its group"
         records, bodies = self._shard.state.snapshot()
-        return self._shard.tail, encode_block(group.now_us, records, bodies)
+        return self._shard.tail, lambda: encode_block(group.now_us, records(), bodies)
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):

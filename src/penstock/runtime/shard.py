@@ -25,6 +25,10 @@ from penstock.runtime.securing import bytes_to_secure
 from penstock.runtime.state import RealmState
 from penstock.runtime.work import Act, Do, Reply, Work
 
+MOVING_SHARE = 0.4
+"""Of the time, at most this much goes to groups in which dead events move; in the rest publishers
+are served without them, however many are due."""
+MOVING_PAUSE_S_MAX = 1.0
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""
 
@@ -57,6 +61,10 @@ class Shard:
         self.ended = asyncio.Event()
         """Set when :meth:`run` is over: nothing is written any more."""
         self._woken: dict[int, None] = {}
+        self._resting: asyncio.TimerHandle | None = None
+        """Until then no dead events move."""
+        self._held_back: dict[int, None] = {}
+        """Channels, in order, that wait for it."""
         self._has_room = True
         """Whether the disk has room for what the next group leads to."""
         self.changed = set(state.channels)
@@ -143,7 +151,10 @@ class Shard:
                     await self._wake.wait()
                 self._wake.clear()
                 await self._serve_between()
-                await self._serve_group()
+                began_s = asyncio.get_running_loop().time()
+                group = await self._serve_group()
+                if group.moved:
+                    self._rest(began_s)
                 if self._woken:
                     await asyncio.sleep(0)  # let connections drain before offering them more
         except StorageFailed as failure:
@@ -188,13 +199,14 @@ class Shard:
                     done.set_result(None)
             del self._between[0]
 
-    async def _serve_group(self) -> None:
+    async def _serve_group(self) -> Group:
         waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
         self._serving = waiting  # so that all are answered, should this be the end
         await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
         group = Group(self.state, self._clock.now_us(), self._limits, self.placing)
         group.has_room = self._has_room
+        group.may_move = self._resting is None
         group.touched |= self._woken
         self._woken = {}
         answers = self._decide(waiting, group)
@@ -219,6 +231,19 @@ class Shard:
         if self.state.has_new_times:
             self.state.has_new_times = False
             self.on_scheduled()
+        return group
+
+    def _rest(self, began_s: float) -> None:
+        """Let publishers have their share of the time before more dead events move."""
+        loop = asyncio.get_running_loop()
+        pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
+        if pause_s:
+            self._resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        while self._held_back:
+            self.wake(self._held_back.popitem()[0])
 
     def _decide(
         self, waiting: list[Work], group: Group
@@ -325,9 +350,10 @@ class Shard:
             await self._perform(number)
             if channel.state.relayed or channel.state.passing:
                 await self._relay(number, channel)
-            held_back = channel.state.overdue and not self._has_room
-            if channel.has_offers and not held_back:  # else the next look for expired ones wakes
-                self.wake(number)
+            if channel.state.overdue and self._resting is not None:
+                self._held_back[number] = None
+            elif channel.has_offers and (self._has_room or not channel.state.overdue):
+                self.wake(number)  # else the next look for expired ones does
 
     async def _relay(self, number: int, channel: Channel) -> None:
         """Who is there and has room gets what is never stored; then it is gone (SEM E8). What

@@ -5,7 +5,7 @@ Used live (right after a decision) and at recovery (from the snapshot and the jo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -276,17 +276,20 @@ class RealmState:
         file.live = len(self.channels[number].state.stored.within(file.span))
         return file
 
-    def snapshot(self) -> tuple[list[Record], list[Buffer]]:
-        """The shortest records that lead to this state after a restart, and their bodies."""
+    def snapshot(self) -> tuple[Callable[[], list[Record]], list[Buffer]]:
+        """The shortest records that lead to this state after a restart, and their bodies.
+
+        The records can be asked for later and anywhere: much of the work is in them.
+        """
         records = [Record(0, RealmFacts(self.directory.next_number))]
         bodies: list[Buffer] = []
-        of_channels: list[Record] = []
+        of_channels: list[Record | tuple[int, Callable[[], Restored]]] = []
         kept_bodies: list[Buffer] = []
         for number, channel in self.channels.items():
             store = self.stores[number]
             state = channel.state
             of_channels.append(Record(0, ChannelCreated(number, state.name, state.definition)))
-            of_channels.append(Record(number, channel.snapshot()))
+            of_channels.append((number, channel.frozen()))
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
@@ -311,7 +314,11 @@ class RealmState:
             encoded = self.schemas.bytes_of(schema)
             records.append(Record(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)
-        return records + of_channels, bodies + kept_bodies
+        return lambda: records + [_written(each) for each in of_channels], bodies + kept_bodies
+
+
+def _written(record: Record | tuple[int, Callable[[], Restored]]) -> Record:
+    return record if isinstance(record, Record) else Record(record[0], record[1]())
 
 
 def _all_kept(

@@ -185,13 +185,13 @@ def test_a_snapshot_in_the_middle_of_its_turn_accounts_for_it() -> None:
 @pytest.mark.spec("E8", "T1")
 def test_it_waits_while_expired_events_move_away() -> None:
     play = play_of(ttl=100, dead_event_store="dead")
-    play.do(Subscribe(1, "s", 40_000, credit=9))
-    play.do(publish(40_001))
+    play.do(Subscribe(1, "s", 20_000, credit=9))
+    play.do(publish(20_001))
     play.wait(100)
     assert not delivered(play.do(passing()))
     play.sweep()
 
-    assert delivered(play.offers()) == {1: [40_001]}
+    assert delivered(play.offers()) == {1: [20_001]}
 
 
 def relay(kind: str | None = None, *windows: int) -> Play:
