@@ -17,6 +17,11 @@ WITH_TRANSIENT = ("exclusive", "priority", "shared_queued")
 """Durables whose clients get what nothing keeps."""
 
 
+def lane_of(event_id: int) -> int | None:
+    """By a property every third event does not have."""
+    return event_id % 3 or None
+
+
 @dataclass
 class Kept:
     """A stored event."""
@@ -63,6 +68,7 @@ class Ledger:
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
     strict: bool = False
+    lanes: bool = False
     turn: list[int] = field(default_factory=list)
     """Its subscriptions; the one served longest ago comes first."""
     knows_turn: bool = True
@@ -71,6 +77,11 @@ class Ledger:
     @property
     def is_cumulative(self) -> bool:
         return self.kind in CUMULATIVE
+
+    def follows(self, event_id: int, other: int) -> bool:
+        """Whether ``event_id`` has to come after the other (SEM D11)."""
+        same = self.strict or (self.lanes and lane_of(event_id) == lane_of(other))
+        return same and event_id > other
 
     def wants(self, event_id: int, kept: Kept) -> bool:
         return event_id >= self.start and (kept.even or not self.selector)
@@ -218,15 +229,17 @@ class ChannelModel:
                 self.redelivered += 1
                 ledger.counts[event_id] = count
                 back.add(event_id)
-        if ledger.strict and back:
-            self.recall(seat.durable, min(back))
+        self.recall(seat.durable, back)
 
-    def recall(self, durable: str, lowest: int) -> None:
-        """SEM D11: nothing after the rolled-back event stays in anybody's hands."""
+    def recall(self, durable: str, back: set[int]) -> None:
+        """SEM D11: nothing after a rolled-back event stays in anybody's hands; with lanes, nothing
+        of its lane."""
+        ledger = self.durables[durable]
         for subscription, seat in self.seats.items():
             if seat.durable != durable:
                 continue
-            later = {i for i in seat.held & self.durables[durable].due if i > lowest}
+            held = seat.held & ledger.due
+            later = {i for i in held if any(ledger.follows(i, one) for one in back)}
             if later:
                 seat.held -= later
                 seat.recalls.append(later)
@@ -295,6 +308,8 @@ class ChannelModel:
         match ledger.kind:
             case "priority":
                 allowed = [min(seats)] if seats else []
+            case "serial" if ledger.lanes:
+                allowed = ledger.turn
             case "serial":
                 assert len(holders) <= 1, "two at a time"
                 allowed = holders or ledger.turn
@@ -314,6 +329,10 @@ class ChannelModel:
     def ready(self, seat: Seat) -> list[int]:
         """What ``seat`` could be given, were there no end to its credit."""
         pending = self.pending(seat.durable)
+        if self.durables[seat.durable].lanes:
+            others = self.in_hands(seat.durable) - seat.held
+            taken = {lane_of(event_id) for event_id in others}
+            return [event_id for event_id in pending if lane_of(event_id) not in taken]
         if not seat.selective:
             return pending
         known = {**self.stored, **self.passing}

@@ -9,7 +9,7 @@ from penstock.core.effects import Deliver, Effect, Finished, Recall
 from penstock.core.ids import IdSet
 from penstock.core.messages import Command
 from penstock.testing.play import Play, events
-from tests.model.channel_model import ChannelModel, Reader, Seat
+from tests.model.channel_model import ChannelModel, Reader, Seat, lane_of
 
 
 class Compared(RuleBasedStateMachine):
@@ -72,14 +72,18 @@ class Compared(RuleBasedStateMachine):
         allowed = self.model.may_be_served(durable)
         assert subscription in allowed, "it may not be served now"
         ledger = self.model.durables[durable]
-        if ledger.knows_turn:
+        if ledger.knows_turn and not ledger.lanes:  # with lanes: who has room and a lane
             assert subscription == allowed[0], "it is another one's turn"
         ledger.turn.remove(subscription)
         ledger.turn.append(subscription)
 
     def granted(self, seat: Seat, ids: list[int], effect: Deliver) -> None:
         ledger = self.model.durables[seat.durable]
-        assert ids == self.model.ready(seat)[: len(ids)], "not the lowest that are pending"
+        ready = self.model.ready(seat)
+        if ledger.lanes:  # others are served in the same round: the lowest of each of its lanes
+            mine = {*map(lane_of, ids)}
+            ready = [i for i in ready if lane_of(i) in mine]
+        assert ids == ready[: len(ids)], "not the lowest that are pending"
         counts = {i: n for n, spans in effect.redeliveries for s in spans for i in range(*s)}
         assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
         assert len(ids) <= seat.credit, "more than the window has room for"
@@ -128,19 +132,24 @@ class Compared(RuleBasedStateMachine):
                 assert durable.outstanding_count(state.stored) == len(ledger.due)
                 assert durable.redelivered_count == len(ledger.counts)
                 assert durable.strict_order == ledger.strict
+                assert durable.order_by == ("k" if ledger.lanes else "")
                 self.hands_hold_what_comes_first(name)
             self.what_left_is_accounted_for()
         assert set(state.durables) == set(model.durables)
         assert state.counters.published == len(state.stored) + state.counters.gone
 
     def hands_hold_what_comes_first(self, name: str) -> None:
-        """Strict order (SEM D11): what is in hands is the beginning of what is outstanding, in
-        one client's hands. Only what is in hands can be acknowledged, so no event is before an
-        earlier one that its client has not got, or has given back."""
+        """Strict order and lanes (SEM D11): what is in hands is the beginning of what is
+        outstanding, or of its lane, in one client's hands. Only what is in hands can be
+        acknowledged, so no event is before an earlier one that its client has not got, or has
+        given back."""
         ledger = self.model.durables[name]
         held, pending = self.model.in_hands(name) & ledger.due, self.model.pending(name)
-        if ledger.strict and held and pending:
-            assert max(held) < pending[0]
+        for waiting in pending if ledger.strict or ledger.lanes else ():
+            assert not [i for i in held if ledger.follows(i, waiting)]
+        if ledger.lanes:
+            hands = [{*map(lane_of, seat.held)} for seat in self.model.seats_of(name).values()]
+            assert len(set().union(*hands)) == sum(map(len, hands)), "a lane has two owners"
 
     def what_left_is_accounted_for(self) -> None:
         """SEM T6, T8: each event's fate, and every counter."""

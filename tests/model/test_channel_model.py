@@ -45,7 +45,15 @@ from penstock.core.messages import (
 )
 from penstock.core.queue import READERS
 from penstock.testing.play import Play
-from tests.model.channel_model import FORGETTING, SURVIVING, ChannelModel, Ledger, Reader, Seat
+from tests.model.channel_model import (
+    FORGETTING,
+    SURVIVING,
+    ChannelModel,
+    Ledger,
+    Reader,
+    Seat,
+    lane_of,
+)
 from tests.model.publishing import Publishing
 
 TYPES = [
@@ -68,7 +76,17 @@ TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
 KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "shared_queued")
 AT_ONCE = ("shared", "serial", "shared_queued")
 """Types that redeliver at once, counted; they take a window, and keep a selector."""
-FIRST = ["shared", "even", "exclusive", "priority", "serial", "strict", "shared_queued"]
+FIRST = [
+    "shared",
+    "even",
+    "exclusive",
+    "priority",
+    "serial",
+    "strict",
+    "lanes",
+    "lanes",
+    "shared_queued",
+]
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
@@ -125,6 +143,7 @@ class ChannelLife(Publishing):
             storage=Storage(honour_capacity=honour),
         )
         self.play = Play(Channel("life", self.definition, rules()))
+        self.play.lane_of = lane_of
         self.model = ChannelModel(
             type=type,
             ttl_ms=ttl,
@@ -154,8 +173,9 @@ class ChannelLife(Publishing):
 
     def open_durables(self, first: list[str], window: int) -> None:
         for name, wanted in zip("abc", first, strict=False):
-            kind = {"even": "shared", "strict": "serial"}.get(wanted, wanted)
-            self.create(name, kind, 0, wanted == "even", None, strict=wanted == "strict")
+            kind = {"even": "shared", "strict": "serial", "lanes": "serial"}.get(wanted, wanted)
+            order = wanted if kind == "serial" else ""
+            self.create(name, kind, 0, wanted == "even", None, order=order)
             self.take_seat(name, "s1", window, pull=False)
             if kind != "exclusive":
                 self.take_seat(name, "s2", window + 1, pull=False)
@@ -178,11 +198,13 @@ class ChannelLife(Publishing):
                 self.do(CreateDurable("a", "shared"))
         elif free:
             kind = random.choice(KINDS)
-            strict = kind == "serial" and random.random() < 0.7
+            order = (
+                random.choice(("serial", "strict", "lanes", "lanes")) if kind == "serial" else ""
+            )
             start = random.choice((0, 0, self.model.issued, self.model.issued + 4))
             persistent = random.choice((None, None, False, True))
             filtered = random.random() < 0.4
-            self.create(random.choice(free), kind, start, filtered, persistent, strict=strict)
+            self.create(random.choice(free), kind, start, filtered, persistent, order=order)
 
     def create(
         self,
@@ -192,19 +214,28 @@ class ChannelLife(Publishing):
         filtered: bool,
         persistent: bool | None,
         *,
-        strict: bool = False,
+        order: str = "",
     ) -> None:
         self.settle_time()
         selector = "even" if filtered and kind in AT_ONCE else ""
         lasting = self.model.type in SURVIVING if persistent is None else persistent
         limit = self.limit if kind in AT_ONCE else 0
-        ledger = Ledger(kind, start, selector, lasting, limit, strict=strict)
+        ledger = Ledger(kind, start, selector, lasting, limit)
+        ledger.strict, ledger.lanes = order == "strict", order == "lanes"
         ledger.due = {i for i, kept in self.model.stored.items() if ledger.wants(i, kept)}
         matched = _spans(ledger.due) if selector else ()
         self.model.durables[name] = ledger
         self.do(
             CreateDurable(
-                name, kind, start, selector, matched, persistent, limit, strict_order=strict
+                name,
+                kind,
+                start,
+                selector,
+                matched,
+                persistent,
+                limit,
+                strict_order=ledger.strict,
+                order_by="k" if ledger.lanes else "",
             )
         )
         self.all_lasts &= lasting

@@ -72,6 +72,14 @@ def create(
             help="Of a serial durable: a rolled-back event comes before every later one.",
         ),
     ] = False,
+    order_by: Annotated[
+        str,
+        typer.Option(
+            help="Of a serial durable: keep order within each value of this property, and serve "
+            "different values to different clients.",
+            metavar="PROPERTY",
+        ),
+    ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Make a durable.
@@ -83,6 +91,7 @@ def create(
       penstock durable create orders billing --selector "price > 5"
       penstock durable create orders mail --max-deliveries 5
       penstock durable create orders ledger --type serial --strict-order
+      penstock durable create orders accounts --type serial --order-by account
     """
     begin = given.start(start)
     with session(url) as realm:
@@ -95,6 +104,7 @@ def create(
             max_deliveries=max_deliveries,
             cluster_wide=cluster_wide,
             strict_order=strict_order,
+            order_by=order_by,
         )
         outstanding = made.info().outstanding
     write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
@@ -182,6 +192,8 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
 def _order(info: DurableInfo) -> str:
     if info.strict_order:
         return "strict; a rolled-back event comes before every later one"
+    if info.order_by:
+        return f"by {info.order_by}; each value in order, different ones at the same time"
     return "not strict"
 
 

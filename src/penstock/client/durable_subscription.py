@@ -307,7 +307,7 @@ class DurableSubscription:
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
             f"event {event_id} of durable {self._durable} was recalled: an earlier one was rolled "
-            "back and comes before it (strict_order); it will be delivered again"
+            "back and comes before it; it will be delivered again"
         )
 
     async def flush(self) -> None:

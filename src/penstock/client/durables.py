@@ -36,12 +36,15 @@ class Durables:
         max_deliveries: int = 0,
         cluster_wide: bool = False,
         strict_order: bool = False,
+        order_by: str = "",
         **attributes: Any,
     ) -> Durable:
         """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
 
         With ``strict_order``, for type ``serial``, a rolled-back event comes before every later
-        one at any window: later ones sent already are recalled (SEM D11).
+        one at any window: later ones sent already are recalled (SEM D11). With ``order_by``, for
+        type ``serial``, the same holds among the events of one value of that property (a lane);
+        different lanes are served to different clients at the same time.
 
         With ``max_deliveries`` an event rolled back as often is dead for this durable and goes to
         the channel's dead event store, which it has to have (SEM T10). Raises
@@ -50,7 +53,7 @@ class Durables:
         if attributes:
             raise InvalidArgument(
                 f"no durable attribute {', '.join(sorted(attributes))}; there are type, start, "
-                "selector, persistent, max_deliveries, cluster_wide, strict_order"
+                "selector, persistent, max_deliveries, cluster_wide, strict_order, order_by"
             )
         message = wire.CreateDurable(
             0,
@@ -63,6 +66,7 @@ class Durables:
             _deliveries(max_deliveries),
             cluster_wide,
             strict_order,
+            _property(order_by),
         )
         await self._conversation.ask(message, DurableInfo, resend=False)
         return Durable(self._conversation, self._channel, name)
@@ -90,6 +94,12 @@ def _deliveries(given: object) -> int:
         raise InvalidArgument(
             f"max_deliveries is {given!r}; give a whole number of deliveries, or 0 for no limit"
         )
+    return given
+
+
+def _property(given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidArgument(f"order_by is {given!r}; give the name of a property")
     return given
 
 

@@ -36,6 +36,7 @@ class Durables:
         max_deliveries: int = 0,
         cluster_wide: bool = False,
         strict_order: bool = False,
+        order_by: str = "",
         **attributes: Any,
     ) -> Durable:
         """Make a durable (SEM D2, D3); see :meth:`penstock.aio.Durables.create`."""
@@ -50,6 +51,7 @@ class Durables:
                     max_deliveries=max_deliveries,
                     cluster_wide=cluster_wide,
                     strict_order=strict_order,
+                    order_by=order_by,
                     **attributes,
                 )
             ),

@@ -125,6 +125,14 @@ class Values:
             plain = int((np.datetime64(plain.replace(tzinfo=None), "us") - _EPOCH).astype(int))
         return self._families[_FAMILIES[leaf]][plain]
 
+    def known(self) -> list[tuple[str, Any]]:
+        """By slot: the family and the value."""
+        found: list[tuple[str, Any]] = [("", None)] * len(self)
+        for family, slots in self._families.items():
+            for value, slot in slots.items():
+                found[slot] = (family, value)
+        return found
+
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Forget the values whose slots are not alive; the others move up, in their order."""
         moved = (np.cumsum(alive) - 1).tolist()

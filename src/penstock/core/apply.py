@@ -28,7 +28,7 @@ from penstock.core.messages import (
     StoredFact,
 )
 from penstock.core.queue import KIND, READERS
-from penstock.core.recall import recall
+from penstock.core.recall import behind, recall
 from penstock.core.state import ChannelState
 
 COUNTED_AS = {Cause.UNDELIVERABLE: "dead"}
@@ -161,9 +161,9 @@ def _relay(state: ChannelState, fact: Appended) -> None:
 def _rolled_back(state: ChannelState, durable: Durable, spans: Spans) -> None:
     ids = IdSet(Span(*span) for span in spans)
     durable.reach(spans[-1][1], state.stored)
+    later = behind(durable, ids)
     state.counters.redelivered += durable.roll_back(ids)
-    if durable.strict_order:
-        state.recalls += recall(durable, ids)
+    state.recalls += recall(durable, later)
 
 
 def _acked(state: ChannelState, name: str, spans: Spans) -> None:
@@ -225,6 +225,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         max_deliveries=fact.max_deliveries,
         cluster_wide=fact.cluster_wide,
         strict_order=fact.strict_order,
+        order_by=fact.order_by,
     )
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:

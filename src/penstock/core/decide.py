@@ -263,6 +263,8 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
             f"a durable of type {kind.name} cannot have strict_order: it needs a type that serves "
             "one client at a time and redelivers at once; take serial (SEM D11)"
         )
+    if command.order_by:
+        _check_order_by(command, kind)
     _check_deliveries(state, command.max_deliveries, kind)
     if command.cluster_wide and not state.definition.cluster_wide:
         raise InvalidArgument(
@@ -286,9 +288,25 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
                 command.max_deliveries,
                 command.cluster_wide,
                 command.strict_order,
+                command.order_by,
             ),
         )
     )
+
+
+def _check_order_by(command: CreateDurable, kind: Kind) -> None:
+    if not kind.orders_strictly:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} cannot have order_by: it needs a type that keeps order "
+            "and redelivers at once; take serial (SEM D11)"
+        )
+    if command.strict_order:
+        raise InvalidArgument(
+            "order_by keeps order within each value, strict_order over all events: give one of "
+            "them (SEM D11)"
+        )
+    if command.order_by.startswith("$"):
+        raise InvalidArgument(f"order_by is {command.order_by!r}: name a property of your events")
 
 
 def _purged(state: ChannelState, command: PurgeDurable) -> Decided:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from penstock.core.errors import IllegalState
 from penstock.core.ids import IdSet, Span
+from penstock.core.lanes import Lanes
 from penstock.core.messages import DurableState, Spans
 from penstock.core.seat import Kind, Seat
 
@@ -22,9 +23,11 @@ class Durable:
         "cluster_wide",
         "head",
         "kind",
+        "lanes",
         "levels",
         "max_deliveries",
         "name",
+        "order_by",
         "outstanding",
         "parked",
         "pending",
@@ -46,6 +49,7 @@ class Durable:
         max_deliveries: int = 0,
         cluster_wide: bool = False,
         strict_order: bool = False,
+        order_by: str = "",
     ) -> None:
         self.name = name
         self.kind = kind
@@ -56,6 +60,10 @@ class Durable:
         self.cluster_wide = cluster_wide
         self.strict_order = strict_order
         """A rolled-back event comes before every later one, also before those already sent."""
+        self.order_by = order_by
+        """The property whose values are kept in order each for itself; empty: none."""
+        self.lanes = Lanes() if order_by else None
+        """Soft state."""
         self.head = head
         """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
         self.outstanding = IdSet()
@@ -85,9 +93,12 @@ class Durable:
     def settle_all(self, ids: IdSet) -> None:
         """Acknowledged, or gone from the channel."""
         self._take_back(ids)
+        waited = len(self.pending)
         for ledger in (self.outstanding, self.pending, self.parked, *self.levels):
             if ledger:
                 ledger.discard_all(ids)
+        if self.lanes is not None:
+            self.lanes.settled(ids, waited - len(self.pending), self.pending)
         for seat in self.seats:
             if seat.wanted:
                 seat.wanted.discard_all(ids)
@@ -97,7 +108,7 @@ class Durable:
         are outstanding; gives how many these are."""
         back = self.outstanding.overlap(ids)
         self._take_back(ids)
-        self.pending.add_all(back)
+        self._wait_again(ids)
         self._count(back)
         return len(back)
 
@@ -112,7 +123,17 @@ class Durable:
             self.park(ids)
             return
         self._take_back(ids)
+        self._wait_again(ids)
+
+    def _wait_again(self, ids: IdSet) -> None:
         self.pending.add_all(self.outstanding.overlap(ids))
+        if self.lanes is not None:
+            self.lanes.returned(ids)
+
+    def recalled(self, ids: IdSet) -> None:
+        """Take ``ids`` out of all hands, uncounted (SEM D11)."""
+        self._take_back(ids)
+        self._wait_again(ids)
 
     def _take_back(self, ids: IdSet) -> None:
         for seat in self.seats:
@@ -178,8 +199,10 @@ class Durable:
         seat = self.seat_of(subscription)
         if seat is None:
             return
-        self.pending.add_all(self.outstanding.overlap(seat.in_flight))
+        self._wait_again(seat.in_flight)
         self.seats.remove(seat)
+        if self.lanes is not None:
+            self.lanes.left(seat)
         if seat.reach:  # it was served: what it rolled back is for whoever takes over
             self._unpark()
 
@@ -187,6 +210,8 @@ class Durable:
         """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8);
         none at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
+        if self.lanes is not None:
+            return self._by_lane(self.lanes, chunk, below)
         if any(seat.wanted is not None for seat in self.seats):
             return self._selective(stored, chunk, below)
         while seats := self.kind.servable(self.seats):
@@ -203,6 +228,36 @@ class Durable:
                 self._hand(seat, spans)
                 granted.append((seat, spans))
         return granted
+
+    def _by_lane(self, lanes: Lanes, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
+        """The same, of what has been looked at: each lane to one seat at a time (SEM D11)."""
+        granted: list[tuple[Seat, Spans]] = []
+        while shares := lanes.shares(self.seats, below, chunk, self.pending):
+            for seat, ids in shares:
+                self.pending.remove_all(ids)
+                self._hand(seat, ids.spans)
+                granted.append((seat, ids.spans))
+        return granted
+
+    def unlooked(self, stored: IdSet, limit: int, below: int) -> Spans:
+        """The next events whose lanes have to be known, for somebody has room for more."""
+        if self.lanes is None or not any(seat.credit > 0 for seat in self.seats):
+            return ()
+        found: list[Span] = []
+        at = self.lanes.through
+        while limit > 0:
+            span = self.pending.next_span(at, limit)
+            if span is None and not self.selector:
+                beyond = stored.next_span(self.head, limit)
+                if beyond is not None and beyond.first < below:
+                    self.reach(min(beyond.end, below), stored)
+                    span = self.pending.next_span(at, limit)
+            if span is None or span.first >= below:
+                break
+            found.append(Span(span.first, min(span.end, below)))
+            limit -= span.size
+            at = span.end
+        return tuple(found)
 
     def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
         """The same, where some seats want only part of what there is: what one leaves waits for
@@ -346,6 +401,11 @@ class Durable:
         return (*self.outstanding.spans, *beyond)
 
     @property
+    def recalls(self) -> bool:
+        """Whether what was sent may be taken back (SEM D11)."""
+        return self.strict_order or self.lanes is not None
+
+    @property
     def in_flight_count(self) -> int:
         return sum(len(seat.in_flight) for seat in self.seats)
 
@@ -365,6 +425,7 @@ class Durable:
             self.max_deliveries,
             self.cluster_wide,
             self.strict_order,
+            self.order_by,
         )
 
     @classmethod
@@ -378,6 +439,7 @@ class Durable:
             max_deliveries=state.max_deliveries,
             cluster_wide=state.cluster_wide,
             strict_order=state.strict_order,
+            order_by=state.order_by,
         )
         durable.outstanding = IdSet(Span(*span) for span in state.outstanding)
         durable.pending = durable.outstanding.copy()

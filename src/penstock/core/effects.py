@@ -18,6 +18,15 @@ class Deliver(Effect, frozen=True):
     """By redelivery count: which of ``spans``."""
 
 
+class FindLanes(Effect, frozen=True):
+    """Say which lanes ``spans`` are in, by ``order_by`` (SEM D11), before the next effect: with
+    an ``AssignLanes``."""
+
+    durable: str
+    order_by: str
+    spans: Spans
+
+
 class Recall(Effect, frozen=True):
     """``spans`` count as never delivered (SEM D11); nothing more is until the client confirms."""
 

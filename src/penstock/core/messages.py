@@ -186,6 +186,8 @@ class CreateDurable(Command, frozen=True):
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
     strict_order: bool = False
+    order_by: str = ""
+    """A property: events of one value of it are kept in order (SEM D11); empty: none."""
 
 
 class DeleteDurable(Command, frozen=True):
@@ -401,6 +403,7 @@ class DurableCreated(Fact, frozen=True):
     max_deliveries: int = 0
     cluster_wide: bool = False
     strict_order: bool = False
+    order_by: str = ""
 
 
 class DurableDeleted(Fact, frozen=True):
@@ -443,6 +446,7 @@ class DurableState(Struct, frozen=True, array_like=True):
     max_deliveries: int = 0
     cluster_wide: bool = False
     strict_order: bool = False
+    order_by: str = ""
 
 
 class ProducerState(Struct, frozen=True, array_like=True):

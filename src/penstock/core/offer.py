@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from penstock.core import absence
 from penstock.core.durable import Durable
-from penstock.core.effects import Deliver, Effect, Finished, Recall
+from penstock.core.effects import Deliver, Effect, FindLanes, Finished, Recall
 from penstock.core.ids import IdSet, Span
+from penstock.core.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
 from penstock.core.messages import (
     Ack,
     AckPrevious,
@@ -50,6 +51,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _touch(state, subscription, now_us)
         case ConfirmRecall(subscription):
             _confirm_recall(state, subscription)
+        case AssignLanes():
+            _assign(state, command)
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
         case Subscribe():
@@ -270,7 +273,32 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
             yield Finished(subscription)
 
 
+def _assign(state: ChannelState, command: AssignLanes) -> None:
+    durable = state.durables[command.durable]
+    assert durable.lanes is not None, "it was asked for"
+    durable.lanes.assigned(command)
+
+
 def _offer_durable(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
+    yield from _granted(state, durable, end)
+    if durable.lanes is not None:
+        yield from _look_ahead(state, durable, durable.lanes, end)
+
+
+def _look_ahead(state: ChannelState, durable: Durable, lanes: Lanes, end: int) -> Iterator[Effect]:
+    """Find out which lanes the next events are in, as long as somebody has room for some and
+    has not got them; a blocked lane does not hide what is behind it (SEM D11)."""
+    for _ in range(LOOKS_MAX):
+        spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
+        if not spans:
+            return
+        yield FindLanes(durable.name, durable.order_by, spans)
+        assert lanes.through >= spans[-1].end, "the shell has looked"
+        yield from _granted(state, durable, end)
+    state.dirty = True
+
+
+def _granted(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
     served: dict[int, Seat] = {}
     for seat, spans in durable.grants(state.stored, state.chunk, end):
         served[seat.subscription] = seat

@@ -1,4 +1,5 @@
-"""Strict order (SEM D11): what was sent of the events after a rolled-back one is taken back.
+"""Order under rollback (SEM D11): what was sent of the events after a rolled-back one is taken
+back; with ``order_by`` of those in its lane.
 
 What a client settles before it knows of that was settled for a delivery that does not count.
 """
@@ -13,19 +14,31 @@ from penstock.core.messages import Spans
 from penstock.core.seat import Seat
 
 
-def recall(durable: Durable, rolled_back: IdSet) -> list[Recall]:
-    """Take back, uncounted, what is in hands of the events after the lowest of ``rolled_back``."""
-    lowest = durable.outstanding.overlap(rolled_back).lowest
+def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
+    """What is in hands and has to come after those of ``rolled_back`` that come again."""
+    back = durable.outstanding.overlap(rolled_back)
+    lowest = back.lowest
+    later = IdSet()
     if lowest is None:
-        return []
+        return later
+    if durable.lanes is not None:
+        later = durable.lanes.after(back)
+    elif durable.strict_order:
+        for seat in durable.seats:
+            later.add_all(seat.in_flight.within(Span(lowest + 1, 1 << 62)))
+    later.discard_all(rolled_back)
+    return later.overlap(durable.outstanding)
+
+
+def recall(durable: Durable, later: IdSet) -> list[Recall]:
+    """Take these back, uncounted; what is to be told to whom."""
     recalls: list[Recall] = []
-    for seat in durable.seats:
-        later = seat.in_flight.within(Span(lowest + 1, 1 << 62)).overlap(durable.outstanding)
-        if later:
-            seat.in_flight.discard_all(later)
-            seat.recalls.append(later)
-            durable.pending.add_all(later)
-            recalls.append(Recall(seat.subscription, later.spans))
+    for seat in durable.seats if later else ():
+        mine = seat.in_flight.overlap(later)
+        if mine:
+            seat.recalls.append(mine)
+            recalls.append(Recall(seat.subscription, mine.spans))
+    durable.recalled(later)
     return recalls
 
 
@@ -44,7 +57,7 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
     if recalled := recalled_of(durable, seat, spans, stored):
         raise IllegalState(
             f"event {recalled.lowest} of durable {durable.name} was recalled: an earlier one was "
-            "rolled back and comes before it (strict_order); it will be delivered again"
+            "rolled back and comes before it; it will be delivered again"
         )
 
 

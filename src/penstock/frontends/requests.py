@@ -72,6 +72,7 @@ class Requests:
                     max_deliveries=message.max_deliveries,
                     cluster_wide=message.cluster_wide,
                     strict_order=message.strict_order,
+                    order_by=message.order_by,
                 )
             case wire.DeleteDurable(_, channel, name):
                 return subscriptions.delete_durable(channel, name)

@@ -8,11 +8,13 @@ import pyarrow as pa
 import structlog
 
 from penstock.columns.digest import spans_of
+from penstock.columns.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
-from penstock.core.effects import Deliver, Finished
+from penstock.core.effects import Deliver, FindLanes, Finished
 from penstock.core.errors import NameDoesNotExist, PenstockError
 from penstock.core.ids import IdSet, Span
+from penstock.core.lanes import AssignLanes
 from penstock.core.messages import Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
 from penstock.runtime.channel_store import ChannelStore
@@ -136,6 +138,9 @@ class Dispatch:
         has_moved = False
         read: dict[Spans, tuple[list[Rows], Damage]] = {}
         for effect in channel.offer(below):
+            if isinstance(effect, FindLanes):
+                await self._find_lanes(effect, number, channel, store, quarantiner)
+                continue
             held = self._outlets.get(_subscription(effect))
             if held is None:  # its end waits at the shard: what was not sent was not delivered
                 channel.leave(_subscription(effect))
@@ -163,6 +168,21 @@ class Dispatch:
                 case _:
                     raise AssertionError(f"no such effect: {effect}")
         return has_moved
+
+    async def _find_lanes(
+        self,
+        wanted: FindLanes,
+        number: int,
+        channel: Channel,
+        store: ChannelStore,
+        quarantiner: Quarantiner,
+    ) -> None:
+        """Look which lanes events are in; those that cannot be read are in none."""
+        rows, damage = await self.read(store, wanted.spans)
+        self._report(number, store, damage, quarantiner)
+        keys, ends, ids = lanes_of([part.batch for part in rows], wanted.order_by)
+        command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
+        channel.attend(command, self._clock.now_us())
 
     async def read(
         self, store: ChannelStore, spans: Spans, *, keep: bool = True

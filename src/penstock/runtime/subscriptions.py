@@ -198,6 +198,7 @@ class Subscriptions:
         max_deliveries: int = 0,
         cluster_wide: bool = False,
         strict_order: bool = False,
+        order_by: str = "",
     ) -> DurableInfo:
         name = durable_name(name)
         wanted = Selector(selector) if selector else None
@@ -222,6 +223,7 @@ class Subscriptions:
                 max_deliveries,
                 cluster_wide,
                 strict_order,
+                order_by,
             )
             group.do(number, command)
             return self._info(channel, channel.state.durable(name))
@@ -322,7 +324,7 @@ class Subscriptions:
                 matched = self._matching(group, number, there, wanted).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(number, command)
-            return Opened(subscription, strict_order=own.strict_order)
+            return Opened(subscription, strict_order=own.recalls)
 
         return await self._opened(subscription, number, attach, reads=chooses)
 

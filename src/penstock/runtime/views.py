@@ -60,4 +60,5 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         max_deliveries=durable.max_deliveries,
         cluster_wide=durable.cluster_wide,
         strict_order=durable.strict_order,
+        order_by=durable.order_by,
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Hashable
+
 from penstock.core.channel import Channel
-from penstock.core.effects import Deliver, Effect, Finished
+from penstock.core.effects import Deliver, Effect, FindLanes, Finished
 from penstock.core.ids import IdSet, Span
+from penstock.core.lanes import AssignLanes
 from penstock.core.listing import ids_in, listed
 from penstock.core.messages import (
     Cause,
@@ -34,6 +38,8 @@ class Play:
         """What a restart would find."""
         self.removed: list[Removed] = []
         """Every removal, also of what no restart would find, in the order they happened."""
+        self.lane_of: Callable[[int], Hashable] = lambda event_id: None
+        """By id: which lane an event is in, where a durable asks (SEM D11)."""
         self.answer: Span | int | None = None
         """What the last command was answered with."""
 
@@ -69,10 +75,27 @@ class Play:
         effects: list[Effect] = []
         state = self.channel.state
         while self.channel.has_offers and not state.overdue:
-            effects += self.channel.offer()
+            for effect in self.channel.offer():
+                if isinstance(effect, FindLanes):
+                    self._find_lanes(effect)
+                else:
+                    effects.append(effect)
         if (state.relayed or state.passing) and not state.overdue:
             self._decide(EndRelay())
         return effects
+
+    def _find_lanes(self, wanted: FindLanes) -> None:
+        lanes: dict[Hashable, list[int]] = {}
+        for event_id in events(wanted.spans):
+            lanes.setdefault(self.lane_of(event_id), []).append(event_id)
+        ids: list[int] = []
+        ends = []
+        for lane in lanes.values():
+            ids += lane
+            ends.append(len(ids))
+        through = wanted.spans[-1].end
+        command = AssignLanes(wanted.durable, through, list(lanes), ends, array("q", ids))
+        self.channel.attend(command, self.now_us)
 
     def restart(self) -> None:
         """Lose what was not recorded: a new channel from the recorded facts."""

@@ -30,7 +30,8 @@ class Subscribed(Struct, frozen=True):
     first_id: int
     stop_id: int | None
     strict_order: bool = False
-    """A seat at a durable of that kind: what was delivered may be recalled (SEM D11)."""
+    """A seat at a durable with ``strict_order`` or ``order_by``: what was delivered may be recalled
+    (SEM D11)."""
     confirm: bool = False
     """Whether the client is to say what has arrived (SEM J5)."""
 
@@ -78,6 +79,7 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     cluster_wide: bool = False
     strict_order: bool = False
+    order_by: str = ""
 
 
 class ChannelInfo(Struct, frozen=True, kw_only=True):

@@ -196,6 +196,7 @@ class CreateDurable(Request, frozen=True, tag=30):
     max_deliveries: int = 0
     cluster_wide: bool = False
     strict_order: bool = False
+    order_by: str = ""
 
 
 class DeleteDurable(Request, frozen=True, tag=31):
