@@ -117,6 +117,16 @@ def test_strict_order_may_be_asked_for_and_is_shown(penstock_command: Run, order
     assert "order         not strict\n" in other
 
 
+@pytest.mark.spec("D11", "D17")
+def test_lanes_may_be_asked_for_and_are_shown(penstock_command: Run, orders: Channel) -> None:
+    penstock_command("durable", "create", "orders", "d", "--type", "serial", "--order-by", "sku")
+
+    shown = penstock_command("durable", "show", "orders", "d").stdout
+
+    assert orders.durables.get("d").info().order_by == "sku"
+    assert "order         by sku; each value in order, different ones at the same time\n" in shown
+
+
 def test_a_purge_takes_events_off_one_durable(penstock_command: Run, orders: Channel) -> None:
     mine = orders.durables.create("billing")
     other = orders.durables.create("audit")

@@ -51,7 +51,9 @@ def test_durables_are_made_listed_found_and_deleted(orders: Channel) -> None:
     ("attributes", "says"),
     [
         ({"colour": 5}, "no durable attribute colour; there are type, start"),
-        ({"order_by": "sku", "colour": 5}, "colour, order_by"),
+        ({"taste": "sweet", "colour": 5}, "colour, taste"),
+        ({"order_by": "sku"}, "type shared cannot have order_by"),
+        ({"order_by": 5, "type": "serial"}, "order_by is 5; give the name of a property"),
         ({"strict_order": True}, "type shared cannot have strict_order"),
         ({"max_deliveries": -1}, "max_deliveries is -1; give a whole number of deliveries"),
         ({"max_deliveries": 2.5}, "max_deliveries is 2.5"),

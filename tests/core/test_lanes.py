@@ -97,7 +97,7 @@ def test_what_lies_far_behind_a_blocked_lane_is_found() -> None:
 def test_nobody_is_asked_about_events_nobody_has_room_for() -> None:
     play = lanes_play("a" * 9, 1)
     play.do(publish(3))
-    play.lane_of = {}.__getitem__  # would raise
+    play.lane_of = dict[int, str]().__getitem__  # would raise
 
     assert delivered(play.do(publish(6))) == {}
 

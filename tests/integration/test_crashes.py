@@ -211,6 +211,38 @@ def test_what_a_killed_worker_held_goes_to_the_other_counted_once(
     assert durable.info().outstanding == 0
 
 
+@pytest.mark.slow
+@pytest.mark.spec("D11", "D4")
+def test_lanes_keep_their_order_when_the_server_dies(lives: Lives, session: Session) -> None:
+    lanes, each = 6, 100
+    orders = session.channels.create("orders", type="persistent")
+    events = [penstock.Event(properties={"lane": n % lanes}) for n in range(lanes * each)]
+    orders.publish_many(events)
+    durable = orders.durables.create("d", type="serial", order_by="lane")
+    acked: list[int] = []
+
+    def work(stop: threading.Event) -> None:
+        with durable.subscribe(window=5) as subscription:
+            while not stop.is_set():
+                batch = subscription.next_batch(0.2)
+                for event in batch or ():
+                    assert event.event_id is not None
+                    acked.append(event.event_id)
+                    with suppress(penstock.ConnectionLost, penstock.IllegalState):
+                        subscription.ack([event.event_id])  # returns when it is on disk
+
+    with running(work, work, work):
+        for part in (1, 2, 3):
+            eventually(lambda part=part: len(acked) > part * len(events) // 4)  # type: ignore[misc]
+            lives.kill()
+        eventually(lambda: durable.info().outstanding == 0)
+
+    in_order = list(dict.fromkeys(acked))  # what was not on disk is delivered again
+    for lane in range(lanes):
+        mine = [event_id for event_id in in_order if event_id % lanes == lane]
+        assert mine == list(range(lane, len(events), lanes))
+
+
 @pytest.mark.spec("D4", "E4")
 def test_an_orderly_end_keeps_everything_acknowledged_and_the_next_start_is_quick(
     lives: Lives, session: Session
