@@ -172,4 +172,4 @@ def test_ages_of_what_has_left_are_forgotten() -> None:
     ages.own_ttl(0, ((1, (span(0),)),))
     ages.forget(3, 2_000)
 
-    assert ages.state() == (((3, 3_000_000), (4, 4_000_000)), ())
+    assert ages.state() == (((3, 3_000_000), (4, 4_000_000)), [])

@@ -1,7 +1,8 @@
 """Format 1, byte for byte: what is written today is what was written when it was settled.
 
 ``format-1`` is a data directory and a segment as the first version wrote them. Every later
-version reads them; a version that writes other bytes needs a new format number.
+version reads them; a version that writes other bytes needs a new format number. Format 2 differs
+in records only (``test_format_2``), which the journal does not look into.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ KEPT = {
     "realm/registry/manifest%2Forders",
     "realm/segments/orders/eu/00000000000000000001-00000000000000000009.arrow",
 }
+RECORDS = {"records/facts.block", "records/snapshot.block"}
+"""Facts of a channel, and a snapshot in their place: ``test_format_2``."""
 SEGMENT = "segments/orders/eu/00000000000000000001-00000000000000000009.arrow"
 
 pytestmark = pytest.mark.spec("S1")
@@ -87,13 +90,15 @@ def test_todays_code_writes_the_first_format(tmp_path: Path) -> None:
     asyncio.run(write(f"{tmp_path}/realm"))
 
     for name in sorted(KEPT):
+        if name == "realm/registry/format":  # of format 2 by now
+            continue
         if not name.endswith(".arrow"):  # its bytes are the Arrow library's to choose
             assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes(), name
 
 
 def test_the_golden_directory_is_whole() -> None:
     found = {path for path in GOLDEN.rglob("*") if path.is_file()}
-    names = {str(path.relative_to(GOLDEN)) for path in found}
+    names = {str(path.relative_to(GOLDEN)) for path in found} - RECORDS
 
     assert names == KEPT | {"segment-index.msgpack"}
     assert sum(path.stat().st_size for path in found) < 20_000

@@ -38,8 +38,8 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5", None),
-        "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
-        "00c2c2",
+        "9c1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
+        "00c2c2a0",
     ),
     (
         wire.UnbindDurable(5, 3, "d"),
@@ -130,6 +130,8 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
         (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
         (wire.Credit(1, 100), "932c0164"),
+        (wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5"),
+         "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2c2"),
     ],
 )  # fmt: skip
 def test_what_was_sent_before_a_field_was_added_is_understood(

@@ -38,7 +38,7 @@ def close(store: Embedded) -> None:
 def test_a_new_directory_gets_the_format_record(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}/deep/realm", RealDisk())
 
-    assert asyncio.run(store.registry.get("format")) == Record(1, b'{"format": 1}')
+    assert asyncio.run(store.registry.get("format")) == Record(1, b'{"format": 2}')
     names = {"LOCK", "journal", "pages", "registry", "segments", "snapshots"}
     assert set(os.listdir(tmp_path / "deep/realm")) == names
     close(store)
@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
     with pytest.raises(NewerFormat) as refusal:
         open_store(f"{tmp_path}", RealDisk())
 
-    for part in ("format 12", "up to format 1", str(tmp_path)):
+    for part in ("format 12", "up to format 2", str(tmp_path)):
         assert part in str(refusal.value)
     assert tree(tmp_path) == before
 

@@ -34,6 +34,7 @@ from penstock.columns.segments import (
     ids_of_column,
 )
 from penstock.columns.selectors import Selector
+from penstock.core import written
 from penstock.core.errors import DamagedExport, InvalidSelector, PenstockError
 from penstock.core.exports import ExportedFile, ExportedState
 from penstock.core.ids import IdSet, Span
@@ -258,7 +259,7 @@ def id_set(ids: npt.NDArray[np.int64]) -> IdSet:
 def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> None:
     """Raises ``DamagedExport`` unless the files (``ids`` are theirs, in order) have each stored
     event once, where it belongs."""
-    stored = IdSet(Span(*span) for span in state.channel.restored.stored)
+    stored = written.id_set(state.channel.restored.stored)
     volatile = IdSet(Span(*span) for span in state.channel.volatile)
     for in_memory, wanted in ((True, volatile), (False, _without(stored, volatile))):
         found = IdSet()

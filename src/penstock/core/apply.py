@@ -19,6 +19,7 @@ from penstock.core.messages import (
     DurableDeleted,
     Edited,
     IdsReserved,
+    PackedIds,
     Removed,
     Replaced,
     Restored,
@@ -30,6 +31,7 @@ from penstock.core.messages import (
 from penstock.core.queue import KIND, READERS
 from penstock.core.recall import behind, recall
 from penstock.core.state import ChannelState
+from penstock.core.written import id_set, unpacked
 
 COUNTED_AS = {Cause.UNDELIVERABLE: "dead"}
 """Counters whose name is not their cause's."""
@@ -57,6 +59,8 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             durable = state.durables.get(name)
             if durable is not None and spans:
                 _rolled_back(state, durable, spans)
+        case PackedIds():
+            apply(state, unpacked(fact))
         case IdsReserved(through):
             state.reserved = through
         case Edited(definition):
@@ -239,13 +243,13 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.definition = fact.definition
     state.next_id = fact.next_id
     state.reserved = fact.reserved
-    state.stored = IdSet(Span(*span) for span in fact.stored)
-    state.ages.restore(fact.ages, fact.own_expiry)
+    state.stored = id_set(fact.stored)
+    state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
     for kept in fact.durables:
         kind = state.rules.kinds[kept.kind] if kept.name else KIND
         state.durables[kept.name] = Durable.restored(kept, kind)
     state.producers.restore(fact.producers)
-    state.acked = IdSet(Span(*span) for span in fact.consumed)
+    state.acked = id_set(fact.consumed)
     state.looked_at_from(0)
     state.counters = replace(fact.counters)
     if READERS in state.durables:

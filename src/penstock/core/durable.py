@@ -14,6 +14,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.lanes import Lanes
 from penstock.core.messages import DurableState, Spans
 from penstock.core.seat import Kind, Seat
+from penstock.core.written import id_set, written
 
 
 class Durable:
@@ -413,15 +414,22 @@ class Durable:
     def redelivered_count(self) -> int:
         return sum(len(level) for level in self.levels)
 
-    def state(self) -> DurableState:
+    def state(self, lost: IdSet | None = None) -> DurableState:
+        """As a snapshot keeps it; without ``lost``, which no restart finds."""
+        sets = [self.outstanding, *self.levels]
+        if lost:
+            sets = [ids.copy() for ids in sets]
+            for ids in sets:
+                ids.discard_all(lost)
+        outstanding, *levels = sets
         return DurableState(
             self.name,
             self.kind.name,
             self.selector,
             self.persistent,
             self.head,
-            self.outstanding.spans,
-            tuple((n, level.spans) for n, level in enumerate(self.levels, start=1) if level),
+            written(outstanding),
+            tuple((n, written(level)) for n, level in enumerate(levels, start=1) if level),
             self.max_deliveries,
             self.cluster_wide,
             self.strict_order,
@@ -441,10 +449,10 @@ class Durable:
             strict_order=state.strict_order,
             order_by=state.order_by,
         )
-        durable.outstanding = IdSet(Span(*span) for span in state.outstanding)
+        durable.outstanding = id_set(state.outstanding)
         durable.pending = durable.outstanding.copy()
         for count, spans in state.redelivered:
             while len(durable.levels) < count:
                 durable.levels.append(IdSet())
-            durable.levels[count - 1] = IdSet(Span(*span) for span in spans)
+            durable.levels[count - 1] = id_set(spans)
         return durable

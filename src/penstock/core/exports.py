@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from penstock.core.apply import apply
 from penstock.core.errors import DamagedExport, InvalidName
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, DurableState, Restored, Spans
+from penstock.core.messages import Definition, DurableState, Ids, Restored, Spans
 from penstock.core.names import durable_name
 from penstock.core.queue import KIND, READERS
 from penstock.core.state import ChannelState, Rules
+from penstock.core.written import id_set, ranges
 
 _ID_END = (1 << 63) - 1
 _COUNT_MAX = 1 << 20
@@ -58,13 +59,18 @@ def exported(state: ChannelState) -> ExportedState:
         reserved=state.reserved,
         stored=state.stored.spans,
         ages=ages,
-        own_expiry=own_expiry,
-        durables=tuple(durable.state() for durable in state.durables.values()),
+        own_expiry=tuple((ends_us, ids.spans) for ends_us, ids in own_expiry),
+        durables=tuple(_in_ranges(durable.state()) for durable in state.durables.values()),
         producers=state.producers.state(),
         consumed=state.acked.spans,
         counters=counters,
     )
     return ExportedState(restored, state.volatile.spans)
+
+
+def _in_ranges(durable: DurableState) -> DurableState:
+    redelivered = tuple((count, ranges(ids)) for count, ids in durable.redelivered)
+    return replace(durable, outstanding=ranges(durable.outstanding), redelivered=redelivered)
 
 
 def take_over(state: ChannelState, taken: ExportedState) -> None:
@@ -81,9 +87,9 @@ def check(taken: ExportedState, rules: Rules) -> None:
     restored = taken.restored
     for what, spans in _spans_of(taken):
         _check_spans(what, spans)
-    stored = IdSet(restored.stored)
-    for what, spans in _parts_of_stored(taken):
-        ids = IdSet(spans)
+    stored = id_set(restored.stored)
+    for what, part in _parts_of_stored(taken):
+        ids = id_set(part)
         if len(ids.overlap(stored)) != len(ids):
             raise DamagedExport(f"{what} names events that are not stored")
     highest = stored.highest
@@ -100,7 +106,7 @@ def check(taken: ExportedState, rules: Rules) -> None:
     _check_producers(restored)
 
 
-def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Spans]]:
+def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
     yield "what is stored", taken.restored.stored
     for _, spans in taken.restored.own_expiry:
         yield "what has a TTL of its own", spans
@@ -110,7 +116,7 @@ def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Spans]]:
     yield from _parts_of_stored(taken)
 
 
-def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Spans]]:
+def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
     yield "what lives in memory", taken.volatile
     yield "what was acknowledged", taken.restored.consumed
     for durable in taken.restored.durables:
@@ -120,7 +126,11 @@ def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Spans]]:
             yield f"{whose}, redelivered", spans
 
 
-def _check_spans(what: str, spans: Spans) -> None:
+def _check_spans(what: str, ids: Ids) -> None:
+    try:
+        spans = ranges(ids)
+    except ValueError as error:
+        raise DamagedExport(f"{what}: {error}") from error
     sound = all(0 <= first < end <= _ID_END for first, end in spans)
     if not sound or any(left.end > right.first for left, right in pairwise(spans)):
         raise DamagedExport(f"{what}: these are no ranges of ids in ascending order")
@@ -130,7 +140,7 @@ def _check_memory(taken: ExportedState, rules: Rules) -> None:
     """Which events may live in memory only is the type's to say (SEM C1)."""
     name = taken.restored.definition.type
     kind = rules.types[name]
-    memory, stored = len(IdSet(taken.volatile)), len(IdSet(taken.restored.stored))
+    memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
     if kind.relays and stored:
         raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
     if not kind.survives_restart and memory != stored:

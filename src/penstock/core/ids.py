@@ -283,6 +283,11 @@ class IdSet:
             return self._blocks.highest
         return self._ends[-1] - 1 if self._ends else None
 
+    @property
+    def is_scattered(self) -> bool:
+        """Whether it has many ranges."""
+        return self._blocks is not None or len(self._firsts) > _MANY
+
     def __len__(self) -> int:
         return self._size
 

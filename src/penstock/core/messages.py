@@ -16,6 +16,8 @@ from penstock.core.counters import Counters
 from penstock.core.ids import Span
 
 Spans = tuple[Span, ...]
+Ids = Spans | bytes
+"""Ids as they are stored: ranges, or packed (``core.written``)."""
 
 
 class Digest(Struct, frozen=True):
@@ -429,6 +431,14 @@ class Buried(Fact, frozen=True):
     spans: Spans
 
 
+class PackedIds(Fact, frozen=True):
+    """A fact about scattered ids, as it is stored (``core.written``); it is nowhere else."""
+
+    fact: Acked | RolledBack | Buried | Removed
+    ids: bytes
+    dead: bytes = b""
+
+
 class Edited(Fact, frozen=True):
     definition: Definition
 
@@ -441,8 +451,8 @@ class DurableState(Struct, frozen=True, array_like=True):
     selector: str
     persistent: bool
     head: int
-    outstanding: Spans
-    redelivered: tuple[tuple[int, Spans], ...]
+    outstanding: Ids
+    redelivered: tuple[tuple[int, Ids], ...]
     max_deliveries: int = 0
     cluster_wide: bool = False
     strict_order: bool = False
@@ -462,12 +472,12 @@ class Restored(Fact, frozen=True):
     definition: Definition
     next_id: int
     reserved: int
-    stored: Spans
+    stored: Ids
     ages: tuple[tuple[int, int], ...]
-    own_expiry: tuple[tuple[int, Spans], ...]
+    own_expiry: tuple[tuple[int, Ids], ...]
     durables: tuple[DurableState, ...]
     producers: tuple[ProducerState, ...]
-    consumed: Spans
+    consumed: Ids
     counters: Counters
 
 
@@ -482,6 +492,7 @@ StoredFact = (
     | Acked
     | RolledBack
     | Buried
+    | PackedIds
     | Edited
     | Restored
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from penstock.core.errors import CapacityReached, InvalidArgument
 from penstock.core.ids import IdSet, Span
@@ -91,7 +91,7 @@ def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
     return tuple(evicted)
 
 
-AgesState = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, Spans], ...]]
+AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
 """When events were published, by the first of them; those with a TTL of their own, by its end."""
 
 
@@ -245,19 +245,16 @@ class Ages:
         return self._entries[i - 1][1] if i else None
 
     def state(self) -> AgesState:
-        return self.frozen()()
-
-    def frozen(self) -> Callable[[], AgesState]:
-        """What they are now, to be asked for later."""
-        entries = tuple(self._entries)
-        own = [(ends_us, self._own[ends_us].copy()) for ends_us in sorted(self._times)]
-        return lambda: (entries, tuple([(ends_us, ids.spans) for ends_us, ids in own]))
+        """When events were published, and which end when by a TTL of their own: copies."""
+        return tuple(self._entries), [
+            (ends_us, self._own[ends_us].copy()) for ends_us in sorted(self._times)
+        ]
 
     def restore(
-        self, entries: tuple[tuple[int, int], ...], own: tuple[tuple[int, Spans], ...]
+        self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
     ) -> None:
         self._entries = deque((first, at) for first, at in entries)
         self._own, self._times, self._own_ids = {}, [], IdSet()
-        for ends_us, spans in own:
-            self._end_at(ends_us, spans)
-            self._own_ids.add_all(self._own[ends_us])
+        for ends_us, ids in own:
+            self._end_at(ends_us, ids.spans)
+            self._own_ids.add_all(ids)

@@ -26,12 +26,18 @@ from penstock.core.messages import (
     StoredFact,
 )
 from penstock.core.state import ChannelState
+from penstock.core.written import packed, written
 
 
 def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
     if not state.type.ids_survive:
         return _without_ids(fact)
+    lasting = _lasting_part(state, fact)
+    return None if lasting is None else packed(lasting)
+
+
+def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     match fact:
         case Appended():
             return _lasting(fact)
@@ -131,7 +137,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     if not state.type.ids_survive:
         reset = _reset(state)
         return lambda: reset
-    ages = state.ages.frozen()
+    entries, own = state.ages.state()
     stored = state.stored.copy()
     stored.remove_all(state.volatile)
     acked = state.acked.copy()
@@ -139,33 +145,21 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     counters = replace(state.counters)
     counters.published -= len(state.volatile)
     counters.relayed += len(state.relayed)  # they pass in this very turn
-    durables = []
-    for durable in state.durables.values():
-        if durable.persistent:
-            kept_state = durable.state()
-            kept = IdSet(kept_state.outstanding)
-            kept.remove_all(state.volatile)
-            counts = tuple(
-                (count, part.spans)
-                for count, spans in kept_state.redelivered
-                if (part := kept.overlap(IdSet(spans)))
-            )
-            durables.append(replace(kept_state, outstanding=kept.spans, redelivered=counts))
+    durables = tuple(d.state(state.volatile) for d in state.durables.values() if d.persistent)
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
 
     def written_out() -> Restored:
-        entries, own = ages()
         return Restored(
             definition,
             next_id,
             reserved,
-            stored.spans,
+            written(stored),
             entries,
-            own,
-            tuple(durables),
+            tuple((ends_us, written(ids)) for ends_us, ids in own),
+            durables,
             producers,
-            acked.spans,
+            written(acked),
             counters,
         )
 

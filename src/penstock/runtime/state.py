@@ -28,6 +28,7 @@ from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Appended,
     Edited,
+    PackedIds,
     Removed,
     Replaced,
     Restored,
@@ -37,6 +38,7 @@ from penstock.core.messages import (
 from penstock.core.ports import Buffer, Pages, Place
 from penstock.core.state import Rules
 from penstock.core.transactions import Transactions
+from penstock.core.written import unpacked
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.pieces import Meter, Piece
 from penstock.runtime.records import (
@@ -110,7 +112,10 @@ class RealmState:
         if missing and not isinstance(record.fact, SchemaSeen):
             self.skipped.append(f"events of channel {record.channel} in schema {missing[0]}")
             return
-        self.apply(record.channel, record.fact, self._pieces(record, own), own)
+        fact = record.fact
+        if isinstance(fact, PackedIds):
+            fact = unpacked(fact)
+        self.apply(record.channel, fact, self._pieces(record, own), own)
 
     def _body(
         self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None

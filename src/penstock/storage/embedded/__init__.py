@@ -28,7 +28,7 @@ from penstock.core.errors import (
 from penstock.core.ports import Clock, Record
 from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
-from penstock.storage.embedded.frames import FORMAT
+from penstock.storage.embedded.frames import DIRECTORY_FORMAT
 from penstock.storage.embedded.journal import FileJournal, JournalLimits, Offload
 from penstock.storage.embedded.pages import FilePages, PageLimits
 from penstock.storage.embedded.records import RecordFiles
@@ -129,7 +129,9 @@ def _open_locked(
     records = RecordFiles(disk, f"{root}/registry")
     records.remove_leftovers()
     if is_new:
-        records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % FORMAT))
+        records.store(_FORMAT_KEY, _format_record(1))
+    else:
+        _upgrade(root, records)
     journal = _LockedJournal(
         root, disk=disk, offload=offload, clock=clock, identity=identity, limits=limits
     )
@@ -163,7 +165,7 @@ def _check_ours(disk: Disk, root: str) -> bool:
     if "registry" in names:
         found = RecordFiles(disk, f"{root}/registry").load(_FORMAT_KEY)
     if found is not None:
-        _check_format(root, found.value)
+        _format_in(root, found.value)
         return False
     if not names <= _OURS:
         strange = ", ".join(sorted(names - _OURS)[:5])
@@ -176,16 +178,29 @@ def _check_ours(disk: Disk, root: str) -> bool:
     return True  # made by a start that was cut short
 
 
-def _check_format(root: str, value: bytes) -> None:
+def _format_in(root: str, value: bytes) -> int:
+    """Raises ``NewerFormat``."""
     try:
         number = msgspec.json.decode(value, type=dict[str, int])["format"]
     except (msgspec.DecodeError, KeyError) as error:
         raise Damaged(f"{root}: the format record reads {value!r}: {error}") from error
-    if number > FORMAT:
+    if number > DIRECTORY_FORMAT:
         raise NewerFormat(
-            f"{root} has format {number}, and this version reads up to format {FORMAT}; "
+            f"{root} has format {number}, and this version reads up to format {DIRECTORY_FORMAT}; "
             "run the newer version that wrote it. Nothing was changed"
         )
+    return number
+
+
+def _upgrade(root: str, records: RecordFiles) -> None:
+    """From here on what is written may be of this version: an older one must not read it."""
+    found = records.load(_FORMAT_KEY)
+    if found is not None and _format_in(root, found.value) < DIRECTORY_FORMAT:
+        records.store(_FORMAT_KEY, _format_record(found.version + 1))
+
+
+def _format_record(version: int) -> Record:
+    return Record(version, b'{"format": %d}' % DIRECTORY_FORMAT)
 
 
 def _entries(disk: Disk, path: str) -> list[Entry] | None:

@@ -27,6 +27,9 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from penstock.core.ports import Buffer
 
 FORMAT = 1
+"""Of the journal's files."""
+DIRECTORY_FORMAT = 2
+"""Of the data directory: 2 has scattered ids packed, in facts and snapshots."""
 
 _FILE = struct.Struct("<8sQQQQQ")
 _BLOCK = struct.Struct("<8sQQQQQQ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.errors import Damaged, DataDirectoryInUse, InvalidArgument
 from penstock.core.ports import Record
 from penstock.storage.disk import Disk, LockHeld
-from penstock.storage.embedded.frames import FORMAT
+from penstock.storage.embedded.frames import DIRECTORY_FORMAT
 from penstock.storage.embedded.quarantine import Quarantine
 from penstock.storage.embedded.records import RecordFiles, record_name
 from penstock.storage.embedded.recovery import identity_in
@@ -64,7 +64,7 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
         kept = Quarantine(disk, root).keep("registry-format.record", damaged)
     if identity_in(disk, f"{root}/journal") is None:
         raise Damaged(f"{root}: no whole journal file says which format this is; restore registry/")
-    records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % FORMAT))
+    records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % DIRECTORY_FORMAT))
     return kept
 
 

@@ -1,0 +1,77 @@
+"""Format 2: scattered ids are packed in facts and snapshots. Both formats are read, as the same.
+
+``records`` of either hold the same life of a channel: as facts, and as a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.bootstrap import rules
+from penstock.core.ids import IdSet
+from penstock.core.messages import PackedIds, Restored
+from penstock.core.ports import Record
+from penstock.core.state import ChannelState
+from penstock.runtime.records import decode_block
+from penstock.runtime.state import RealmState
+from penstock.storage.disk import RealDisk
+from penstock.testing.stores import open_store
+
+GOLDEN = Path(__file__).parent
+
+pytestmark = pytest.mark.spec("S1", "D4")
+
+
+def read(name: str) -> ChannelState:
+    header, bodies = decode_block(memoryview((GOLDEN / name).read_bytes()))
+    state = RealmState(rules())
+    for record in header.records:
+        state.apply_stored(record, bodies)
+    assert state.skipped == []
+    channel = state.channels[1]
+    channel.recovered()
+    return channel.state
+
+
+@pytest.mark.parametrize("format", ["format-1/records", "format-2"])
+@pytest.mark.parametrize("name", ["facts.block", "snapshot.block"])
+def test_scattered_acknowledgements_and_counts_are_read_from_both_formats(
+    format: str, name: str
+) -> None:
+    found = read(f"{format}/{name}")
+    durable = found.durables["d"]
+    left = IdSet.of(range(1, 1_000, 2))
+
+    assert IdSet(durable.outstanding_spans(found.stored)) == left
+    assert durable.redeliveries(left.spans) == ((1, IdSet.of(range(1, 1_000, 10)).spans),)
+    assert found.acked == IdSet.of(range(0, 1_000, 2))
+    assert (found.counters.published, found.counters.redelivered) == (1_000, 200)
+
+
+def test_the_second_format_is_packed() -> None:
+    facts, _ = decode_block(memoryview((GOLDEN / "format-2/facts.block").read_bytes()))
+    snapshot, _ = decode_block(memoryview((GOLDEN / "format-2/snapshot.block").read_bytes()))
+    restored = snapshot.records[-1].fact
+
+    assert len([1 for record in facts.records if isinstance(record.fact, PackedIds)]) == 2
+    assert isinstance(restored, Restored)
+    assert isinstance(restored.durables[0].outstanding, bytes)
+
+
+def test_a_directory_of_the_first_format_is_of_the_second_once_it_was_opened(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(GOLDEN / "format-1" / "realm", tmp_path / "realm")
+
+    async def opened() -> Record | None:
+        journal, _, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
+        found = await registry.get("format")
+        await journal.close()
+        return found
+
+    assert asyncio.run(opened()) == Record(2, b'{"format": 2}')
+    assert asyncio.run(opened()) == Record(2, b'{"format": 2}')
