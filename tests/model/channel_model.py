@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.counters import Counters
-from penstock.core.messages import Cause
+from penstock.core.messages import Cause, Definition
 
 SURVIVING = ("persistent", "mixed", "paged")
 """Types whose events a restart finds, all or some."""
@@ -32,6 +32,12 @@ class Kept:
     ttl_ms: int = 0
     key: int | None = None
     relayed: bool = False
+    of_type: bool = False
+    """Whether the channel's type keeps it in memory, wherever it is now."""
+    passing: bool = False
+    """On the JMS engine: only those want it who are there."""
+    waits_ms: int = 0
+    """On the JMS engine: how long it waits for an absent subscriber; 0: as all do."""
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Seat:
     stalled: bool = False
     selective: bool = False
     """A reader of a queue that wants even events only."""
+    auto_ack: bool = False
     was_served: bool = False
     recalls: list[set[int]] = field(default_factory=list)
     """Taken back, and the client has not said that it knows (SEM D11)."""
@@ -98,25 +105,15 @@ class Reader:
 
 
 class ChannelModel:
-    def __init__(
-        self,
-        *,
-        type: str,
-        ttl_ms: int,
-        capacity: int,
-        retain: bool,
-        depth: int,
-        moves_dead: bool,
-        start: int,
-    ) -> None:
-        self.type = type
-        self.ttl_ms = ttl_ms
-        self.capacity = capacity
-        self.retain = retain
-        self.depth = depth
+    def __init__(self, definition: Definition) -> None:
+        self.type = definition.type
+        self.ttl_ms = definition.ttl
+        self.capacity = definition.capacity
+        self.retain = definition.retain_consumed
+        self.depth = max(definition.keys.values(), default=0)
         """Of the publish key; 0: there is none."""
-        self.moves_dead = moves_dead
-        self.start = self.issued = start
+        self.moves_dead = bool(definition.dead_event_store)
+        self.start = self.issued = definition.start_event_id
         """``issued``: every id below may have been given."""
         self.stored: dict[int, Kept] = {}
         self.durables: dict[str, Ledger] = {}

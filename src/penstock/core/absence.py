@@ -32,8 +32,8 @@ def lose(state: ChannelState, command: Lose, now_us: int) -> None:
         subscriber.lost(now_us)
 
 
-def resume(state: ChannelState, command: Subscribe) -> int | None:
-    """Where the subscriber goes on that has come back, if its place was kept."""
+def resume(state: ChannelState, command: Subscribe) -> Subscriber | None:
+    """The subscriber that has come back, from whose cursor it goes on, if its place was kept."""
     if command.resumes is None:
         return None
     subscriber = state.subscribers.get(command.resumes)
@@ -45,7 +45,7 @@ def resume(state: ChannelState, command: Subscribe) -> int | None:
         state.absent -= 1
     del state.subscribers[command.resumes]
     state.looked_at_from(subscriber.cursor)
-    return max(subscriber.cursor, command.start_id)
+    return subscriber if subscriber.selector == command.selector else None
 
 
 def left(state: ChannelState, subscriber: Subscriber) -> None:
@@ -65,8 +65,7 @@ def look(state: ChannelState, now_us: int) -> None:
         missed_us = now_us - subscriber.lost_us
         _give_up(state, subscriber, missed_us)
         longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]
-        here = Span(subscriber.cursor, subscriber.until)
-        if subscriber.is_given_up and not any(ids.count(here) for ids in longer):
+        if subscriber.is_given_up and not any(subscriber.waits_for(ids) for ids in longer):
             del state.subscribers[subscriber.subscription]
             left(state, subscriber)
 

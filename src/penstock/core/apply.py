@@ -208,6 +208,9 @@ def _gone(state: ChannelState, ids: IdSet) -> int:
         waiting.discard_all(ids)
     for durable in state.durables.values():
         durable.settle_all(ids)
+    if state.engine.needs_interest:
+        for subscriber in state.subscribers.values():
+            subscriber.gone(ids)
     return before - len(state.stored)
 
 

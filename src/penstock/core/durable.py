@@ -91,6 +91,14 @@ class Durable:
             self.pending.add(wanted)
         self.head = max(self.head, span.end)
 
+    def forget_all_but(self, stored: IdSet) -> None:
+        """What a snapshot said might be kept, and was not."""
+        for ledger in (self.outstanding, self.pending, *self.levels):
+            if ledger:
+                gone = ledger.copy()
+                gone.discard_all(stored)
+                ledger.discard_all(gone)
+
     def settle_all(self, ids: IdSet) -> None:
         """Acknowledged, or gone from the channel."""
         self._take_back(ids)

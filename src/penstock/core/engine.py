@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from penstock.core.durable import Durable
-from penstock.core.ids import Span
+from penstock.core.ids import IdSet, Span
 from penstock.core.interest import Interest
 from penstock.core.messages import Spans
-from penstock.core.subscriber import Subscriber
 
 
 class Engine(Protocol):
@@ -28,13 +27,14 @@ class Engine(Protocol):
 
     def interest(
         self,
-        durables: Collection[Durable],
-        subscribers: Collection[Subscriber],
+        durables: Iterable[Durable],
+        awaited: IdSet,
         span: Span,
         matched: Mapping[str, Spans],
-    ) -> Interest | None:
-        """What becomes of the events ``span`` as they are published; None: the channel's type
-        keeps them all. ``matched``: by durable, the ids its selector matches."""
+    ) -> Interest:
+        """What becomes of the events ``span`` as they are published, where the engine
+        :attr:`needs_interest`. ``awaited`` is what plain subscribers wait for; ``matched``, by
+        durable, the ids its selector matches."""
         ...
 
 

@@ -6,7 +6,7 @@ cursor or beyond. A browse has none: it sees what is there when it comes by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -38,6 +38,18 @@ def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subs
     for subscriber in subscribers:
         left.discard_all(subscriber.waits_for(left))
     return left
+
+
+def awaited(subscribers: Iterable[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:
+    """The part of ``span``, about to be published, that some subscriber waits for; ``matched``
+    are the ids that each selector matches."""
+    texts = {subscriber.selector for subscriber in subscribers if subscriber.has_interest}
+    if "" in texts:
+        return IdSet((span,))
+    found = IdSet()
+    for text in texts:
+        found.add_all(IdSet(matched.get(text, ())))
+    return found
 
 
 def wanted_of(durable: Durable, span: Span, matched: Spans) -> IdSet:

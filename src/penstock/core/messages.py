@@ -245,6 +245,8 @@ class Subscribe(Command, frozen=True):
     """It will say what has arrived, with its :class:`Credit` (SEM J5)."""
     resumes: int | None = None
     """The subscription whose place it takes: it had lost its connection (SEM J5)."""
+    selector: str = ""
+    """Its own, where the engine asks who waits for an event as it is published (SEM J2)."""
 
 
 class Credit(Command, frozen=True):

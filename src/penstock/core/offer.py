@@ -74,12 +74,13 @@ def attend(  # noqa: C901, PLR0912  one case a command
 
 
 def _subscribe(state: ChannelState, command: Subscribe) -> None:
-    start_id = command.start_id
+    start_id, former = command.start_id, None
     if command.stop_id is None:
         start_id = state.engine.first_id(start_id, state.next_id)
-        if (resumed := absence.resume(state, command)) is not None:
-            start_id = resumed
-    state.subscribers[command.subscription] = Subscriber(
+        former = absence.resume(state, command)
+        if former is not None:
+            start_id = max(former.cursor, command.start_id)
+    subscriber = Subscriber(
         command.subscription,
         command.session,
         start_id,
@@ -88,7 +89,11 @@ def _subscribe(state: ChannelState, command: Subscribe) -> None:
         command.only,
         command.durable,
         confirms=command.confirms and state.engine.needs_interest,
+        selector=command.selector,
     )
+    if former is not None:
+        subscriber.takes_place_of(former, state.next_id)
+    state.subscribers[command.subscription] = subscriber
     state.dirty = True
 
 
@@ -103,8 +108,13 @@ def _credit(state: ChannelState, command: Credit) -> None:
 
 
 def _match_readers(state: ChannelState, digest: Digest) -> None:
-    """Readers with a selector of their own: which of the events just published they want."""
+    """Readers and subscribers with a selector of their own: which of the events just published
+    they want."""
     first = state.next_id - digest.count
+    for subscriber in state.subscribers.values():
+        if subscriber.selector and subscriber.only is not None and subscriber.has_interest:
+            for offsets in digest.matched.get(subscriber.selector, ()):
+                subscriber.only.add(Span(*offsets).shifted(first))
     for _, seat in state.seats.values():
         if seat.wanted is not None:
             for offsets in digest.matched.get(seat.selector, ()):
@@ -144,7 +154,10 @@ def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
         matched=command.matched,
         auto_ack=command.auto_ack,
     )
+    was_fed = durable.is_fed
     durable.attach(seat)
+    if was_fed and not durable.is_fed:
+        state.has_left = True  # what it is owed is now kept (SEM J4)
     durable.read_us = now_us
     state.seats[command.subscription] = (durable, seat)
     state.dirty = True

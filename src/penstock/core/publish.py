@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from penstock.core.dead import lowest, moved_at_once, unconsumed
 from penstock.core.errors import EventTooLarge, MemoryLimit
 from penstock.core.ids import IdSet, Span
-from penstock.core.interest import wanted_of
+from penstock.core.interest import awaited, wanted_of
 from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Appended,
@@ -58,7 +58,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
             return Decided(answer=known, is_retry=True)
     digest = command.digest
     span = Span(state.next_id, state.next_id + digest.count)
-    appended = _of_interest(state, _appended(command, state, span, now_us))
+    appended = _of_interest(state, digest, _appended(command, state, span, now_us))
     if not command.forced:
         _refuse(command, state, appended)
     facts: list[StoredFact] = []
@@ -94,14 +94,16 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     refuse_when_full(state.definition, stored, stays, overshoot=command.overshoot)
 
 
-def _of_interest(state: ChannelState, appended: Appended) -> Appended:
+def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
     """Events nobody waits for are dropped, and some only pass through (SEM J2, J4)."""
-    if state.type.relays:  # nothing of it is kept in any case
+    if state.type.relays or not state.engine.needs_interest:  # it is kept as its type says
         return appended
-    span, matched = appended.span, appended.matched
-    durables, subscribers = state.durables.values(), state.subscribers.values()
-    found = state.engine.interest(durables, subscribers, span, matched)
-    if found is None or not (found.passing or found.dropped):
+    span = appended.span
+    chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
+    subscribers = awaited(state.subscribers.values(), span, chosen)
+    durables = state.durables.values()
+    found = state.engine.interest(durables, subscribers, span, appended.matched)
+    if not (found.passing or found.dropped):
         return appended
     for relayed in appended.relayed:
         found.passing.remove(relayed)

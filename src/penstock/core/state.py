@@ -39,7 +39,8 @@ class ChannelState:
     """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
 
     has_left: bool = False
-    """Soft: a client is gone; what its durable is owed may have to be kept (SEM J7)."""
+    """Soft: a client is gone, or one has come that does not acknowledge by itself; what its
+    durable is owed may have to be kept (SEM J7)."""
     absent: int = 0
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
     lost: int = 0
@@ -101,7 +102,14 @@ class ChannelState:
         """The selectors that are asked of every event published here."""
         texts = {durable.selector for durable in self.durables.values()}
         texts |= {seat.selector for _, seat in self.seats.values()}
-        return texts - {""}
+        return (texts | self.chosen_by) - {""}
+
+    @property
+    def chosen_by(self) -> set[str]:
+        """The selectors by which plain subscribers say what they wait for (SEM J2)."""
+        if not self.engine.needs_interest:
+            return set()
+        return {s.selector for s in self.subscribers.values() if s.selector and s.has_interest}
 
     @property
     def is_full(self) -> bool:

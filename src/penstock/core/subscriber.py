@@ -15,6 +15,7 @@ class Subscriber:
         "lost_us",
         "missed",
         "only",
+        "selector",
         "session",
         "stalled",
         "stop_id",
@@ -34,6 +35,7 @@ class Subscriber:
         durable: str | None = None,
         *,
         confirms: bool = False,
+        selector: str = "",
     ) -> None:
         self.subscription = subscription
         self.session = session
@@ -41,7 +43,10 @@ class Subscriber:
         """The next id it wants: everything below has been sent or was never for it."""
         self.stop_id = stop_id
         self.credit = credit
-        self.only = None if only is None else IdSet(only)
+        self.only = IdSet(only or ()) if selector or only is not None else None
+        """If there is one: no other id is for it."""
+        self.selector = selector
+        """Asked of every event as it is published: ``only`` has the ids that match (SEM J2)."""
         self.durable = durable
         """The durable whose redelivery counts it shows."""
         self.stalled = False
@@ -65,6 +70,8 @@ class Subscriber:
         if self.stop_id is not None:
             return IdSet()
         found = ids.within(Span(self.cursor, self.until))
+        if self.only is not None:
+            found = found.overlap(self.only)
         found.discard_all(self.missed)
         if self.unconfirmed:
             found.add_all(self.unconfirmed.overlap(ids))
@@ -73,6 +80,12 @@ class Subscriber:
     def confirmed(self, through: IdSet) -> IdSet:
         """These have arrived, or were not for it; gives what of them was not known to."""
         return self.unconfirmed.remove_all(through)
+
+    def gone(self, ids: IdSet) -> None:
+        """These have left the channel."""
+        for own in (self.only, self.unconfirmed, self.missed):
+            if own:
+                own.discard_all(ids)
 
     @property
     def resumes_at(self) -> int:
@@ -86,6 +99,12 @@ class Subscriber:
         self.credit = 0
         self.cursor = self.resumes_at
         self.unconfirmed = IdSet()
+
+    def takes_place_of(self, former: Subscriber, next_id: int) -> None:
+        """Go on as ``former``, with the same selector; what it was absent for too long for does
+        not come any more."""
+        self.only, self.missed = former.only, former.missed
+        self.missed.add(Span(former.until, max(former.until, next_id)))
 
     @property
     def is_given_up(self) -> bool:
@@ -101,6 +120,9 @@ class Subscriber:
         end = end if self.stop_id is None else min(self.stop_id, end)
         limit = min(self.credit, chunk)
         source = stored if self.only is None else self.only.overlap(stored)
+        if self.missed:
+            source = source.copy()
+            source.discard_all(self.missed)
         taken: list[Span] = []
         while limit > 0:
             span = source.next_span(self.cursor, limit)
@@ -114,6 +136,10 @@ class Subscriber:
             self.cursor = span.end
         if self.confirms:
             self.unconfirmed.add_all(IdSet(taken))
+        if self.only and self.selector:
+            self.only.remove(Span(0, self.resumes_at))
+        if self.missed:
+            self.missed.remove(Span(0, self.resumes_at))
         return tuple(taken)
 
     @property

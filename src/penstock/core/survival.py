@@ -103,6 +103,7 @@ def recovered(state: ChannelState) -> None:
     state.next_id = max(state.next_id, state.reserved)
     state.looked_at_from(0)  # of durables that did not survive
     for durable in state.durables.values():
+        durable.forget_all_but(state.stored)
         if durable.selector:
             durable.head = max(durable.head, state.next_id)
 
@@ -145,7 +146,9 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     counters = replace(state.counters)
     counters.published -= len(state.volatile)
     counters.relayed += len(state.relayed)  # they pass in this very turn
-    durables = tuple(d.state(state.volatile) for d in state.durables.values() if d.persistent)
+    lost = state.volatile.copy()
+    lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
+    durables = tuple(d.state(lost) for d in state.durables.values() if d.persistent)
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from penstock.columns.batch import stamp
 from penstock.columns.digest import spans_of
 from penstock.columns.selectors import selector_of
+from penstock.columns.selectors.frames import EventFrame
 from penstock.core.channel import Channel
 from penstock.core.channel_type import Home
 from penstock.core.errors import NameDoesNotExist, PublishingPaused
@@ -214,6 +215,8 @@ class Group:
             self.sweep(number)
             channel = self.channel(number)
             kind = channel.state.type
+            if channel.state.engine.needs_interest:  # what nobody wants takes no room
+                digest = self._completed(channel, digest, bodies)
             digest, _ = self._replacing(number, digest, bodies)
             left = self._memory_left(channel, digest)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
@@ -250,19 +253,18 @@ class Group:
         texts = channel.state.selectors
         if not texts:
             return digest
-        matched = {}
+        matched = {text: IdSet() for text in texts}
         messages = messages_of(channel)
-        for text in texts:
-            selector, found, first = selector_of(text), IdSet(), 0
-            for body in bodies:
-                at = channel.state.next_id + first
-                stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
-                mask = selector.mask(stamped, now_us=self.now_us, messages=messages)
-                for span in spans_of(mask):
+        first = 0
+        for body in bodies:
+            at = channel.state.next_id + first
+            stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
+            frame = EventFrame(stamped, self.now_us, messages)
+            for text, found in matched.items():
+                for span in spans_of(selector_of(text).mask_in(frame)):
                     found.add(Span(*span).shifted(first))
-                first += body.batch.num_rows
-            matched[text] = found.spans
-        return replace(digest, matched=matched)
+            first += body.batch.num_rows
+        return replace(digest, matched={text: found.spans for text, found in matched.items()})
 
     # --- storing -------------------------------------------------------------------------
 

@@ -320,7 +320,8 @@ class Shard:
         if channel is None or not channel.state.unwritten:
             return 0
         leaves = any(
-            isinstance(work, Do) and work.number == number and isinstance(work.command, Detach)
+            isinstance(work, Act)  # may attach, or unbind
+            or (isinstance(work, Do) and work.number == number and isinstance(work.command, Detach))
             for work in waiting
         )
         return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0

@@ -46,6 +46,7 @@ from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.delivery import Dispatch, Outlet
 from penstock.runtime.group import Group
 from penstock.runtime.message_fields import messages_of
+from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
 from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
@@ -73,9 +74,7 @@ class Subscriptions:
         self._clock = clock
         self._numbers: dict[int, int] = {}
         """Channel of each open subscription."""
-        self._places: dict[tuple[int, str], int] = {}
-        """Plain subscriptions that may lose their connection and come back, by channel and by
-        what they will be known by (SEM J5)."""
+        self._places = Places()
 
     # --- plain subscriptions -------------------------------------------------------------
 
@@ -110,8 +109,8 @@ class Subscriptions:
             command = Subscribe(
                 subscription, outlet.session, first, stop, credit, confirms=confirms
             )
-            if place and not browse and channel.state.engine.needs_interest:
-                command = replace(command, resumes=self._place_of(number, place, subscription))
+            if channel.state.engine.needs_interest and not browse:
+                command = self._waiting(command, number, place, outlet)
             group.do(number, command)
             opened = channel.state.subscribers[subscription]
             return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
@@ -119,19 +118,21 @@ class Subscriptions:
         reads = isinstance(start, FromTime)
         return await self._opened(subscription, number, subscribe, reads=reads)
 
-    def _place_of(self, number: int, place: str, subscription: int) -> int | None:
-        """The subscription whose place ``subscription`` takes."""
-        former = self._places.get((number, place))
-        self._places[number, place] = subscription
+    def _waiting(self, command: Subscribe, number: int, place: str, outlet: Outlet) -> Subscribe:
+        """``command`` where it matters who waits for what: the channel gives the subscriber what
+        its selector matches and nothing else (SEM J2), and what the one has missed whose place
+        it takes (SEM J5)."""
+        former = self._places.take(number, place, command.subscription) if place else None
         if former is not None:
             self._numbers.pop(former, None)
             self._dispatch.close(former)
-        return former
+        wanted, outlet.selector = outlet.selector, None
+        return replace(command, resumes=former, selector=wanted.text if wanted else "")
 
     def lose(self, subscription: int) -> None:
         """The connection of a subscription is lost. What a durable's seat held goes back at once
         (SEM D13); the place of a plain subscriber is kept for a while (SEM J5)."""
-        if subscription not in self._places.values():
+        if subscription not in self._places:
             self.detach(subscription)
             return
         number = self._numbers.pop(subscription, 0)
@@ -143,11 +144,13 @@ class Subscriptions:
     def forget_places(self) -> None:
         """Called regularly: those that came back too late, or never."""
         channels = self._shard.state.channels
-        for (number, place), subscription in list(self._places.items()):
+
+        def is_over(number: int, subscription: int) -> bool:
             channel = channels.get(number)
             is_there = channel is not None and subscription in channel.state.subscribers
-            if not is_there and subscription not in self._numbers:
-                del self._places[number, place]
+            return not is_there and subscription not in self._numbers
+
+        self._places.forget(is_over)
 
     async def browse_durable(self, number: int, name: str, outlet: Outlet, credit: int) -> Opened:
         """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""

@@ -7,14 +7,13 @@ themselves. For all others the channel's type keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.core.durable import Durable
 from penstock.core.engine import Engine
 from penstock.core.ids import IdSet, Span
 from penstock.core.interest import Interest, wanted_of
 from penstock.core.messages import Spans
-from penstock.core.subscriber import Subscriber
 
 
 class Jms:
@@ -26,17 +25,15 @@ class Jms:
 
     def interest(
         self,
-        durables: Collection[Durable],
-        subscribers: Collection[Subscriber],
+        durables: Iterable[Durable],
+        awaited: IdSet,
         span: Span,
         matched: Mapping[str, Spans],
-    ) -> Interest | None:
-        kept, passing = IdSet(), IdSet()
+    ) -> Interest:
+        kept, passing = IdSet(), awaited.copy()
         for durable in durables:
             wanted = wanted_of(durable, span, matched.get(durable.name, ()))
             (passing if durable.is_fed else kept).add_all(wanted)
-        if any(subscriber.has_interest for subscriber in subscribers):
-            passing.add(span)
         passing.discard_all(kept)
         dropped = IdSet((span,))
         dropped.discard_all(kept)
