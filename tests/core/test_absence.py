@@ -157,6 +157,30 @@ def test_others_are_not_held_up_and_hold_nothing_up() -> None:
 
 
 @pytest.mark.spec("J5")
+@pytest.mark.parametrize("selector", ["", "x"])
+def test_what_it_was_absent_too_long_for_does_not_come_though_another_still_wants_it(
+    selector: str,
+) -> None:
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(Subscribe(1, "s", 0, credit=100, selector=selector, confirms=True))
+    play.do(Lose(1))
+    all_of = {"x": (span(0, 1),)}
+    play.do(publish(2, ttls=((90_000, (span(1),)),), matched=all_of))
+    play.wait(TIMEOUT_MS)
+    play.do(publish(2, matched=all_of))
+    assert live(play) == [0, 1, 2, 3]
+    again = Subscribe(2, "s", 0, credit=100, selector=selector, confirms=True, resumes=1)
+
+    assert delivered(play.do(again)) == {2: [1]}
+
+    assert delivered(play.do(publish(2, matched=all_of))) == {2: [4, 5]}
+    play.do(Lose(2))
+    once_more = Subscribe(3, "s", 0, credit=100, selector=selector, confirms=True, resumes=2)
+    assert delivered(play.do(once_more)) == {3: [1, 4, 5]}
+
+
+@pytest.mark.spec("J5")
 def test_credit_that_comes_late_is_for_nobody() -> None:
     play = absent()
 

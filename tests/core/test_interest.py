@@ -164,3 +164,46 @@ def test_the_age_of_what_was_kept_late_is_its_own() -> None:
     play.sweep()
 
     assert live(play) == [1]
+
+
+@pytest.mark.spec("J4", "J7")
+def test_a_client_that_acknowledges_itself_joins_and_what_the_durable_is_owed_is_kept() -> None:
+    play = fed("priority")
+    play.do(publish(3))
+    play.do(Ack(1, (span(0),)))
+
+    play.do(Attach("d", 2, "t"))
+
+    assert [fact.spans for fact in play.recorded if isinstance(fact, Secured)] == [(span(1, 2),)]
+    play.restart()
+    play.sweep()
+    assert outstanding(play) == [1, 2]
+
+
+@pytest.mark.spec("J7", "D4")
+def test_what_is_kept_after_a_snapshot_was_taken_is_owed_after_a_restart() -> None:
+    play = fed()
+    play.do(publish(4))
+    play.do(Ack(1, (span(0),)))
+    play.snapshot()
+
+    play.do(Detach(1))
+    play.restart()
+    play.sweep()
+
+    assert (live(play), outstanding(play)) == ([1, 2, 3], [1, 2, 3])
+    assert delivered(play.do(Attach("d", 1, "s"))) == {1: [1, 2, 3]}
+
+
+@pytest.mark.spec("J4")
+def test_what_a_snapshot_finds_in_memory_is_gone_after_a_restart() -> None:
+    play = fed()
+    play.do(publish(4))
+
+    play.restart_from_snapshot()
+    play.sweep()
+
+    assert (live(play), outstanding(play)) == ([], [])
+    assert len(play.channel.state.durables["d"].pending) == 0
+    assert delivered(play.do(Attach("d", 1, "s", auto_ack=True))) == {}
+    assert conserved(play)

@@ -111,6 +111,7 @@ class Publishing(Compared):
         if not self.stored_as:
             return
         sequence = random.choice(sorted(self.stored_as))
+        self.settle_time()
         self.do(Publish(Digest(2, 2, 1), "p", sequence))
 
         assert self.play.answer == self.stored_as[sequence]
