@@ -70,6 +70,8 @@ def markdown(result: Result) -> str:
 
 
 LABELS = {
+    "left": "left of it",
+    "deliveries_per_s": "deliveries/s",
     "events_per_s": "events/s",
     "cpu_s_per_million": "CPU s/M",
     "client_cpu_s_per_million": "of it client",

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from bench.ledger import Ledger
 from bench.workload import Events
 
 Figures = dict[str, float]
@@ -106,6 +107,42 @@ class Expiring(Broker, Protocol):
 
     async def left(self) -> int:
         """How many events have expired, and are where they go."""
+        ...
+
+
+class Client(Protocol):
+    """One client of a durable, over a connection of its own; it has its seat, and its window."""
+
+    async def work(self, ledger: Ledger, api: str) -> None:
+        """Take events until cancelled, read each one's data and properties, and settle it: what
+        ``ledger`` calls flawed is rolled back when it comes for the first time."""
+        ...
+
+    async def hold(self) -> None:
+        """Take as much as the window allows, and do nothing."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait until every settlement has been taken by the server."""
+        ...
+
+    async def close(self) -> None:
+        """Leave; what it holds goes back."""
+        ...
+
+
+class Fanned(Broker, Protocol):
+    """A broker with any number of durables, and of clients of each."""
+
+    async def prepare_durables(
+        self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
+    ) -> None:
+        """Make a stream with these durables, each for so many clients, ``shared`` or ``serial``
+        or ``strict``; ``mode`` picks one of several ways a peer may have."""
+        ...
+
+    async def client(self, durable: str) -> Client:
+        """Attach one more client to a durable."""
         ...
 
 

@@ -12,8 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.ledger import FLAW, Ledger
 from bench.processes import free_port, server_process
-from bench.shape import BATCH, WINDOW, Broker, Server
+from bench.shape import BATCH, WINDOW, Broker, Client, Server
 from bench.workload import Encoded, Events, decode, encode
 
 SUBJECT = "orders"
@@ -58,12 +59,13 @@ class Nats:
     async def connect(self, url: str) -> Broker:
         import nats
 
-        return NatsBroker(await nats.connect(url))
+        return NatsBroker(await nats.connect(url), url)
 
 
 class NatsBroker:
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, url: str) -> None:
         self._connection = connection
+        self._url = url
         self._stream = connection.jetstream(publish_async_max_pending=PENDING_MAX)
         self._batches = 0
         self._messages: list[Any] = []
@@ -98,6 +100,47 @@ class NatsBroker:
         self._subscription = await self._stream.subscribe(
             SUBJECT, durable="billing", config=consumer, manual_ack=True, cb=self._arrived
         )
+
+    async def prepare_durables(
+        self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
+    ) -> None:
+        """``max_ack_pending`` is for all clients of a durable together. The only way to serve one
+        client at a time, in order, is to let one event be unacknowledged.
+
+        Modes: ``pushed`` to a group, ``pulled``, and ``alone``: one client, and no other that
+        could take over.
+        """
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        await self._make_stream(subjects=[SUBJECT])
+        one_at_a_time = kind != "shared" and mode != "alone"
+        self._mode = mode
+        self._configurations = {
+            name: ConsumerConfig(
+                durable_name=name,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=300.0,
+                max_ack_pending=1 if one_at_a_time else WINDOW * clients,
+                deliver_subject=f"deliver.{name}" if mode == "pushed" else None,
+                deliver_group=name if mode == "pushed" else None,
+            )
+            for name in names
+        }
+        for configuration in self._configurations.values():
+            await self._stream.add_consumer("orders", configuration)
+        self._fetches = 1 if one_at_a_time else WINDOW
+
+    async def client(self, durable: str) -> Client:
+        import nats
+
+        connection = await nats.connect(self._url)
+        stream = connection.jetstream()
+        if self._mode == "pushed":
+            client = NatsClient(connection, self._fetches)
+            await client.attach_pushed(stream, durable, self._configurations[durable])
+            return client
+        subscription = await stream.pull_subscribe_bind(durable, "orders")
+        return NatsClient(connection, self._fetches, subscription)
 
     async def _arrived(self, message: Any) -> None:
         self._messages.append(message)
@@ -178,6 +221,82 @@ class NatsBroker:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+class NatsClient:
+    def __init__(self, connection: Any, fetches: int, subscription: Any = None) -> None:
+        self._connection = connection
+        self._fetches = fetches
+        self._subscription = subscription
+        self._is_pulled = subscription is not None
+        self._holding: asyncio.Task[list[Any]] | None = None
+        self._messages: list[Any] = []
+        self._has_messages = asyncio.Event()
+
+    async def attach_pushed(self, stream: Any, durable: str, configuration: Any) -> None:
+        self._subscription = await stream.subscribe_bind(
+            "orders", configuration, durable, cb=self._arrived, manual_ack=True
+        )
+
+    async def _arrived(self, message: Any) -> None:
+        self._messages.append(message)
+        self._has_messages.set()
+
+    async def work(self, ledger: Ledger, api: str) -> None:
+        while True:
+            await _settle(await self._next(), ledger)
+
+    async def _next(self) -> list[Any]:
+        if self._is_pulled:
+            try:
+                fetched: list[Any] = await self._subscription.fetch(self._fetches, timeout=1)
+            except TimeoutError:
+                return []
+            return fetched
+        while not self._messages:
+            self._has_messages.clear()
+            await self._has_messages.wait()
+        messages, self._messages = self._messages, []
+        return messages
+
+    async def hold(self) -> None:
+        if self._is_pulled:
+            self._holding = asyncio.get_running_loop().create_task(self._next())
+
+    async def settled(self) -> None:
+        await self._connection.flush()
+        unsettled = 1
+        while unsettled:
+            unsettled = (await self._subscription.consumer_info()).num_ack_pending
+
+    async def close(self) -> None:
+        held = self._messages
+        if self._holding is not None:
+            held = await self._holding
+        for message in held:
+            await message.nak()
+        await self._connection.flush()
+        await self._connection.close()
+
+
+async def _settle(messages: list[Any], ledger: Ledger) -> None:
+    price, rolled_back, came = 0.0, 0, []
+    for message in messages:
+        event = decode(message.data)
+        assert event.data, "every event has data"
+        worth = event.properties["price"]
+        is_first = worth != FLAW or message.metadata.num_delivered == 1
+        rolls_back = worth == FLAW and is_first
+        if (ledger.order == "first" and is_first) or (ledger.order == "strict" and not rolls_back):
+            came.append(event.data)
+        if rolls_back:
+            rolled_back += 1
+            await message.nak()
+        else:
+            price += worth
+            await message.ack()
+    ledger.came(came)
+    ledger.add(len(messages) - rolled_back, price, rolled_back)
 
 
 def _payload(events: Events, row: int) -> bytes:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock
 import penstock.aio
+from bench.ledger import FLAW, Ledger
 from bench.processes import free_port, server_process
-from bench.shape import WINDOW, Broker, Server
+from bench.shape import WINDOW, Broker, Client, Server
 from bench.workload import Events
 
 
@@ -35,12 +37,13 @@ class Penstock:
         return server_process(command, port, f"penstock://127.0.0.1:{port}", directory)
 
     async def connect(self, url: str) -> Broker:
-        return PenstockBroker(await penstock.aio.connect(url))
+        return PenstockBroker(await penstock.aio.connect(url), url)
 
 
 class PenstockBroker:
-    def __init__(self, session: penstock.aio.Session) -> None:
+    def __init__(self, session: penstock.aio.Session, url: str) -> None:
         self._session = session
+        self._url = url
         self._acking = asyncio.TaskGroup()
 
     async def prepare(self, durability: str, *, consumes: bool) -> None:
@@ -68,6 +71,25 @@ class PenstockBroker:
         self._channel = await self._session.channels.create(
             "orders", type="persistent", event_ttl=True, dead_event_store=dead, storage=storage
         )
+
+    async def prepare_durables(
+        self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
+    ) -> None:
+        self._channel = await self._session.channels.create(
+            "orders", type="persistent", retain_consumed=True, storage=_storage(durability)
+        )
+        self._is_strict = kind == "strict"
+        for name in names:
+            await self._channel.durables.create(
+                name, type="serial" if self._is_strict else kind, strict_order=self._is_strict
+            )
+
+    async def client(self, durable: str) -> Client:
+        session = await penstock.aio.connect(self._url)
+        channel = await session.channels.get("orders")
+        subscription = (await channel.durables.get(durable)).subscribe(window=WINDOW)
+        await subscription.open()
+        return PenstockClient(session, subscription, is_strict=self._is_strict)
 
     async def publish_batch(self, events: Events, api: str) -> None:
         if api == "columns":
@@ -128,6 +150,96 @@ class PenstockBroker:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+class PenstockClient:
+    def __init__(
+        self,
+        session: penstock.aio.Session,
+        subscription: penstock.aio.DurableSubscription,
+        *,
+        is_strict: bool,
+    ) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._is_strict = is_strict
+        self._settling: set[asyncio.Future[None]] = set()
+
+    async def work(self, ledger: Ledger, api: str) -> None:
+        if api == "rows" and self._is_strict:
+            await self._work_in_order(ledger)
+        async for batch in self._subscription.batches():
+            if api == "columns":
+                await self._settle_columns(batch, ledger)
+            else:
+                await _settle_rows(batch, ledger)
+
+    async def _work_in_order(self, ledger: Ledger) -> None:
+        """Event by event: what is recalled meanwhile is left out."""
+        async for event in self._subscription:
+            assert event.data, "every event has data"
+            price = event.properties["price"]
+            if price == FLAW and not event.redelivered:
+                await event.rollback()
+                ledger.add(0, 0.0, 1)
+                continue
+            ledger.came([event.data])
+            await event.ack()
+            ledger.add(1, price)
+
+    async def _settle_columns(
+        self, batch: penstock.aio.DeliveredBatch, ledger: Ledger
+    ) -> None:
+        table = batch.to_table()
+        ids, prices = batch.event_ids, table.column("price").to_numpy()
+        assert pc.sum(pc.binary_length(table.column("data"))).as_py() > 0, "every event has data"
+        flawed = np.flatnonzero(prices == FLAW)
+        flawed = flawed[[int(ids[row]) not in batch.redeliveries for row in flawed]]
+        if self._is_strict and len(flawed):  # what follows comes again
+            ids, prices, flawed = ids[: flawed[0] + 1], prices[: flawed[0] + 1], flawed[:1]
+        kept = np.delete(ids, flawed)
+        if ledger.order:
+            came = kept if self._is_strict else np.setdiff1d(ids, list(batch.redeliveries))
+            ledger.came(came.tolist())
+        if len(kept):
+            self._settle(self._subscription.ack(kept.tolist()))
+        if len(flawed):
+            self._settle(self._subscription.rollback(ids[flawed].tolist()))
+        ledger.add(len(kept), float(prices.sum() - prices[flawed].sum()), len(flawed))
+        await asyncio.sleep(0)  # both are on their way
+
+    def _settle(self, settling: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(settling)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def hold(self) -> None:
+        """It is sent its window without being asked."""
+
+    async def settled(self) -> None:
+        for task in list(self._settling):
+            await task
+        await self._subscription.flush()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def _settle_rows(batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> None:
+    price, rolled_back, came = 0.0, 0, []
+    for event in batch:
+        assert event.data, "every event has data"
+        worth = event.properties["price"]
+        if ledger.order and not event.redelivered:
+            came.append(event.data)
+        if worth == FLAW and not event.redelivered:
+            rolled_back += 1
+            await event.rollback()
+        else:
+            price += worth
+            await event.ack()
+    ledger.came(came)
+    ledger.add(len(batch) - rolled_back, price, rolled_back)
 
 
 def _storage(durability: str) -> dict[str, str]:
