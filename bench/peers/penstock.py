@@ -187,9 +187,7 @@ class PenstockClient:
             await event.ack()
             ledger.add(1, price)
 
-    async def _settle_columns(
-        self, batch: penstock.aio.DeliveredBatch, ledger: Ledger
-    ) -> None:
+    async def _settle_columns(self, batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> None:
         table = batch.to_table()
         ids, prices = batch.event_ids, table.column("price").to_numpy()
         assert pc.sum(pc.binary_length(table.column("data"))).as_py() > 0, "every event has data"

@@ -45,7 +45,9 @@ class SharedDurable:
     def cases(self, *, quick: bool) -> Sequence[Case]:
         batches = 4 if quick else 300
         return [
-            Case(f"{source}, {shown}", durability, {"source": source, "api": api, "batches": batches})
+            Case(
+                f"{source}, {shown}", durability, {"source": source, "api": api, "batches": batches}
+            )
             for source, api, shown, durabilities in (
                 ("stored", "columns", "batches of columns", ("D1", "D2")),
                 ("stored", "rows", "events", ("D1", "D2")),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from bench.processes import run_client
 from bench.shape import Broker, Case, Figures, Missing, peers
 from bench.shapes.s3 import SharedDurable
-from bench.processes import run_client
-from msgspec.structs import replace
 
 
 class SerialDurable:

@@ -81,9 +81,7 @@ class StalledConsumer:
 class _Nine:
     """Those who work, and what is published for them in each round."""
 
-    def __init__(
-        self, broker: Broker, ledgers: Sequence[Ledger], events: Sequence[Events]
-    ) -> None:
+    def __init__(self, broker: Broker, ledgers: Sequence[Ledger], events: Sequence[Events]) -> None:
         self._broker = broker
         self._ledgers = ledgers
         self._events = events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,20 +24,22 @@ class DeliveredEvent(Event):
     subscription); a refusal is reported on the session and raised there.
     """
 
-    __slots__ = ("_attachment", "_subscription")
+    __slots__ = ("_attachment", "_number", "_subscription")
 
     _subscription: DurableSubscription
     _attachment: int
+    _number: int
+    """Its id, at hand for whoever settles it."""
 
     async def ack(self, *, previous: bool = False) -> None:
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
         self._subscription.settle_soon(
-            _id(self), self._attachment, roll_back=False, previous=previous
+            self._number, self._attachment, roll_back=False, previous=previous
         )
 
     async def rollback(self) -> None:
         """Give it back: redelivered as its durable's type says."""
-        self._subscription.settle_soon(_id(self), self._attachment, roll_back=True)
+        self._subscription.settle_soon(self._number, self._attachment, roll_back=True)
 
 
 class DeliveredBatch(EventBatch):
@@ -57,16 +59,22 @@ class DeliveredBatch(EventBatch):
         self.attachment = subscription.attachment
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
-        for event in super().__iter__():
-            yield self._owned(event)
+        subscription, attachment = self._subscription, self.attachment
+        events = cast("Iterator[DeliveredEvent]", super().__iter__())  # of this batch's type
+        for event, number in zip(events, self.event_ids.tolist(), strict=True):
+            event._subscription = subscription
+            event._attachment = attachment
+            event._number = number
+            yield event
 
     def __getitem__(self, row: int) -> DeliveredEvent:
-        return self._owned(super().__getitem__(row))
+        return self._owned(super().__getitem__(row), self.event_ids[row].item())
 
-    def _owned(self, event: Event) -> DeliveredEvent:
+    def _owned(self, event: Event, number: int) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._subscription = self._subscription
         event._attachment = self.attachment
+        event._number = number
         return event
 
     @property
@@ -125,8 +133,3 @@ def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int
     """Who published which, every id named."""
     ids = IdSet.of(part.event_ids.tolist()).spans
     return [(publisher, spans or ids) for publisher, spans in part.publishers]
-
-
-def _id(event: Event) -> int:
-    assert event.event_id is not None, "a delivered event has an id"
-    return event.event_id

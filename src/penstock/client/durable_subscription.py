@@ -71,6 +71,8 @@ class DurableSubscription:
         self._is_strict = False
         self._recalled = IdSet()
         """Taken back by the realm (SEM D11), and not handed out again since."""
+        self._has_recalled = False
+        """Whether some were since a batch was taken."""
         self.has_rolled_back = False
         """Another thread has given something back since a batch was taken."""
 
@@ -102,7 +104,7 @@ class DurableSubscription:
             self._auto_ack,
         )
         answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
-        self._is_strict = answer.strict_order
+        self._is_strict = self._settlements.in_order = answer.strict_order
         self._recalled = IdSet()
 
     def _forget(self) -> None:
@@ -130,6 +132,7 @@ class DurableSubscription:
         ids = IdSet(Span(*span) for span in spans)
         self._inbox.reduce(lambda batch: batch.without(ids))
         self._recalled.add_all(ids)
+        self._has_recalled = True
         self._conversation.tell(wire.RecallSeen(self._number))
 
     def finished(self) -> None:
@@ -163,16 +166,18 @@ class DurableSubscription:
         return batch
 
     def _handed(self, batch: DeliveredBatch) -> None:
-        self.has_rolled_back = False
+        self.has_rolled_back = self._has_recalled = False
         if self._recalled:
             self._recalled.remove_all(IdSet.of(batch.event_ids.tolist()))
 
     @property
     def may_recall(self) -> bool:
         """Whether an event of the batch taken last may have been recalled since."""
+        if not self._is_strict:
+            return False
         settlements = self._settlements
         waits = self.has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
-        return self._is_strict and (waits or bool(self._recalled))
+        return waits or self._has_recalled
 
     async def is_recalled(self, event: Event) -> bool:
         """Whether the realm has taken an event back, once all rollbacks are answered."""
@@ -299,7 +304,7 @@ class DurableSubscription:
         """
         if attachment != self.attachment:
             return
-        if event_id not in self._recalled:
+        if not self._is_strict or event_id not in self._recalled:
             self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
         elif not roll_back:
             self._settlements.refuse(self._recall_of(event_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from operator import itemgetter
 from typing import Any
 
 from penstock.client.conversation import Conversation
@@ -18,6 +19,7 @@ class Settlements:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._soon: list[tuple[int, bool, bool]] = []
+        self._rolls_back_soon = False
         self._under_way: set[asyncio.Future[Any]] = set()
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
@@ -27,6 +29,8 @@ class Settlements:
         self._lost_seat = -1
         self.subscription = 0
         """The seat's number, once it is taken."""
+        self.in_order = False
+        """Whether what is acknowledged after a rollback has to arrive after it (SEM D11)."""
 
     def send(
         self, ids: IdSet, *, roll_back: bool = False, previous: bool = False
@@ -55,6 +59,8 @@ class Settlements:
         if not self._soon:
             asyncio.get_running_loop().call_soon(self._send_soon)
         self._soon.append((event_id, roll_back, previous))
+        if roll_back:
+            self._rolls_back_soon = True
 
     def refuse(self, error: PenstockError) -> None:
         """A settlement is refused here already."""
@@ -69,17 +75,21 @@ class Settlements:
     @property
     def rolls_back(self) -> bool:
         """Whether a rollback has no answer yet."""
-        return bool(self._rollbacks) or any(roll_back for _, roll_back, _ in self._soon)
+        return bool(self._rollbacks) or self._rolls_back_soon
 
     async def rolled_back(self) -> None:
         """Wait until all rollbacks so far are answered, however."""
-        self.hurry()
+        if self._rolls_back_soon:
+            self.hurry()
         if self._rollbacks:
             await asyncio.wait(list(self._rollbacks))
 
     def _send_soon(self) -> None:
         soon, self._soon = self._soon, []
-        for (roll_back, previous), run in itertools.groupby(soon, key=lambda entry: entry[1:]):
+        mixed, self._rolls_back_soon = self._rolls_back_soon, False
+        if mixed and not self.in_order:
+            soon = _sorted_out(soon)
+        for (roll_back, previous), run in itertools.groupby(soon, key=_how):
             ids = IdSet.of([event_id for event_id, *_ in run])
             self.watch(self.send(ids, roll_back=roll_back, previous=previous))
 
@@ -101,6 +111,7 @@ class Settlements:
     def forget(self) -> None:
         """The connection was lost: what was not sent is of no use on another one."""
         self._soon.clear()
+        self._rolls_back_soon = False
         self._seat += 1
 
     async def confirm(self) -> None:
@@ -125,3 +136,16 @@ class Settlements:
         unconfirmed, self._unconfirmed = self._unconfirmed, None
         if unconfirmed is not None:
             raise unconfirmed
+
+
+_how = itemgetter(1, 2)
+"""The way of a settlement: whether it rolls back, and whether it means all previous ones."""
+
+
+def _sorted_out(soon: list[tuple[int, bool, bool]]) -> list[tuple[int, bool, bool]]:
+    """Acknowledgements, then rollbacks, so that each travel together: they concern different
+    events, so it does not matter which come first. Where it might, all stay as they are."""
+    backs = {entry[0] for entry in soon if entry[1]}
+    if any(previous or (event_id in backs and not back) for event_id, back, previous in soon):
+        return soon
+    return sorted(soon, key=itemgetter(1))

@@ -33,7 +33,7 @@ class Rows:
     which is many times faster; going back is then as fast as without.
     """
 
-    __slots__ = ("_blocks", "_columns", "_level", "batch", "publishers")
+    __slots__ = ("_blocks", "_columns", "_is_plain", "_level", "batch", "publishers")
 
     def __init__(
         self, batch: pa.RecordBatch, publishers: Publishers = (), *, in_order: bool = False
@@ -43,6 +43,7 @@ class Rows:
         self.publishers = publishers
         self._columns: dict[str, pa.Array | None] = {}
         self._level: Level | None = None
+        self._is_plain: bool | None = None
 
     def value(self, name: str, row: int) -> Any:
         """The value of a column in a row; None where it is null or the column absent."""
@@ -57,10 +58,10 @@ class Rows:
     def _next_block(self, name: str, row: int) -> Any:
         assert self._blocks is not None, "read in order"
         column = self._column(name)
-        if column is None:
-            return None
         first = row - row % BLOCK_ROWS
-        values: list[Any] = column.slice(first, BLOCK_ROWS).to_pylist()
+        values: list[Any] = (
+            [None] * BLOCK_ROWS if column is None else column.slice(first, BLOCK_ROWS).to_pylist()
+        )
         self._blocks[name] = first, values
         return values[row - first]
 
@@ -123,6 +124,10 @@ class Rows:
     def properties(self, row: int) -> dict[str, Any]:
         """The properties as published: values, nulls and absent keys exact (SEM E2)."""
         found: dict[str, Any] = self.value("properties", row) or {}
+        if self._is_plain is None:
+            self._is_plain = self._says_it_all()
+        if self._is_plain:
+            return found
         if found:
             level = self._properties_level()
             sparse = self.value("sparse", row)
@@ -131,6 +136,12 @@ class Rows:
                 found = level.read(found, nulls)
         overflow = self.value("more", row)
         return {**found, **more.decoded(overflow)} if overflow else found
+
+    def _says_it_all(self) -> bool:
+        """Whether the properties of every row are what their column says."""
+        if self._column("properties") is None or self._column("sparse") is not None:
+            return False
+        return self._column("more") is None and not self._properties_level().is_renamed
 
     def _properties_level(self) -> Level:
         if self._level is None:

@@ -303,10 +303,12 @@ class Connection(asyncio.BufferedProtocol):
         schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
         if schema not in self._schemas_out:
             self._announce(schema, schemas)
-        ids = [Span(*span) for span in rows.spans]
-        counted = tuple(
-            (count, mine) for count, spans in redeliveries if (mine := _within(spans, ids))
-        )
+        counted = redeliveries
+        if redeliveries:
+            around = Span(rows.spans[0][0], rows.spans[-1][1])
+            counted = tuple(
+                (count, mine) for count, spans in redeliveries if (mine := _within(spans, around))
+            )
         body = rows.body
         self.send(
             wire.Delivery(
@@ -373,12 +375,9 @@ class Connection(asyncio.BufferedProtocol):
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and peer else "local"
 
 
-def _within(spans: Spans, ids: list[Span]) -> Spans:
-    """The part of ``spans`` inside ``ids``; both are short."""
-    found = []
-    for span in spans:
-        for own in ids:
-            part = Span(*span).clipped(own)
-            if part.size:
-                found.append(part)
-    return tuple(found)
+def _within(spans: Spans, around: Span) -> Spans:
+    """The part of ``spans`` inside a range; the receiver looks up only ids it was sent."""
+    if around.first <= spans[0][0] and spans[-1][1] <= around.end:
+        return spans  # the usual case
+    parts = [Span(*span).clipped(around) for span in spans]
+    return tuple(part for part in parts if part.size)

@@ -275,7 +275,7 @@ class ChannelStore:
         tail = self._from_tail(live)
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
-        return rows + merged(tail, self.columns)
+        return merged([*rows, *tail], self.columns)
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
         """What is in files, and what is in the tail. Below ``sealed_through`` the tail holds
