@@ -62,6 +62,9 @@ class Inbox(Generic[B]):
             if self._ended:
                 return None
             self._arrived.clear()
+            if timeout is None:
+                await self._arrived.wait()
+                continue
             try:
                 async with asyncio.timeout(timeout):
                     await self._arrived.wait()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from operator import itemgetter
 from typing import Any
 
 from penstock.client.conversation import Conversation
@@ -18,8 +16,12 @@ class Settlements:
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
-        self._soon: list[tuple[int, bool, bool]] = []
-        self._rolls_back_soon = False
+        self._acks: list[int] = []
+        """To be sent soon, before ``_backs``."""
+        self._previous = False
+        """Whether ``_acks`` mean all previous ones, too."""
+        self._backs: dict[int, None] = {}
+        """To be rolled back soon, in this order."""
         self._under_way: set[asyncio.Future[Any]] = set()
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
@@ -55,12 +57,22 @@ class Settlements:
         return self._lost_seat == self._seat
 
     def soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
-        """Settle without waiting; what one turn of the loop settles travels together."""
-        if not self._soon:
-            asyncio.get_running_loop().call_soon(self._send_soon)
-        self._soon.append((event_id, roll_back, previous))
+        """Settle without waiting; what one turn of the loop settles travels together.
+
+        Acknowledgements are sent before rollbacks. Where that matters, they are not held back.
+        """
+        acks, backs = self._acks, self._backs
+        if not acks and not backs:
+            asyncio.get_running_loop().call_soon(self.hurry)
         if roll_back:
-            self._rolls_back_soon = True
+            backs[event_id] = None
+            return
+        comes_after = backs and (self.in_order or previous or event_id in backs)
+        if comes_after or (acks and previous != self._previous):
+            self.hurry()
+            asyncio.get_running_loop().call_soon(self.hurry)
+        self._previous = previous
+        self._acks.append(event_id)
 
     def refuse(self, error: PenstockError) -> None:
         """A settlement is refused here already."""
@@ -69,29 +81,24 @@ class Settlements:
 
     def hurry(self) -> None:
         """Send what was to be settled soon, before anything else is sent."""
-        if self._soon:
-            self._send_soon()
+        acks, self._acks = self._acks, []
+        backs, self._backs = self._backs, {}
+        if acks:
+            self.watch(self.send(IdSet.of(acks), previous=self._previous))
+        if backs:
+            self.watch(self.send(IdSet.of(backs), roll_back=True))
 
     @property
     def rolls_back(self) -> bool:
         """Whether a rollback has no answer yet."""
-        return bool(self._rollbacks) or self._rolls_back_soon
+        return bool(self._rollbacks) or bool(self._backs)
 
     async def rolled_back(self) -> None:
         """Wait until all rollbacks so far are answered, however."""
-        if self._rolls_back_soon:
+        if self._backs:
             self.hurry()
         if self._rollbacks:
             await asyncio.wait(list(self._rollbacks))
-
-    def _send_soon(self) -> None:
-        soon, self._soon = self._soon, []
-        mixed, self._rolls_back_soon = self._rolls_back_soon, False
-        if mixed and not self.in_order:
-            soon = _sorted_out(soon)
-        for (roll_back, previous), run in itertools.groupby(soon, key=_how):
-            ids = IdSet.of([event_id for event_id, *_ in run])
-            self.watch(self.send(ids, roll_back=roll_back, previous=previous))
 
     def watch(self, answer: asyncio.Future[Any]) -> None:
         """Have :meth:`confirm` wait for ``answer``, and report what it is refused with."""
@@ -110,8 +117,8 @@ class Settlements:
 
     def forget(self) -> None:
         """The connection was lost: what was not sent is of no use on another one."""
-        self._soon.clear()
-        self._rolls_back_soon = False
+        self._acks.clear()
+        self._backs.clear()
         self._seat += 1
 
     async def confirm(self) -> None:
@@ -136,16 +143,3 @@ class Settlements:
         unconfirmed, self._unconfirmed = self._unconfirmed, None
         if unconfirmed is not None:
             raise unconfirmed
-
-
-_how = itemgetter(1, 2)
-"""The way of a settlement: whether it rolls back, and whether it means all previous ones."""
-
-
-def _sorted_out(soon: list[tuple[int, bool, bool]]) -> list[tuple[int, bool, bool]]:
-    """Acknowledgements, then rollbacks, so that each travel together: they concern different
-    events, so it does not matter which come first. Where it might, all stay as they are."""
-    backs = {entry[0] for entry in soon if entry[1]}
-    if any(previous or (event_id in backs and not back) for event_id, back, previous in soon):
-        return soon
-    return sorted(soon, key=itemgetter(1))
