@@ -23,6 +23,7 @@ from penstock.columns.segments import (
     checked_table,
     ids_of_column,
 )
+from penstock.columns.selectors.summaries import summary_of
 from penstock.core.errors import Damaged, InvalidArgument
 
 _MAGIC = b"ARROW1"
@@ -171,7 +172,8 @@ def _encoded(
         message = batch.serialize()
         checksum = xxh3_64_intdigest(message)
         first, end = int(ids[0]), int(ids[-1]) + 1
-        places.append(SegmentBatch(first, end, batch.num_rows, at, message.size, checksum))
+        summary = summary_of(batch)
+        places.append(SegmentBatch(first, end, batch.num_rows, at, message.size, checksum, summary))
         messages.append(memoryview(message))
         at += message.size
     return messages, tuple(places)

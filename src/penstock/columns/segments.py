@@ -21,6 +21,7 @@ import pyarrow as pa
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
+from penstock.columns.selectors.summaries import summary_of
 from penstock.core.errors import Damaged, InvalidArgument
 from penstock.core.ids import Span
 
@@ -44,6 +45,8 @@ class SegmentBatch(Struct, frozen=True, array_like=True):
     length: int
     checksum: int
     """xxh3_64 of that message."""
+    summary: bytes = b""
+    """What selectors can tell of it without reading it; empty where nobody has looked."""
 
     @property
     def span(self) -> Span:
@@ -98,6 +101,7 @@ def encode_segment(
     sink = pa.BufferOutputStream()
     spans: list[tuple[int, int, int]] = []
     ends = []
+    summaries = []
     options = pa.ipc.IpcWriteOptions(compression=None)
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:
         for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):
@@ -105,11 +109,14 @@ def encode_segment(
             writer.write_batch(batch)
             spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
             ends.append(sink.tell())
+            summaries.append(summary_of(batch))
     buffer = sink.getvalue()
     places = pairwise([_schema_end(buffer), *ends])
     found = tuple(
-        SegmentBatch(*span, start, end - start, xxh3_64_intdigest(buffer.slice(start, end - start)))
-        for span, (start, end) in zip(spans, places, strict=True)
+        SegmentBatch(
+            *span, start, end - start, xxh3_64_intdigest(buffer.slice(start, end - start)), summary
+        )
+        for span, (start, end), summary in zip(spans, places, summaries, strict=True)
     )
     index = SegmentIndex(
         first_id=found[0].first_id,

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from penstock.columns.keys import KeyIndex
 from penstock.columns.schema import ChannelSchema
+from penstock.columns.selectors import Selector
+from penstock.columns.selectors.frames import Messages
 from penstock.core.errors import Damaged
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
@@ -276,6 +278,25 @@ class ChannelStore:
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
         return merged([*rows, *tail], self.columns)
+
+    def promising(
+        self, spans: Spans, selector: Selector, now_us: int, messages: Messages | None
+    ) -> Spans:
+        """The part of ``spans`` in which ``selector`` may match something, as far as the files
+        tell without being read (SEM F5). They tell nothing of what is inside ``messages``."""
+        if messages is not None:
+            return spans
+        if not self.files or not spans or spans[0].first >= self.sealed_through:
+            return spans
+        sealed, live = self._split(spans)
+        found = IdSet(sealed)
+        for file in self.files_for(tuple(sealed)) if sealed else ():
+            for place in file.batches_within(Span(sealed[0].first, sealed[-1].end)):
+                if not selector.may_match_in(place.summary, now_us=now_us):
+                    found.remove(place.span)
+        for span in live:
+            found.add(span)
+        return found.spans
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
         """What is in files, and what is in the tail. Below ``sealed_through`` the tail holds

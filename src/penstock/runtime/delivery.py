@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import pyarrow as pa
 import structlog
 
-from penstock.columns.digest import spans_of
 from penstock.columns.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.effects import Deliver, FindLanes, Finished
 from penstock.core.errors import NameDoesNotExist, PenstockError
-from penstock.core.ids import IdSet, Span
+from penstock.core.ids import Span
 from penstock.core.lanes import AssignLanes
 from penstock.core.messages import Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
-from penstock.runtime.rows import Rows
+from penstock.runtime.rows import Rows, others
 from penstock.runtime.sealed_file import Damage
 
 _log = structlog.get_logger("penstock.delivery")
-
-FRAME_MAX = 16 << 20
-"""Larger batches are sent in parts."""
 
 Redeliveries = tuple[tuple[int, Spans], ...]
 
@@ -62,6 +57,21 @@ class Quarantiner(Protocol):
     """Who is told of unreadable events."""
 
     def quarantine(self, number: int, command: Quarantine) -> None: ...
+
+
+class _Round:
+    """One pass over what a channel offers: what was read is sent to everyone who gets it."""
+
+    __slots__ = ("channel", "number", "quarantiner", "read", "store")
+
+    def __init__(
+        self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
+    ) -> None:
+        self.number = number
+        self.channel = channel
+        self.store = store
+        self.quarantiner = quarantiner
+        self.read: dict[Spans, tuple[list[Rows], Damage]] = {}
 
 
 class Dispatch:
@@ -136,7 +146,7 @@ class Dispatch:
         durable is offered again and again.
         """
         has_moved = False
-        read: dict[Spans, tuple[list[Rows], Damage]] = {}
+        round_ = _Round(number, channel, store, quarantiner)
         for effect in channel.offer(below):
             if isinstance(effect, FindLanes):
                 await self._find_lanes(effect, number, channel, store, quarantiner)
@@ -152,16 +162,8 @@ class Dispatch:
                 case Finished():
                     has_moved = True
                     outlet.finished()
-                case Deliver(subscription, spans, redeliveries):
-                    if spans not in read:
-                        state = channel.state
-                        keep = state.definition.storage.enable_caching or state.moves_dead
-                        read[spans] = await self.read(store, spans, keep=keep)
-                        self._report(number, store, read[spans][1], quarantiner)
-                    rows, damage = read[spans]
-                    if damage.ids:
-                        channel.attend(Skip(subscription, damage.ids.spans), self._clock.now_us())
-                    sent = self._send(channel, subscription, outlet, rows, redeliveries)
+                case Deliver(subscription):
+                    sent = await self._deliver(round_, effect, outlet)
                     has_moved |= sent or subscription in channel.state.subscribers
                     if not outlet.writable:
                         channel.stall(outlet.session, stalled=True)
@@ -184,13 +186,47 @@ class Dispatch:
         command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
         channel.attend(command, self._clock.now_us())
 
+    async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
+        """Whether any of it was for them; what was granted and could not be sent is given back."""
+        now_us = self._clock.now_us()
+        selector, spans = outlet.selector, effect.spans
+        messages = messages_of(round_.channel)
+        unsent: list[Span] = []
+        sent = False
+        if selector is not None:
+            spans = round_.store.promising(spans, selector, now_us, messages)
+            if spans != effect.spans:
+                unsent += others(effect.spans, spans)
+        if spans:
+            rows, damage = await self._rows(round_, spans)
+            unsent += damage.ids.spans
+            for part in rows:
+                chosen = part if selector is None else part.chosen(selector, now_us, messages)
+                for frame in chosen.frames if chosen is not None else ():
+                    outlet.deliver(frame, effect.redeliveries)
+                    sent = True
+                if chosen is not part:
+                    unsent += others(part.spans, chosen.spans if chosen is not None else ())
+        if unsent:
+            round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
+        return sent
+
+    async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:
+        found = round_.read.get(spans)
+        if found is None:
+            state = round_.channel.state
+            keep = state.definition.storage.enable_caching or state.moves_dead
+            found = round_.read[spans] = await self.read(round_.store, spans, keep=keep)
+            self._report(round_.number, round_.store, found[1], round_.quarantiner)
+        return found
+
     async def read(
         self, store: ChannelStore, spans: Spans, *, keep: bool = True
     ) -> tuple[list[Rows], Damage]:
         """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
         await self.open_files(store, spans)
         damage = Damage()
-        rows = [part for whole in store.read(spans, damage) for part in whole.within(FRAME_MAX)]
+        rows = store.read(spans, damage)
         if not keep:
             for file in store.files_for(spans):
                 self.files.close(file)
@@ -209,58 +245,6 @@ class Dispatch:
                 _log.error("events.quarantined", channel=number, reason=reason)
             store.quarantined += damage.reasons
             quarantiner.quarantine(number, Quarantine(damage.ids.spans))
-
-    def _send(
-        self,
-        channel: Channel,
-        subscription: int,
-        outlet: Outlet,
-        rows: list[Rows],
-        redeliveries: Redeliveries,
-    ) -> bool:
-        """Whether any of it was for them."""
-        if outlet.selector is None:
-            for part in rows:
-                outlet.deliver(part, redeliveries)
-            return bool(rows)
-        sent = False
-        for part in rows:
-            wanted, skipped = self._selected(channel, outlet.selector, part)
-            if skipped:
-                channel.attend(Skip(subscription, skipped), self._clock.now_us())
-            if wanted is not None:
-                outlet.deliver(wanted, redeliveries)
-                sent = True
-        return sent
-
-    def _selected(
-        self, channel: Channel, selector: Selector, rows: Rows
-    ) -> tuple[Rows | None, Spans]:
-        """The rows a selector matches, and the ids of the others."""
-        mask = selector.mask(rows.batch, now_us=self._clock.now_us(), messages=messages_of(channel))
-        if mask.true_count == len(mask):
-            return rows, ()
-        ids = IdSet(rows.spans)
-        if mask.true_count == 0:
-            return None, ids.spans
-        batch = rows.batch.filter(mask)
-        wanted = _placed(spans_of(mask), rows)
-        skipped = ids.copy()
-        for span in wanted:
-            skipped.remove(span)
-        return Rows(wanted, batch=batch, publishers=rows.publishers), skipped.spans
-
-
-def _placed(offsets: Spans, rows: Rows) -> Spans:
-    """Offsets inside ``rows`` as event ids."""
-    if len(rows.spans) == 1:
-        first = rows.spans[0].first
-        return tuple(Span(*offset).shifted(first) for offset in offsets)
-    ids: pa.Array = rows.batch.column(0)
-    found = IdSet()
-    for first, end in offsets:
-        found.add_all(IdSet.of(ids.slice(first, end - first).to_pylist()))
-    return found.spans
 
 
 def _subscription(effect: object) -> int:

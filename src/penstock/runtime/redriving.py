@@ -87,10 +87,14 @@ class _Step:
         state = group.channel(self.number).state
         if end is None:
             end = state.next_id  # what comes while this goes on is for the next redrive
-        ids = lowest(_free(state, Span(at, end)), moved_at_once(state))
+        store = group.state.stores[self.number]
+        free = _free(state, Span(at, end))
+        if self.wanted is not None:
+            messages = messages_of(group.channel(self.number))
+            free = IdSet(store.promising(free.spans, self.wanted, group.now_us, messages))
+        ids = lowest(free, moved_at_once(state))
         if not ids:
             return end, end
-        store = group.state.stores[self.number]
         by_target: dict[int, Wanted] = {}
         gone = IdSet()
         damage = Damage()

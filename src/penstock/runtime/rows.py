@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.schema import ChannelSchema
+from penstock.columns.selectors import Selector
+from penstock.columns.selectors.frames import Messages
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Buffer
 from penstock.runtime.pieces import Piece, stored_together
@@ -19,12 +21,26 @@ MERGE_ROWS_MAX = 16_384
 MERGE_BYTES_MAX = 4 << 20
 MERGE_BELOW = 1_024
 """A batch of at least this many events is sent as it is."""
+FRAME_MAX = 16 << 20
+"""Larger batches are sent in parts."""
 
 
 class Rows:
     """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
 
-    __slots__ = ("_batch", "_body", "at_us", "count", "first_id", "piece", "publishers", "spans")
+    __slots__ = (
+        "_batch",
+        "_body",
+        "_chosen",
+        "_frames",
+        "_wanted",
+        "at_us",
+        "count",
+        "first_id",
+        "piece",
+        "publishers",
+        "spans",
+    )
 
     def __init__(
         self,
@@ -44,6 +60,9 @@ class Rows:
         """Set when these are all rows of a published batch: its body can be sent as it is."""
         self._batch = batch
         self._body: Buffer | None = None
+        self._frames: Sequence[Rows] | None = None
+        self._chosen: dict[str, Rows | None] = {}
+        self._wanted: set[str] = set()
         self.first_id = -1 if piece is None else piece.first
         self.at_us = 0 if piece is None else piece.at_us
 
@@ -55,20 +74,48 @@ class Rows:
             self._batch = self.piece.stored(self.spans)
         return self._batch
 
-    def within(self, bytes_max: int) -> list[Rows]:
-        """These rows, in parts of about ``bytes_max`` where they are more."""
+    @property
+    def frames(self) -> Sequence[Rows]:
+        """These rows, in parts of about ``FRAME_MAX`` bytes where they are more."""
+        if self._frames is None:
+            self._frames = self._parts()
+        return self._frames or (self,)
+
+    def _parts(self) -> Sequence[Rows]:
+        """None where it is all one part."""
         size = self.batch.nbytes if self.piece is None else len(self.piece.body)
-        if size <= bytes_max or self.count == 1:
-            return [self]
+        if size <= FRAME_MAX or self.count == 1:
+            return ()
         half = self.count // 2
-        first, second = self.batch.slice(0, half), self.batch.slice(half)
         return [
             part
-            for batch in (first, second)
-            for part in Rows(spans_in(batch), batch=batch, publishers=self.publishers).within(
-                bytes_max
-            )
+            for batch in (self.batch.slice(0, half), self.batch.slice(half))
+            for part in Rows(spans_in(batch), batch=batch, publishers=self.publishers).frames
         ]
+
+    def chosen(
+        self, selector: Selector, now_us: int, messages: Messages | None = None
+    ) -> Rows | None:
+        """The rows ``selector`` matches: itself if all, None if none.
+
+        Worked out once however many receivers have this selector.
+        """
+        text = selector.text
+        if text not in self._chosen:
+            found = self._matching(selector, now_us, messages)
+            if found is self:
+                self._wanted.add(text)  # rows that hold themselves would stay in memory
+            self._chosen[text] = None if found is self else found
+        return self if text in self._wanted else self._chosen[text]
+
+    def _matching(self, selector: Selector, now_us: int, messages: Messages | None) -> Rows | None:
+        mask = selector.mask(self.batch, now_us=now_us, messages=messages)
+        if mask.true_count == 0:
+            return None
+        if mask.true_count == self.count:
+            return self
+        batch = self.batch.filter(mask)
+        return Rows(spans_in(batch), batch=batch, publishers=self.publishers)
 
     @property
     def body(self) -> Buffer:
@@ -143,3 +190,16 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
     return tuple(
         Span(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
     )
+
+
+def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
+    """What is in ``spans`` and not in ``chosen``, which is a part of it."""
+    if not chosen:
+        return spans
+    if len(spans) > 1:
+        left = IdSet(spans)
+        left.discard_all(IdSet(chosen))
+        return left.spans
+    firsts = [spans[0].first, *(span.end for span in chosen)]
+    ends = [*(span.first for span in chosen), spans[0].end]
+    return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

@@ -102,6 +102,13 @@ class SealedFile:
         self.index = grown_index(self.index, added, size, checksum)
         self.publishers = merged_publishers(self.publishers, publishers)
 
+    def batches_within(self, span: Span) -> tuple[SegmentBatch, ...]:
+        """The record batches that hold some of ``span``, or have a gap there."""
+        batches = self.index.batches
+        first = bisect_right(batches, span.first, key=lambda own: own.end_id)
+        end = bisect_right(batches, span.end - 1, key=lambda own: own.first_id)
+        return batches[first:end]
+
     def publishers_of(self, span: Span) -> Publishers:
         """Who published which events of ``span``; may name some around it."""
         found = []

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from penstock.columns.batch import ids_of
-from penstock.columns.digest import spans_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.durable import Durable
@@ -48,6 +47,7 @@ from penstock.runtime.group import Group
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
+from penstock.runtime.rows import spans_in
 from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
@@ -454,8 +454,8 @@ class Subscriptions:
     def _matching(self, group: Group, number: int, ids: IdSet, selector: Selector) -> IdSet:
         store, messages = group.state.stores[number], messages_of(group.channel(number))
         found = IdSet()
-        left = ids.copy()
         now_us = self._clock.now_us()
+        left = IdSet(store.promising(ids.spans, selector, now_us, messages))
         while left:
             part: list[Span] = []
             room = _SCAN_EVENTS
@@ -463,10 +463,10 @@ class Subscriptions:
                 part.append(span)
                 room -= span.size
             for rows in store.read(tuple(part), Damage()):
-                batch = rows.batch
-                own = ids_of(batch)
-                for first, end in spans_of(selector.mask(batch, now_us=now_us, messages=messages)):
-                    found.add_all(IdSet.of(own[first:end].tolist()))
+                mask = selector.mask(rows.batch, now_us=now_us, messages=messages)
+                if mask.true_count:
+                    for span in spans_in(rows.batch.select([0]).filter(mask)):
+                        found.add(span)
         return found
 
     async def _act(self, number: int, action: Callable[[Group], Any], *, reads: bool) -> Any:

@@ -11,6 +11,7 @@ from penstock.columns.selectors.faults import MalformedSelector
 from penstock.columns.selectors.parser import parse
 from penstock.columns.selectors.selector import Selector, selector_of
 from penstock.columns.selectors.statistics import ColumnStatistics
+from penstock.columns.selectors.summaries import summary_of
 from penstock.core.errors import InvalidSelector
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "Selector",
     "parse",
     "selector_of",
+    "summary_of",
 ]

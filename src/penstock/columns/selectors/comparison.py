@@ -41,7 +41,7 @@ _NUMPY: Final[dict[Comparison, Any]] = {
     Comparison.AT_MOST: np.less_equal,
     Comparison.AT_LEAST: np.greater_equal,
 }
-_MIRRORED: Final = {
+MIRRORED: Final = {
     Comparison.EQUAL: Comparison.EQUAL,
     Comparison.UNEQUAL: Comparison.UNEQUAL,
     Comparison.LESS: Comparison.GREATER,
@@ -49,6 +49,7 @@ _MIRRORED: Final = {
     Comparison.AT_MOST: Comparison.AT_LEAST,
     Comparison.AT_LEAST: Comparison.AT_MOST,
 }
+"""The comparison that says the same with its sides swapped."""
 _TIMES: Final = (Kind.TIME, Kind.MOMENT)
 _NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT)
 _EQUALITIES: Final = (Comparison.EQUAL, Comparison.UNEQUAL)
@@ -79,7 +80,7 @@ def _compared(
     if kind is Kind.INTEGER and other is Kind.FLOAT:
         return _mixed(operator, left, right)
     if kind is Kind.FLOAT and other is Kind.INTEGER:
-        return _mixed(_MIRRORED[operator], right, left)
+        return _mixed(MIRRORED[operator], right, left)
     if kind is not other or kind in (Kind.OTHER, Kind.MOMENT):
         return None
     if kind is Kind.TRUTH and operator not in _EQUALITIES:

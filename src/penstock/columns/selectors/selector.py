@@ -21,7 +21,8 @@ from penstock.columns.selectors.frames import EventFrame, Messages
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.lanes import rows_of
 from penstock.columns.selectors.parser import parse
-from penstock.columns.selectors.statistics import ColumnStatistics, outcomes
+from penstock.columns.selectors.statistics import ColumnStatistics, Known, outcomes
+from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
 from penstock.columns.selectors.wording import canonical
 
@@ -62,13 +63,22 @@ class Selector:
         found = rows_of(self._condition(frame), frame.rows)
         return found.fill_null(False) if found.null_count else found
 
-    def may_match(self, statistics: Mapping[str, ColumnStatistics]) -> bool:
+    def may_match(
+        self, statistics: Mapping[str, ColumnStatistics], *, now_us: int | None = None
+    ) -> bool:
         """False only if it selects no event of a part of the store with these statistics.
 
         They are by column path, as in ``columns``; one that is missing says nothing. A name
-        that is stored in several columns, one a type, has to be missing.
+        that is stored in several columns, one a type, has to be missing. ``now_us`` is the time
+        ``NOW()`` gives, where it is known.
         """
-        return outcomes(self.expression, statistics).may_hold
+        return outcomes(self.expression, Known(statistics, now_us)).may_hold
+
+    def may_match_in(self, summary: bytes, *, now_us: int | None = None) -> bool:
+        """False only if it selects no event of a record batch with this summary (SEM F5)."""
+        if not summary:
+            return True
+        return self.may_match(known_of(summary, self.columns), now_us=now_us)
 
     def __repr__(self) -> str:
         return f"Selector({self.text!r})"

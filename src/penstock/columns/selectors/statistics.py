@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import add, mul, sub
 from typing import Any, Final, NamedTuple
 
+from penstock.columns.layout import PRIORITY_DEFAULT
+from penstock.columns.selectors.comparison import MIRRORED
 from penstock.columns.selectors.compiler import microseconds, since_epoch
 from penstock.columns.selectors.expressions import (
     And,
+    Arithmetic,
+    ArithmeticOperator,
     Between,
     Compare,
     Comparison,
@@ -23,6 +28,7 @@ from penstock.columns.selectors.expressions import (
     IsNull,
     Like,
     Not,
+    Now,
     Or,
     Reference,
     Text,
@@ -46,6 +52,15 @@ class ColumnStatistics(NamedTuple):
     distinct: Sequence[Any] | None = None
     """All values there are, perhaps more."""
 
+    @property
+    def has_no_value(self) -> bool:
+        """Whether there are only nulls, or no such column."""
+        return self.distinct is not None and not self.distinct
+
+
+NOTHING_KNOWN: Final = ColumnStatistics(None, None)
+ONLY_NULLS: Final = ColumnStatistics(None, None, None, ())
+
 
 class Outcomes(NamedTuple):
     """What an expression can come to, besides unknown."""
@@ -58,13 +73,21 @@ class Outcomes(NamedTuple):
 
 
 ANYTHING: Final = Outcomes(may_hold=True, may_fail=True)
+UNKNOWN: Final = Outcomes(may_hold=False, may_fail=False)
 
-_DERIVED: Final = ("JMSPriority", "JMSDeliveryMode")
-"""Their nulls stand for values, which bounds do not show."""
-_MIRRORED: Final = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "<>": "<>"}
+_LEAST: Final = -(1 << 63)
 
 
-def outcomes(node: Expression, statistics: Mapping[str, ColumnStatistics]) -> Outcomes:
+class Known(NamedTuple):
+    """What there is to reason from."""
+
+    columns: Mapping[str, ColumnStatistics]
+    """By path."""
+    now_us: int | None = None
+    """The time ``NOW()`` gives; None where it is not the same for all."""
+
+
+def outcomes(node: Expression, statistics: Known) -> Outcomes:
     """What ``node`` can come to in a part of the store."""
     match node:
         case And(operands):
@@ -92,47 +115,109 @@ def outcomes(node: Expression, statistics: Mapping[str, ColumnStatistics]) -> Ou
             return _turned(_like(reference, pattern, escape, statistics), is_turned=negated)
         case IsNull(Reference() as reference, negated):
             return _turned(_is_null(reference, statistics), is_turned=negated)
-        case Truth(answer):
-            return Outcomes(may_hold=answer, may_fail=not answer)
+        case Reference() | Truth():
+            return _plain(node, statistics)
         case _:
             return ANYTHING
+
+
+def _plain(node: Reference | Truth, statistics: Known) -> Outcomes:
+    if isinstance(node, Truth):
+        return Outcomes(may_hold=node.value, may_fail=not node.value)
+    return _compare(Comparison.EQUAL, node, Truth(True), statistics)
 
 
 def _turned(found: Outcomes, *, is_turned: bool) -> Outcomes:
     return found.reversed() if is_turned else found
 
 
-def _known(
-    reference: Reference, statistics: Mapping[str, ColumnStatistics]
-) -> ColumnStatistics | None:
-    if not all(isinstance(step, str) for step in reference.steps):
-        return None
-    name = reference.steps[0]
-    if name in _DERIVED:
-        return None
-    return statistics.get(column_path(reference.steps))
+def _known(reference: Reference, statistics: Known) -> ColumnStatistics | None:
+    if reference.steps[0] == "JMSDeliveryMode":
+        return None  # from two columns
+    known = statistics.columns.get(column_path(reference.steps))
+    if reference.steps[0] == "JMSPriority":
+        return _priority(known)
+    if known is None or known.has_no_value:
+        return known  # nor has an array that is not there any element
+    return known if all(isinstance(step, str) for step in reference.steps) else None
 
 
-def _is_null(reference: Reference, statistics: Mapping[str, ColumnStatistics]) -> Outcomes:
+def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
+    """A null in this column stands for the default."""
+    if known is None or known.null_count == 0:
+        return known
+    if known.has_no_value:
+        return ColumnStatistics(PRIORITY_DEFAULT, PRIORITY_DEFAULT, 0, (PRIORITY_DEFAULT,))
+    if known.minimum is None or known.maximum is None:
+        return None
+    distinct = None if known.distinct is None else (*known.distinct, PRIORITY_DEFAULT)
+    bounds = min(known.minimum, PRIORITY_DEFAULT), max(known.maximum, PRIORITY_DEFAULT)
+    return ColumnStatistics(*bounds, 0, distinct)
+
+
+def _is_null(reference: Reference, statistics: Known) -> Outcomes:
     known = _known(reference, statistics)
+    if known is not None and known.has_no_value:
+        # Of an array that is not there it is not even known whether an element is null.
+        return Outcomes(may_hold=True, may_fail=False)
     return Outcomes(may_hold=known is None or known.null_count != 0, may_fail=True)
 
 
 def _compare(
-    operator: str,
-    left: Expression,
-    right: Expression,
-    statistics: Mapping[str, ColumnStatistics],
+    operator: Comparison, left: Expression, right: Expression, statistics: Known
 ) -> Outcomes:
-    if isinstance(right, Reference):
-        operator, left, right = _MIRRORED[operator], right, left
-    if not isinstance(left, Reference) or not isinstance(right, Text | Integer | Float | Truth):
+    if isinstance(right, Reference) and not isinstance(left, Reference):
+        operator, left, right = MIRRORED[operator], right, left
+    if not isinstance(left, Reference):
         return ANYTHING
     known = _known(left, statistics)
     if known is None:
         return ANYTHING
-    scale = _scale(left, right, known)
+    if known.has_no_value:
+        return UNKNOWN
+    literal = _literal(right, statistics.now_us)
+    if literal is None:
+        return ANYTHING
+    if _is_of_another_type(literal, known):
+        return UNKNOWN
+    scale = _scale(left, literal, known)
     return ANYTHING if scale is None else _bounded(operator, scale, known)
+
+
+def _literal(node: Expression, now_us: int | None) -> Text | Integer | Float | Truth | None:
+    """What ``node`` is in every event; None where that is not known."""
+    match node:
+        case Text() | Integer() | Float() | Truth():
+            return node
+        case Now() if now_us is not None:
+            return Integer(now_us // 1_000)
+        case Arithmetic(operator, left, right) if operator in _WHOLE:
+            one, other = _literal(left, now_us), _literal(right, now_us)
+            if isinstance(one, Integer) and isinstance(other, Integer):
+                result = _WHOLE[operator](one.value, other.value)
+                return Integer(result) if _LEAST <= result < -_LEAST else None
+            return None
+        case _:
+            return None
+
+
+_WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
+    ArithmeticOperator.ADD: add,
+    ArithmeticOperator.SUBTRACT: sub,
+    ArithmeticOperator.MULTIPLY: mul,
+}
+
+
+def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnStatistics) -> bool:
+    """Whether the column has values of one type, and they do not compare with the literal."""
+    samples = (known.minimum, known.maximum)
+    match literal:
+        case Text():
+            return all(isinstance(sample, bool | int | float) for sample in samples)
+        case Integer() | Float():
+            return all(isinstance(sample, bool | str) for sample in samples)
+        case Truth():
+            return all(isinstance(s, str | datetime) or _is_number(s) for s in samples)
 
 
 class _Scale(NamedTuple):
@@ -207,10 +292,12 @@ def _like(
     reference: Reference,
     pattern: str,
     escape: str,
-    statistics: Mapping[str, ColumnStatistics],
+    statistics: Known,
 ) -> Outcomes:
     known = _known(reference, statistics)
     pieces = parts(pattern, escape)
+    if known is not None and known.has_no_value:
+        return UNKNOWN
     if known is None or not pieces or not pieces[0]:
         return ANYTHING
     low, high, start = known.minimum, known.maximum, pieces[0]

@@ -1,0 +1,194 @@
+"""What is known of each column of one record batch, kept beside it in a segment's index.
+
+A *summary* lets a selector pass over events without reading them (SEM F5): bounds, nulls, and
+where a column has few different values all of these. It is small, for the index of every
+segment is in memory; what it has no room for, it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, ColumnStatistics
+
+BYTES_MAX: Final = 2_048
+"""Most bytes of one summary."""
+DISTINCT_MAX: Final = 16
+"""A column with more different values has bounds only."""
+TEXT_MAX: Final = 32
+"""Most characters of a bound; longer text is cut, to something that still is a bound."""
+_SAMPLE: Final = 512
+_DEPTH_MAX: Final = 8
+
+_UNREAD: Final = frozenset(("data", "nulls", "origin", "ttl", "transient", "sparse", "deliver_at"))
+"""Columns no selector reads, or reads no value of."""
+_OVERFLOW: Final = "more"
+_PROPERTIES: Final = "properties"
+_LAST: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+
+Found = ColumnStatistics | None
+"""None: nothing is known of the column, nor of what is below it."""
+
+_Packed = tuple[bool, dict[str, tuple[Any, ...] | None]]
+_decoder = msgspec.msgpack.Decoder(_Packed)
+
+
+def summary_of(batch: pa.RecordBatch) -> bytes:
+    """The summary of a stored batch."""
+    overflows = _overflows(batch)
+    found: dict[str, Found] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in _UNREAD or name == _OVERFLOW:
+            continue
+        if name == _PROPERTIES and overflows:
+            found[name] = None  # a name in the overflow column wins over a column
+        else:
+            found.update(_described(name, [column], 0))
+    return _packed(found)
+
+
+def known_of(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStatistics]:
+    """What a summary knows of the columns at ``paths``; an empty summary knows nothing."""
+    if not summary:
+        return {}
+    is_complete, packed = _decoder.decode(summary)
+    known = {}
+    for path in paths:
+        if path in packed:
+            values = packed[path]
+            if values is not None:
+                known[path] = ColumnStatistics(*values)
+        elif is_complete and not _is_below(path, packed):
+            known[path] = ONLY_NULLS  # there is no such column
+    return known
+
+
+def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
+    """Whether ``path`` is inside a column of which nothing is known."""
+    above = path.rpartition(".")[0]
+    while above:
+        if above in packed:
+            return packed[above] is None
+        above = above.rpartition(".")[0]
+    return path.split(".")[0] in _UNREAD
+
+
+def _overflows(batch: pa.RecordBatch) -> bool:
+    index = batch.schema.get_field_index(_OVERFLOW)
+    return index >= 0 and bool(batch.column(index).null_count < batch.num_rows)
+
+
+def _packed(found: dict[str, Found]) -> bytes:
+    """As many columns as there is room for, the event's own first."""
+    room = BYTES_MAX
+    kept: dict[str, tuple[Any, ...] | None] = {}
+    is_complete = True
+    for path, known in found.items():
+        value = None if known is None else _short(known)
+        size = len(msgspec.msgpack.encode((path, value)))
+        if size > room:
+            is_complete = False
+            continue
+        room -= size
+        kept[path] = value
+    return msgspec.msgpack.encode((is_complete, kept))
+
+
+def _short(known: ColumnStatistics) -> tuple[Any, ...]:
+    values = tuple(known)
+    while values and values[-1] is None:
+        values = values[:-1]
+    return values
+
+
+def _described(path: str, columns: list[Any], depth: int) -> Iterator[tuple[str, Found]]:
+    """``columns`` are those of one name, one a type."""
+    column, *others = columns
+    if others or depth > _DEPTH_MAX:
+        yield path, None
+    elif pa.types.is_struct(column.type):
+        yield path, NOTHING_KNOWN
+        for name, below in _children(column).items():
+            yield from _described(f"{path}.{name}", below, depth + 1)
+    else:
+        yield path, _statistics(column)
+
+
+def _children(column: Any) -> dict[str, list[Any]]:
+    """By name; a name with a dot in it is none a selector can say."""
+    found: dict[str, list[Any]] = {}
+    for index in range(column.type.num_fields):
+        field = column.type.field(index)
+        known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
+        name = field.name if known_as is None else known_as.decode()
+        if "." not in name:
+            found.setdefault(name, []).append(pc.struct_field(column, [index]))
+    return found
+
+
+def _statistics(column: Any) -> Found:
+    if column.null_count == len(column):
+        return ONLY_NULLS
+    kind = column.type
+    if not any(test(kind) for test in _ORDERED):
+        return None
+    try:
+        least, most = pc.min_max(column).as_py().values()
+        distinct = _distinct(column)
+    except (OverflowError, ValueError):  # a time no Python datetime can be
+        return None
+    return _bounded(least, most, column.null_count, distinct)
+
+
+_ORDERED: Final = (
+    pa.types.is_boolean,
+    pa.types.is_signed_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us",
+)
+
+
+def _bounded(least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None) -> Found:
+    if isinstance(least, datetime):
+        if least.tzinfo is None:
+            return None
+    elif isinstance(least, str):
+        if distinct is not None and any(len(value) > TEXT_MAX for value in distinct):
+            distinct = None
+        least, most = least[:TEXT_MAX], _above(most)
+        if most is None:
+            return None
+    return ColumnStatistics(least, most, nulls, distinct)
+
+
+def _above(text: str) -> str | None:
+    """Text of at most ``TEXT_MAX`` characters that is not less than ``text``."""
+    if len(text) <= TEXT_MAX:
+        return text
+    following = ord(text[TEXT_MAX - 1]) + 1
+    if following > _LAST:
+        return None
+    if following in _SURROGATES:
+        following = _SURROGATES.stop
+    return text[: TEXT_MAX - 1] + chr(following)
+
+
+def _distinct(column: Any) -> tuple[Any, ...] | None:
+    """All values, if they are few; a look at the first ones spares most columns the count."""
+    if pa.types.is_floating(column.type):
+        return None
+    for part in (column.slice(0, _SAMPLE), column):
+        values = pc.unique(part)
+        if len(values) > DISTINCT_MAX + 1:
+            return None
+    values = values.drop_null()
+    return tuple(values.to_pylist()) if len(values) <= DISTINCT_MAX else None
