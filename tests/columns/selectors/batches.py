@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.columns import more
+
 Row = dict[str, Any]
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -43,7 +45,10 @@ def batch_of(events: Sequence[Row]) -> pa.RecordBatch:
         values = [event.get(name) for event in events]
         if any(value is not None for value in values):
             columns[name] = pa.array(values, kind)
-    properties = [event.get("properties") for event in events]
+    properties = [_fitting(event) for event in events]
+    overflow = [_overflowing(event) for event in events]
+    if any(overflow):
+        columns["more"] = pa.array([more.encoded(o) if o else None for o in overflow], pa.binary())
     if any(properties):
         columns["properties"] = _struct(properties)
     headers = [event.get("headers") for event in events]
@@ -52,6 +57,30 @@ def batch_of(events: Sequence[Row]) -> pa.RecordBatch:
     if not columns:
         columns["data"] = pa.array([b"" for _ in events], pa.binary())
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _fitting(event: Row) -> Row | None:
+    """The properties that go into columns."""
+    properties: Row | None = event.get("properties")
+    if properties is None:
+        return None
+    return {n: v for n, v in properties.items() if n not in _overflowing(event)}
+
+
+def _overflowing(event: Row) -> Row:
+    """The properties that do not: those an event says, and lists of several types."""
+    properties: Row = event.get("properties") or {}
+    stated = event.get("overflow", ())
+    return {n: v for n, v in properties.items() if n in stated or _is_mixed(v)}
+
+
+def _is_mixed(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_mixed, value.values()))
+    if not isinstance(value, list):
+        return False
+    kinds = {_kind(element) for element in value if element is not None}
+    return len(kinds) > 1 or any(map(_is_mixed, value))
 
 
 def properties_batch(*properties: Row | None) -> pa.RecordBatch:

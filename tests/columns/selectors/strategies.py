@@ -76,7 +76,9 @@ PROPERTIES = st.fixed_dictionaries(
         "n": _nullable(st.one_of(INTEGERS, WILD_FLOATS)),
         "i": _nullable(INTEGERS),
         "s": _nullable(TEXTS),
-        "l": _nullable(st.one_of(_lists(INTEGERS), _lists(TEXTS), _lists(st.booleans()))),
+        "l": _nullable(
+            st.one_of(_lists(INTEGERS), _lists(TEXTS), _lists(st.booleans()), _lists(SCALARS))
+        ),
         "m": _nullable(_lists(CONTACTS)),
     },
     optional={
@@ -100,6 +102,7 @@ HEADERS = st.fixed_dictionaries(
 EVENTS = st.fixed_dictionaries(
     {"data": BYTES, "properties": _nullable(PROPERTIES)},
     optional={
+        "overflow": st.sets(st.sampled_from(["n", "s", "l", "m", "b", "any", "when", "d"])),
         "tag": _nullable(TEXTS),
         "headers": _nullable(HEADERS),
         "persistent": _nullable(st.booleans()),

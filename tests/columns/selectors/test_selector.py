@@ -21,15 +21,18 @@ def typed(column: Any) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("text", "columns"),
     [
-        ("carrier = 'UA' AND dep_delay > 60", {"properties.carrier", "properties.dep_delay"}),
-        ("a.b.c[].d = 1", {"properties.a.b.c"}),
-        ("NAMES[1] = tag", {"properties.NAMES", "tag"}),
+        (
+            "carrier = 'UA' AND dep_delay > 60",
+            {"properties.carrier", "properties.dep_delay", "more"},
+        ),
+        ("a.b.c[].d = 1", {"properties.a.b.c", "more"}),
+        ("NAMES[1] = tag", {"properties.NAMES", "tag", "more"}),
         ("JMSType = 'x' OR JMSPriority > 4", {"headers.type", "priority"}),
         ("JMSTimestamp > 1 OR published > 1", {"published"}),
         ("JMSDeliveryMode = 'PERSISTENT'", {"headers.delivery_mode", "persistent"}),
         ("EVENTDATA.LENGTH() > 1", {"data"}),
         ("EVENTDATA.AS_STRING(0, 1) = 'x' AND event_id > 3", {"data", "event_id"}),
-        ("DISTANCE(1, 1, K) < 5", {"properties.latitude", "properties.longitude"}),
+        ("DISTANCE(1, 1, K) < 5", {"properties.latitude", "properties.longitude", "more"}),
         ("NOW() > 5", set()),
     ],
 )

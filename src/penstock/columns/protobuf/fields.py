@@ -29,9 +29,8 @@ class MessageFields:
         """The batch decoded last: selectors and joins look at the same one in turn."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Any], Any]:
-        """The columns that hold the field ``name``, each a struct with that one field, one for
-        each message type that has it; and which rows are of such a type, None for none.
-        """
+        """The columns of the field ``name``, one for each message type that has it; and which
+        rows are of such a type, None for none."""
         found: list[Any] = []
         owned: Any = None
         for kind, rows in self._rows_of_types(batch).items():
@@ -39,7 +38,7 @@ class MessageFields:
                 continue
             where, decoded = self._decoded(batch, kind, rows)
             column = decoded.column(decoded.schema.get_field_index(name))
-            found.append(pa.StructArray.from_arrays([column.take(where)], [name]))
+            found.append(column.take(where))
             owned = rows if owned is None else pc.or_(owned, rows)
         return found, owned
 

@@ -6,7 +6,7 @@ values give lanes. No step looks at single events.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -45,7 +45,7 @@ from penstock.columns.selectors.expressions import (
     Truth,
     each_references,
 )
-from penstock.columns.selectors.frames import ElementFrame, Frame, exploded, is_list, resolved
+from penstock.columns.selectors.frames import ElementFrame, Frame, Root, exploded, is_list, resolved
 from penstock.columns.selectors.lanes import (
     UNKNOWN,
     Column,
@@ -248,28 +248,22 @@ def _searched(node: Expression, holds: Condition) -> Condition:
     steps = found[0].steps
 
     def evaluate(frame: Frame) -> Column:
-        columns, remaining = frame.roots(steps)
-        return _any(frame, steps, columns, remaining, holds)
+        return _any(frame, steps, frame.roots(steps), holds)
 
     return evaluate
 
 
-def _any(
-    frame: Frame,
-    steps: tuple[Step, ...],
-    columns: list[Column],
-    remaining: tuple[Step, ...],
-    holds: Condition,
-) -> Column:
-    cut = remaining.index(Each())
-    tail = remaining[cut + 1 :]
+def _any(frame: Frame, steps: tuple[Step, ...], roots: Sequence[Root], holds: Condition) -> Column:
     outcomes = []
-    for column in filter(is_list, resolved(columns, remaining[:cut])):
-        elements, rows, present = exploded(column)
-        inner = ElementFrame(frame, pa.array(rows), steps=steps, elements=elements, tail=tail)
-        deeper = Each() in tail
-        outcome = _any(inner, steps, [elements], tail, holds) if deeper else holds(inner)
-        outcomes.append(_gathered(rows_of(outcome, inner.rows), rows, present))
+    for column, inside in roots:
+        cut = inside.index(Each())
+        tail = inside[cut + 1 :]
+        for found in filter(is_list, resolved(column, inside[:cut])):
+            elements, rows, present = exploded(found)
+            inner = ElementFrame(frame, pa.array(rows), steps=steps, elements=elements, tail=tail)
+            deeper = Each() in tail
+            outcome = _any(inner, steps, [Root(elements, tail)], holds) if deeper else holds(inner)
+            outcomes.append(_gathered(rows_of(outcome, inner.rows), rows, present))
     return first_known(outcomes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,14 @@ from penstock.columns.selectors.lanes import (
     rows_of,
     value_of,
 )
+from penstock.columns.selectors.overflow import Overflow, steps_inside
+
+
+class Root(NamedTuple):
+    """A column, and the steps from there to a value."""
+
+    column: Column
+    steps: tuple[Step, ...]
 
 
 class Frame(Protocol):
@@ -39,8 +47,8 @@ class Frame(Protocol):
         """The bytes of the row's event."""
         ...
 
-    def roots(self, steps: tuple[Step, ...]) -> tuple[list[Column], tuple[Step, ...]]:
-        """The columns a reference to array elements starts from, and the steps that remain."""
+    def roots(self, steps: tuple[Step, ...]) -> list[Root]:
+        """Where the value of a reference is to be looked for; each row has it in one of them."""
         ...
 
 
@@ -48,14 +56,14 @@ class Messages(Protocol):
     """Where the fields of the messages in the events' data are found (SEM P1)."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Column], Column | None]:
-        """Structs that hold the field ``name``, and the rows whose message may hold it."""
+        """The columns of the field ``name``, one a message type; the rows whose message has it."""
         ...
 
 
 class EventFrame:
     """The events of one batch. A column it lacks is unknown."""
 
-    __slots__ = ("_batch", "_known", "_messages", "now_us", "rows")
+    __slots__ = ("_batch", "_known", "_messages", "_overflow", "now_us", "rows")
 
     def __init__(
         self, batch: pa.RecordBatch, now_us: int, messages: Messages | None = None
@@ -63,38 +71,62 @@ class EventFrame:
         self._batch = batch
         self._messages = messages
         self._known: dict[tuple[Step, ...], Value] = {}
+        self._overflow: Overflow | None = None
         self.rows: int = batch.num_rows
         self.now_us = now_us
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
         if steps not in self._known:
-            columns, remaining = self.roots(steps)
-            self._known[steps] = value_of(resolved(columns, remaining))
+            columns = [c for root in self.roots(steps) for c in resolved(*root)]
+            self._known[steps] = value_of(columns)
         return self._known[steps]
 
     def data(self) -> Column:
         column = self._column("data")
         return pa.repeat(pa.scalar(b""), self.rows) if column is None else column
 
-    def roots(self, steps: tuple[Step, ...]) -> tuple[list[Column], tuple[Step, ...]]:
-        if steps[0] in HEADERS:
-            return self._header(str(steps[0])), steps[1:]
-        # A property in an overflow column would be a further column to start from.
-        properties = self._present(self._column("properties"))
+    def roots(self, steps: tuple[Step, ...]) -> list[Root]:
+        name, inside = str(steps[0]), steps[1:]
+        if name in HEADERS:
+            return [Root(column, inside) for column in self._header(name)]
         if self._messages is None:
-            return properties, steps
-        fields, owned = self._messages.roots(self._batch, str(steps[0]))
-        if owned is not None:
-            # A field of the event's message hides a property of the same name.
-            properties = [pc.if_else(owned, None, column) for column in properties]
-        return [*fields, *properties], steps
+            return self._properties(steps)
+        fields, owned = self._messages.roots(self._batch, name)
+        if owned is None:
+            return self._properties(steps)
+        # A field of the event's message hides a property of the same name.
+        hidden = [
+            Root(pc.if_else(owned, None, column), left) for column, left in self._properties(steps)
+        ]
+        return [*(Root(column, inside) for column in fields), *hidden]
+
+    def _properties(self, steps: tuple[Step, ...]) -> list[Root]:
+        name, inside = str(steps[0]), steps[1:]
+        properties = self._present(self._column("properties"))
+        overflow = self._overflow_column()
+        if overflow is None:
+            return [Root(column, steps) for column in properties]
+        found = [
+            Root(overflow.uncovered(name, child), inside)
+            for column in properties
+            for child in _children(column, name)
+        ]
+        return found + [Root(c, steps_inside(inside)) for c in overflow.columns(name)]
+
+    def _overflow_column(self) -> Overflow | None:
+        if self._overflow is None:
+            column = self._column("more")
+            if column is None or column.null_count == len(column):
+                return None
+            self._overflow = Overflow(column)
+        return self._overflow
 
     def _column(self, path: str) -> Column | None:
         name, *below = path.split(".")
         index = self._batch.schema.get_field_index(name)
         if index < 0:
             return None
-        found = resolved([self._batch.column(index)], tuple(below))
+        found = resolved(self._batch.column(index), tuple(below))
         return found[0] if found else None
 
     def _header(self, name: str) -> list[Column]:
@@ -169,26 +201,28 @@ class ElementFrame:
 
     def _found(self, steps: tuple[Step, ...]) -> Value:
         if steps == self._steps:
-            return value_of(resolved([self._elements], self._tail))
+            return value_of(resolved(self._elements, self._tail))
         lanes = self._outer.lookup(steps)
         return tuple(lane._replace(column=lane.column.take(self._events)) for lane in lanes)
 
     def data(self) -> Column:
         return self._outer.data().take(self._events)
 
-    def roots(self, steps: tuple[Step, ...]) -> tuple[list[Column], tuple[Step, ...]]:
-        columns, remaining = self._outer.roots(steps)
-        return [column.take(self._events) for column in columns], remaining
+    def roots(self, steps: tuple[Step, ...]) -> list[Root]:
+        return [
+            Root(column.take(self._events), inside) for column, inside in self._outer.roots(steps)
+        ]
 
 
-def resolved(columns: list[Column], steps: tuple[Step, ...]) -> list[Column]:
+def resolved(column: Column, steps: tuple[Step, ...]) -> list[Column]:
     """Follow ``steps`` into structs and lists; one column per type found at the end."""
+    columns = [column]
     for step in steps:
         assert not isinstance(step, Each), "elements are searched in a frame of their own"
         if isinstance(step, str):
-            columns = [child for column in columns for child in _children(column, step)]
+            columns = [child for each in columns for child in _children(each, step)]
         else:
-            columns = [_element(column, step) for column in columns if is_list(column)]
+            columns = [_element(each, step) for each in columns if is_list(each)]
     return columns
 
 

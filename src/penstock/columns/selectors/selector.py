@@ -113,4 +113,6 @@ def _columns(expression: Expression) -> frozenset[str]:
                 found.add("data")
             case _:
                 pass
+    if any(path.startswith("properties.") for path in found):
+        found.add("more")
     return frozenset(found)

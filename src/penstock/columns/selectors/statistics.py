@@ -44,9 +44,9 @@ class ColumnStatistics(NamedTuple):
     Values are Python's: numbers, text, booleans, and times with a time zone.
     """
 
-    minimum: Any
+    minimum: Any = None
     """Not greater than any value. NaN does not count; text by code point."""
-    maximum: Any
+    maximum: Any = None
     """Not less than any value."""
     null_count: int | None = None
     distinct: Sequence[Any] | None = None
@@ -58,8 +58,8 @@ class ColumnStatistics(NamedTuple):
         return self.distinct is not None and not self.distinct
 
 
-NOTHING_KNOWN: Final = ColumnStatistics(None, None)
-ONLY_NULLS: Final = ColumnStatistics(None, None, None, ())
+NOTHING_KNOWN: Final = ColumnStatistics()
+ONLY_NULLS: Final = ColumnStatistics(distinct=())
 
 
 class Outcomes(NamedTuple):

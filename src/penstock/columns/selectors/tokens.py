@@ -18,12 +18,16 @@ KEYWORDS: Final = frozenset(
     ("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE")
 )
 
-_INTEGER_DIGITS_MAX: Final = 19
+_DIGITS_MAX: Final = 66
+"""More significant digits have no 64 bits in any base; a long number is not even worked out."""
+_OCTAL: Final = 8
+_OCTAL_DIGITS: Final = frozenset("01234567")
 _INTEGER_MAX: Final = (1 << 63) - 1
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
     |(?P<text>'(?:[^']|'')*+')
+    |(?P<based>0[xX][0-9a-fA-F]+[lL]?|0[bB][01]+[lL]?)
     |(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[lLfFdD]?)
     |(?P<word>(?:[^\W\d]|\$)[\w$]*)
     |(?P<sign><>|<=|>=|[=<>+\-*/().,\[\]])""",
@@ -109,10 +113,10 @@ def _token(found: re.Match[str], text: str) -> Token:
     match found.lastgroup:
         case "text":
             return Token(Kind.TEXT, written, position, written[1:-1].replace("''", "'"))
-        case "number":
+        case "number" | "based":
             follower = text[found.end() : found.end() + 1]
             if _WORD_PART.match(follower):
-                raise fault(text, position, "a decimal number", f"'{written}{follower}'")
+                raise fault(text, position, "a number", f"'{written}{follower}'")
             return _number(written, position, text)
         case "word":
             capitals = written.upper()
@@ -125,10 +129,15 @@ def _token(found: re.Match[str], text: str) -> Token:
 
 
 def _number(written: str, position: int, text: str) -> Token:
+    if written[:2] in ("0x", "0X", "0b", "0B"):
+        digits = written.rstrip("lL")
+        return Token(Kind.INTEGER, written, position, _integer(digits, position, text, base=0))
     suffix = written[-1] if written[-1] in "lLfFdD" else ""
     digits = written.removesuffix(suffix) if suffix else written
     if digits.isdigit() and suffix not in tuple("fFdD"):
-        return Token(Kind.INTEGER, written, position, _integer(digits, position, text))
+        # As in Java, a zero in front means base 8.
+        base = _OCTAL if digits[0] == "0" else 10
+        return Token(Kind.INTEGER, written, position, _integer(digits, position, text, base=base))
     if suffix in ("l", "L"):
         raise fault(text, position, "a whole number before 'L'", f"'{written}'")
     value = float(digits)
@@ -137,9 +146,11 @@ def _number(written: str, position: int, text: str) -> Token:
     return Token(Kind.FLOAT, written, position, value)
 
 
-def _integer(digits: str, position: int, text: str) -> int:
-    significant = digits.lstrip("0") or "0"
+def _integer(digits: str, position: int, text: str, *, base: int) -> int:
+    if base == _OCTAL and not _OCTAL_DIGITS.issuperset(digits):
+        expected = "digits 0 to 7 (a zero in front means base 8)"
+        raise fault(text, position, expected, f"'{digits}'")
     # One more than the largest is let through: the parser accepts it behind a minus sign.
-    if len(significant) <= _INTEGER_DIGITS_MAX and int(significant) <= _INTEGER_MAX + 1:
-        return int(significant)
+    if len(digits.lstrip("0")) <= _DIGITS_MAX and (value := int(digits, base)) <= _INTEGER_MAX + 1:
+        return value
     raise fault(text, position, "a whole number of 64 bits (or one with '.0')", f"'{digits}'")
