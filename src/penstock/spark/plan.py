@@ -8,7 +8,7 @@ of events is that of partition and row.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +58,10 @@ class EventRange(InputPartition):
     """Of the channel the ids belong to."""
     now_us: int
     """The time for selectors."""
+    selector: str = ""
+    """Which events; empty: all."""
+    descriptors: bytes = b""
+    """The message types whose fields the selector sees (SEM P1)."""
 
     @property
     def span(self) -> Span:
@@ -82,14 +86,20 @@ class _Unit(Struct, frozen=True):
 
 
 def partitions(
-    location: Location, *, parts_min: int | None, access: str = "auto"
+    location: Location,
+    *,
+    parts_min: int | None,
+    access: str = "auto",
+    passes: Callable[[bytes], bool] = lambda summary: True,
 ) -> list[tuple[FileRows | WireRows, ...]]:
     """The parts of each partition.
 
     ``parts_min`` partitions at least, as far as there are events; None: as many as the machine
     has cores, where there is enough to read. ``access`` is ``remote`` to read no file.
+    ``passes`` is asked of the summary of each record batch in a file that is read here; where it
+    says no, the batch is left out.
     """
-    units = _units(location, access)
+    units = _units(location, access, passes)
     rows = sum(unit.rows for unit in units)
     size = sum(unit.size for unit in units)
     if parts_min is None:
@@ -102,7 +112,7 @@ def partitions(
 # --- what there is ------------------------------------------------------------------------
 
 
-def _units(location: Location, access: str) -> list[_Unit]:
+def _units(location: Location, access: str, passes: Callable[[bytes], bool]) -> list[_Unit]:
     """All events of the location in small portions, in id order."""
     found: list[_Unit] = []
     over_the_wire: list[Span] = list(location.tail)
@@ -115,6 +125,7 @@ def _units(location: Location, access: str) -> list[_Unit]:
         else:
             found += _of_file(part)
     found += _of_wire(sorted(over_the_wire), found)
+    found = [unit for unit in found if unit.batch is None or passes(unit.batch.summary)]
     return sorted(found, key=lambda unit: unit.spans[0])
 
 

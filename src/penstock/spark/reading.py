@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.columns.ipc import schema_bytes, schema_from
+from penstock.columns.protobuf import fields_of
 from penstock.columns.selectors import Selector
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument
 from penstock.core.ids import Span
@@ -26,6 +28,7 @@ from penstock.spark.offsets import Offset, decode, encode, first_stored, first_w
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, WireRows, partitions
 from penstock.spark.projection import Projection, arrow_schema
+from penstock.spark.pushdown import Taker, narrowed
 from penstock.spark.sealed import is_here, stored_batches
 
 BATCH_BYTES_MAX = 4 << 20
@@ -42,7 +45,10 @@ class ChannelReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
+        self._schema = schema
         self._wanted = arrow_schema(schema)
+        self._taken = Taker()
+        self.pushFilters = self._taken  # type: ignore[method-assign]  # see Taker
 
     def partitions(self) -> list[InputPartition]:
         def plan(link: Link) -> list[InputPartition]:
@@ -50,7 +56,13 @@ class ChannelReader(DataSourceReader):
             end = link.end
             if isinstance(self._options.ending, int):
                 end = min(end, self._options.ending)
-            return planned(self._options, link, Span(first, end))
+            stored = link.channel.columns()
+            selector = self._options.selector
+            if self._taken.filters and not descriptors_of(link):
+                # Spark compares columns; where messages have fields of their names, a selector
+                # would compare these.
+                selector = narrowed(selector, self._taken.filters, self._schema, stored)
+            return planned(self._options, link, Span(first, end), selector, stored)
 
         return ask(self._options.where, plan)
 
@@ -88,7 +100,9 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         def plan(link: Link) -> list[InputPartition]:
             span = Span(self._event_id(link, start), self._event_id(link, end))
-            return planned(self._options, link, span)
+            return planned(
+                self._options, link, span, self._options.selector, link.channel.columns()
+            )
 
         return ask(self._options.where, plan)
 
@@ -132,15 +146,37 @@ def _wait_for_events(link: Link, event_id: int) -> None:
         subscription.next_batch(LONG_POLL_S)
 
 
-def planned(options: SourceOptions, link: Link, span: Span) -> list[InputPartition]:
-    """The partitions for the events of ``span`` that are stored now."""
+def descriptors_of(link: Link) -> bytes:
+    """The message types that selectors on the channel look into."""
+    return link.channel.info().definition.descriptors
+
+
+def planned(
+    options: SourceOptions, link: Link, span: Span, selector: str, stored: pa.Schema
+) -> list[InputPartition]:
+    """The partitions for the events of ``span`` that are stored now and may match."""
     if not span.size > 0:
         return []
     location = link.channel.locate(*span)
-    stored = schema_bytes(link.channel.columns())
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
-    found = partitions(location, parts_min=options.partitions_min, access=options.access)
-    return [EventRange(parts, stored, link.epoch, now_us) for parts in found]
+    descriptors = descriptors_of(link) if selector else b""
+    found = partitions(
+        location,
+        parts_min=options.partitions_min,
+        access=options.access,
+        # What is inside messages is in no summary.
+        passes=_passes("" if descriptors else selector, now_us),
+    )
+    columns = schema_bytes(stored)
+    return [
+        EventRange(parts, columns, link.epoch, now_us, selector, descriptors) for parts in found
+    ]
+
+
+def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
+    if not selector:
+        return lambda summary: True
+    return partial(Selector(selector).may_match_in, now_us=now_us)
 
 
 def rows_of(
@@ -153,7 +189,7 @@ def rows_of(
         # The worker collects garbage after each task; what it has imported is none.
         gc.freeze()
         _frozen.append(True)
-    selector = Selector(options.selector) if options.selector else None
+    selector = Selector(partition.selector) if partition.selector else None
     projection = Projection(
         schema_from(partition.stored), wanted, include_headers=options.include_headers
     )
@@ -179,7 +215,7 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
     """Stored batches, and which of their rows are wanted; None: all."""
     for part in partition.parts:
         if isinstance(part, WireRows):
-            yield from _from_wire(options, partition.epoch, part.span)
+            yield from _from_wire(options, partition, part.span)
         elif is_here(part):
             yield from _from_file(options, partition, part, selector)
         elif options.access == "local":
@@ -189,18 +225,19 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
             )
         else:
             span = Span(part.spans[0].first, part.spans[-1].end)
-            yield from _from_wire(options, partition.epoch, span)
+            yield from _from_wire(options, partition, span)
 
 
 def _from_file(
     options: SourceOptions, partition: EventRange, part: FileRows, selector: Selector | None
 ) -> _Found:
     done = part.spans[0].first
+    messages = fields_of(partition.descriptors)
     try:
         for batch, rows, span in stored_batches(part):
             mask: Any = None if rows is None else pa.array(rows)
             if selector is not None:
-                selected = selector.mask(batch, now_us=partition.now_us)
+                selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
                 mask = selected if mask is None else pa.compute.and_(mask, selected)
             yield batch, mask
             done = span.end
@@ -208,22 +245,22 @@ def _from_file(
         if options.access == "local":
             raise
         # Gone since it was planned, or damaged: the realm knows what is left of it.
-        yield from _from_wire(options, partition.epoch, Span(done, part.spans[-1].end))
+        yield from _from_wire(options, partition, Span(done, part.spans[-1].end))
 
 
-def _from_wire(options: SourceOptions, epoch: str, span: Span) -> _Found:
+def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:
     if not span.size:
         return
-    for batch in ask(options.where, lambda link: _browse(link, options, epoch, span)):
+    for batch in ask(options.where, lambda link: _browse(link, options, partition, span)):
         yield batch.to_arrow(), None
 
 
-def _browse(link: Link, options: SourceOptions, epoch: str, span: Span) -> Any:
-    if link.epoch != epoch:
+def _browse(link: Link, options: SourceOptions, partition: EventRange, span: Span) -> Any:
+    if link.epoch != partition.epoch:
         raise IllegalState(
             f"channel {options.where.channel} was deleted and created again since this was planned"
         )
-    reading = link.channel.browse(start=span.first, end=span.end - 1, selector=options.selector)
+    reading = link.channel.browse(start=span.first, end=span.end - 1, selector=partition.selector)
     reading.open()
     return _closing(reading)
 
