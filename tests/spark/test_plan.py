@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import IdSet, Span
@@ -139,3 +140,15 @@ def test_few_events_are_one_task_unless_more_are_asked_for() -> None:
 
 def test_nothing_stored_is_no_partition() -> None:
     assert partitions(Location((), ()), parts_min=4) == []
+
+
+def test_record_batches_that_do_not_pass_are_left_out() -> None:
+    part = sealed_part(IdSet([Span(0, 60)]), Span(0, 60), "segment")
+    index = msgspec.msgpack.decode(part.index, type=SegmentIndex)
+    batches = tuple(replace(b, summary=b"%d" % b.first_id) for b in index.batches)
+    encoded = msgspec.msgpack.encode(replace(index, batches=batches))
+    location = Location((replace(part, index=encoded),), (Span(60, 65),))
+
+    (found,) = partitions(location, parts_min=1, passes=lambda summary: int(summary) in (20, 40))
+
+    assert ids_of(found) == [*range(20, 30), *range(40, 50), *range(60, 65)]

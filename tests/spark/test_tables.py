@@ -68,6 +68,19 @@ def test_a_read_gives_what_was_published(
     assert (rows[-1]["late"], rows[-1]["price"], rows[-1]["lines"]) == ("x", None, None)
 
 
+def test_a_selector_that_rules_out_files(
+    spark: SparkSession, url: str, orders: Channel, sealed: Callable[[Channel, int], None]
+) -> None:
+    orders.publish_many([penstock.Event(properties={"n": n}) for n in range(3_000)])
+    sealed(orders, 3)
+
+    chosen = load(spark, url, selector="n >= 2990", minPartitions=3)
+    nothing = load(spark, url, selector="n > 5000")
+
+    assert sorted(row.n for row in chosen.collect()) == list(range(2_990, 3_000))
+    assert nothing.collect() == []
+
+
 def test_columns_selectors_and_schemas_choose(
     spark: SparkSession, url: str, orders: Channel
 ) -> None:

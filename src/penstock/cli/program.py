@@ -22,6 +22,7 @@ from penstock.cli import (
     redriving,
     reference,
     scheduling,
+    selectors,
     server,
     store,
     transfer,
@@ -58,7 +59,7 @@ class Program(TyperGroup):
 
 _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
-    *("schedule", "redrive", "realm", "store", "info", "settings", "error", "bench"),
+    *("schedule", "redrive", "selector", "realm", "store", "info", "settings", "error", "bench"),
 )
 
 
@@ -78,7 +79,7 @@ app = typer.Typer(
 )
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
-    *(scheduling, redriving, administration, store, reference),
+    *(scheduling, redriving, selectors, administration, store, reference),
 ):
     group.register(app)
 

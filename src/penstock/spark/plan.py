@@ -58,10 +58,8 @@ class EventRange(InputPartition):
     """Of the channel the ids belong to."""
     now_us: int
     """The time for selectors."""
-    selector: str = ""
-    """Which events; empty: all."""
     descriptors: bytes = b""
-    """The message types whose fields the selector sees (SEM P1)."""
+    """The message types whose fields a selector sees (SEM P1)."""
 
     @property
     def span(self) -> Span:

@@ -28,7 +28,6 @@ from penstock.spark.offsets import Offset, decode, encode, first_stored, first_w
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, WireRows, partitions
 from penstock.spark.projection import Projection, arrow_schema
-from penstock.spark.pushdown import Taker, narrowed
 from penstock.spark.sealed import is_here, stored_batches
 
 BATCH_BYTES_MAX = 4 << 20
@@ -45,10 +44,7 @@ class ChannelReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
         self._wanted = arrow_schema(schema)
-        self._taken = Taker()
-        self.pushFilters = self._taken  # type: ignore[method-assign]  # see Taker
 
     def partitions(self) -> list[InputPartition]:
         def plan(link: Link) -> list[InputPartition]:
@@ -56,13 +52,7 @@ class ChannelReader(DataSourceReader):
             end = link.end
             if isinstance(self._options.ending, int):
                 end = min(end, self._options.ending)
-            stored = link.channel.columns()
-            selector = self._options.selector
-            if self._taken.filters and not descriptors_of(link):
-                # Spark compares columns; where messages have fields of their names, a selector
-                # would compare these.
-                selector = narrowed(selector, self._taken.filters, self._schema, stored)
-            return planned(self._options, link, Span(first, end), selector, stored)
+            return planned(self._options, link, Span(first, end))
 
         return ask(self._options.where, plan)
 
@@ -100,9 +90,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         def plan(link: Link) -> list[InputPartition]:
             span = Span(self._event_id(link, start), self._event_id(link, end))
-            return planned(
-                self._options, link, span, self._options.selector, link.channel.columns()
-            )
+            return planned(self._options, link, span)
 
         return ask(self._options.where, plan)
 
@@ -146,31 +134,22 @@ def _wait_for_events(link: Link, event_id: int) -> None:
         subscription.next_batch(LONG_POLL_S)
 
 
-def descriptors_of(link: Link) -> bytes:
-    """The message types that selectors on the channel look into."""
-    return link.channel.info().definition.descriptors
-
-
-def planned(
-    options: SourceOptions, link: Link, span: Span, selector: str, stored: pa.Schema
-) -> list[InputPartition]:
+def planned(options: SourceOptions, link: Link, span: Span) -> list[InputPartition]:
     """The partitions for the events of ``span`` that are stored now and may match."""
     if not span.size > 0:
         return []
     location = link.channel.locate(*span)
+    stored = schema_bytes(link.channel.columns())
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
-    descriptors = descriptors_of(link) if selector else b""
+    descriptors = link.channel.info().definition.descriptors if options.selector else b""
     found = partitions(
         location,
         parts_min=options.partitions_min,
         access=options.access,
         # What is inside messages is in no summary.
-        passes=_passes("" if descriptors else selector, now_us),
+        passes=_passes("" if descriptors else options.selector, now_us),
     )
-    columns = schema_bytes(stored)
-    return [
-        EventRange(parts, columns, link.epoch, now_us, selector, descriptors) for parts in found
-    ]
+    return [EventRange(parts, stored, link.epoch, now_us, descriptors) for parts in found]
 
 
 def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
@@ -189,7 +168,7 @@ def rows_of(
         # The worker collects garbage after each task; what it has imported is none.
         gc.freeze()
         _frozen.append(True)
-    selector = Selector(partition.selector) if partition.selector else None
+    selector = Selector(options.selector) if options.selector else None
     projection = Projection(
         schema_from(partition.stored), wanted, include_headers=options.include_headers
     )
@@ -215,7 +194,7 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
     """Stored batches, and which of their rows are wanted; None: all."""
     for part in partition.parts:
         if isinstance(part, WireRows):
-            yield from _from_wire(options, partition, part.span)
+            yield from _from_wire(options, partition.epoch, part.span)
         elif is_here(part):
             yield from _from_file(options, partition, part, selector)
         elif options.access == "local":
@@ -225,7 +204,7 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
             )
         else:
             span = Span(part.spans[0].first, part.spans[-1].end)
-            yield from _from_wire(options, partition, span)
+            yield from _from_wire(options, partition.epoch, span)
 
 
 def _from_file(
@@ -245,22 +224,22 @@ def _from_file(
         if options.access == "local":
             raise
         # Gone since it was planned, or damaged: the realm knows what is left of it.
-        yield from _from_wire(options, partition, Span(done, part.spans[-1].end))
+        yield from _from_wire(options, partition.epoch, Span(done, part.spans[-1].end))
 
 
-def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:
+def _from_wire(options: SourceOptions, epoch: str, span: Span) -> _Found:
     if not span.size:
         return
-    for batch in ask(options.where, lambda link: _browse(link, options, partition, span)):
+    for batch in ask(options.where, lambda link: _browse(link, options, epoch, span)):
         yield batch.to_arrow(), None
 
 
-def _browse(link: Link, options: SourceOptions, partition: EventRange, span: Span) -> Any:
-    if link.epoch != partition.epoch:
+def _browse(link: Link, options: SourceOptions, epoch: str, span: Span) -> Any:
+    if link.epoch != epoch:
         raise IllegalState(
             f"channel {options.where.channel} was deleted and created again since this was planned"
         )
-    reading = link.channel.browse(start=span.first, end=span.end - 1, selector=partition.selector)
+    reading = link.channel.browse(start=span.first, end=span.end - 1, selector=options.selector)
     reading.open()
     return _closing(reading)
 
