@@ -31,7 +31,7 @@ class Selectors:
     contenders = ("penstock",)
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
-        events = 50_000 if quick else EVENTS
+        events = 100_000 if quick else EVENTS
         middle = events // 2
         scans = [
             ("1 % matches, scattered", f"lot < {LOTS // 100}"),

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from penstock.columns.batch import stamp
 from penstock.columns.digest import spans_of
-from penstock.columns.selectors import selector_of
-from penstock.columns.selectors.frames import EventFrame
+from penstock.columns.selectors import EventFrame, selector_of
 from penstock.core.channel import Channel
 from penstock.core.channel_type import Home
 from penstock.core.errors import NameDoesNotExist, PublishingPaused

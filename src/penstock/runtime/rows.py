@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.schema import ChannelSchema
-from penstock.columns.selectors import Selector
+from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Buffer
@@ -32,6 +32,7 @@ class Rows:
         "_batch",
         "_body",
         "_chosen",
+        "_frame",
         "_frames",
         "_wanted",
         "at_us",
@@ -63,6 +64,7 @@ class Rows:
         self._frames: Sequence[Rows] | None = None
         self._chosen: dict[str, Rows | None] = {}
         self._wanted: set[str] = set()
+        self._frame: EventFrame | None = None
         self.first_id = -1 if piece is None else piece.first
         self.at_us = 0 if piece is None else piece.at_us
 
@@ -109,7 +111,9 @@ class Rows:
         return self if text in self._wanted else self._chosen[text]
 
     def _matching(self, selector: Selector, now_us: int, messages: Messages | None) -> Rows | None:
-        mask = selector.mask(self.batch, now_us=now_us, messages=messages)
+        if self._frame is None or self._frame.now_us != now_us:
+            self._frame = EventFrame(self.batch, now_us, messages)
+        mask = selector.mask_in(self._frame)
         if mask.true_count == 0:
             return None
         if mask.true_count == self.count:

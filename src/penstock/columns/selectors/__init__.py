@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.faults import MalformedSelector
+from penstock.columns.selectors.frames import EventFrame
 from penstock.columns.selectors.parser import parse
 from penstock.columns.selectors.selector import Selector, selector_of
 from penstock.columns.selectors.statistics import ColumnStatistics
@@ -16,6 +17,7 @@ from penstock.core.errors import InvalidSelector
 
 __all__ = [
     "ColumnStatistics",
+    "EventFrame",
     "Expression",
     "InvalidSelector",
     "MalformedSelector",
