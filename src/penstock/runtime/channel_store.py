@@ -280,7 +280,7 @@ class ChannelStore:
         return merged([*rows, *tail], self.columns)
 
     def promising(
-        self, spans: Spans, selector: Selector, now_us: int, messages: Messages | None
+        self, spans: Spans, selector: Selector, now_us: int, messages: Messages | None = None
     ) -> Spans:
         """The part of ``spans`` in which ``selector`` may match something, as far as the files
         tell without being read (SEM F5). They tell nothing of what is inside ``messages``."""
