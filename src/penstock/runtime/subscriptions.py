@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,17 +44,13 @@ from penstock.runtime import views
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.delivery import Dispatch, Outlet
 from penstock.runtime.group import Group
-from penstock.runtime.message_fields import messages_of
+from penstock.runtime.matching import SCAN_EVENTS, Among, Matching
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
-from penstock.runtime.rows import spans_in
 from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
 from penstock.wire.native.answers import DurableInfo, Location, SealedPart
-
-_SCAN_EVENTS = 65_536
-"""Events looked at in one go when a selector is applied to what is stored."""
 
 
 class Opened(NamedTuple):
@@ -174,9 +170,12 @@ class Subscriptions:
         action: Callable[[Group], Opened],
         *,
         reads: bool = False,
+        ahead: Awaitable[None] | None = None,
     ) -> Opened:
         self._numbers[subscription] = number
         try:
+            if ahead is not None:
+                await ahead
             opened: Opened = await self._act(number, action, reads=reads)
         except BaseException:
             self.detach(subscription)  # also when only the wait for the answer was cancelled
@@ -204,18 +203,22 @@ class Subscriptions:
         order_by: str = "",
     ) -> DurableInfo:
         name = durable_name(name)
-        wanted = Selector(selector) if selector else None
-        reads = wanted is not None or isinstance(start, FromTime)
+        reads = bool(selector) or isinstance(start, FromTime)
+
+        def among(group: Group) -> IdSet:
+            channel = group.channel(number)
+            first = first_id(channel, group.state.stores[number], start)
+            return channel.state.stored.within(Span(first, channel.state.next_id))
+
+        matching = await self._looked_ahead(number, selector, among)
 
         def create(group: Group) -> DurableInfo:
             channel = group.channel(number)
             group.sweep(number)
-            store = group.state.stores[number]
-            first = first_id(channel, store, start)
+            first = first_id(channel, group.state.stores[number], start)
             matched: Spans = ()
-            if wanted is not None:
-                there = channel.state.stored.within(Span(first, channel.state.next_id))
-                matched = self._matching(group, number, there, wanted).spans
+            if selector:
+                matched = matching.now(group, number, among).spans
             command = CreateDurable(
                 name,
                 kind,
@@ -312,6 +315,12 @@ class Subscriptions:
             outlet.selector = None  # the queue gives it what it wants and nothing else
         subscription = self._dispatch.open(number, outlet)
 
+        def among(group: Group) -> IdSet:
+            state = group.channel(number).state
+            return IdSet(state.durable(durable).outstanding_spans(state.stored))
+
+        matching = Matching(wanted if chooses else None, self._clock)
+
         def attach(group: Group) -> Opened:
             state = group.channel(number).state
             group.sweep(number)
@@ -323,13 +332,13 @@ class Subscriptions:
                 )
             command = Attach(durable, subscription, outlet.session, window, pull, auto_ack=auto_ack)
             if chooses and wanted is not None:
-                there = IdSet(own.outstanding_spans(state.stored))
-                matched = self._matching(group, number, there, wanted).spans
+                matched = matching.now(group, number, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(number, command)
             return Opened(subscription, strict_order=own.recalls)
 
-        return await self._opened(subscription, number, attach, reads=chooses)
+        ahead = matching.look_ahead(self._shard, self._dispatch.files, number, among)
+        return await self._opened(subscription, number, attach, reads=chooses, ahead=ahead)
 
     def recall_seen(self, subscription: int) -> None:
         """The client of a subscription knows of a recall."""
@@ -380,41 +389,45 @@ class Subscriptions:
 
     async def purge(self, number: int, first: int | None, last: int | None, selector: str) -> int:
         """Remove events; gives how many (SEM T9)."""
-        wanted = Selector(selector) if selector else None
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(number).state
+            end = state.next_id if last is None else last + 1
+            return state.stored.within(Span(first or 0, end))
+
+        matching = await self._looked_ahead(number, selector, among)
 
         def purge(group: Group) -> int:
-            channel = group.channel(number)
             group.sweep(number)
-            end = channel.state.next_id if last is None else last + 1
-            ids = channel.state.stored.within(Span(first or 0, end))
-            if wanted is not None:
-                ids = self._matching(group, number, ids, wanted)
+            ids = matching.now(group, number, among)
             answer = group.do(number, Purge(ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
-        count: int = await self._act(number, purge, reads=wanted is not None)
+        count: int = await self._act(number, purge, reads=bool(selector))
         return count
 
     async def purge_durable(
         self, number: int, name: str, first: int | None, last: int | None, selector: str
     ) -> int:
         """Take events off what is outstanding at a durable; gives how many (SEM D)."""
-        wanted = Selector(selector) if selector else None
 
-        def purge(group: Group) -> int:
+        def among(group: Group) -> IdSet:
             state = group.channel(number).state
-            group.sweep(number)
             end = state.next_id if last is None else last + 1
             ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
-            ids = ids.within(Span(first or 0, end))
-            if wanted is not None:
-                ids = self._matching(group, number, ids, wanted)
+            return ids.within(Span(first or 0, end))
+
+        matching = await self._looked_ahead(number, selector, among)
+
+        def purge(group: Group) -> int:
+            group.sweep(number)
+            ids = matching.now(group, number, among)
             answer = group.do(number, PurgeDurable(name, ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
-        count: int = await self._act(number, purge, reads=wanted is not None)
+        count: int = await self._act(number, purge, reads=bool(selector))
         return count
 
     async def columns(self, number: int) -> bytes:
@@ -451,23 +464,11 @@ class Subscriptions:
         location: Location = await self._shard.act(look, sweeps=(number,))
         return location
 
-    def _matching(self, group: Group, number: int, ids: IdSet, selector: Selector) -> IdSet:
-        store, messages = group.state.stores[number], messages_of(group.channel(number))
-        found = IdSet()
-        now_us = self._clock.now_us()
-        left = IdSet(store.promising(ids.spans, selector, now_us, messages))
-        while left:
-            part: list[Span] = []
-            room = _SCAN_EVENTS
-            while room > 0 and (span := left.take(room)) is not None:
-                part.append(span)
-                room -= span.size
-            for rows in store.read(tuple(part), Damage()):
-                mask = selector.mask(rows.batch, now_us=now_us, messages=messages)
-                if mask.true_count:
-                    for span in spans_in(rows.batch.select([0]).filter(mask)):
-                        found.add(span)
-        return found
+    async def _looked_ahead(self, number: int, selector: str, among: Among) -> Matching:
+        """A selector that has seen what is there, so that the turn that acts is short."""
+        matching = Matching(Selector(selector) if selector else None, self._clock)
+        await matching.look_ahead(self._shard, self._dispatch.files, number, among)
+        return matching
 
     async def _act(self, number: int, action: Callable[[Group], Any], *, reads: bool) -> Any:
         """Run ``action`` at its place in the order; one that ``reads`` has all files open."""
@@ -493,7 +494,7 @@ def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:
 def _first_since(channel: Channel, store: ChannelStore, coarse: int, at_us: int) -> int:
     """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
     at = coarse
-    while (span := channel.state.stored.next_span(at, _SCAN_EVENTS)) is not None:
+    while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
         for rows in store.read((span,), Damage()):
             published = rows.batch.column("published").cast("int64").to_numpy()
             row = int(np.searchsorted(published, at_us))
