@@ -92,6 +92,7 @@ def test_dead_events_that_leave_after_they_were_moved_are_caught(
     stored_in_two_blocks(monkeypatch, leaves)
 
     assert "dead" in complaint("dead")
+    assert complaint("chain")
 
 
 @pytest.mark.spec("X4")

@@ -1,0 +1,122 @@
+"""Dead event stores that lead to each other, and a channel that refuses what it has no room for:
+every event is in one place, and the refused are nowhere (SEM T4, T5, T7)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.columns.event import Event
+from penstock.core.errors import CapacityReached, PenstockError
+from penstock.core.messages import Definition, Storage
+from penstock.testing.loop import pass_time
+from tests.sim.clients import Publisher, answer, body, stored
+from tests.sim.promises import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+CAPACITY = 8
+"""Of the channel that refuses."""
+STORES = ("short", "between", "grave", "strict")
+
+
+class Chain:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+
+        def definition(dead: str = "", *, ttl: int = 0, capacity: int = 0) -> Definition:
+            return Definition(
+                type=random.choice(("persistent", "mixed", "paged")),
+                kind=random.choice(("channel", "queue")),
+                ttl=ttl,
+                capacity=capacity,
+                dead_event_store=dead,
+                storage=Storage(events_per_spindle=random.choice((0, 6))),
+            )
+
+        strict = Storage(events_per_spindle=random.choice((0, 6)), honour_capacity=True)
+        self._definitions = {
+            "grave": definition(),
+            "between": definition("grave", ttl=random.choice((0, 200)), capacity=5),
+            "short": definition("between", ttl=random.choice((0, 200)), capacity=5),
+            "strict": Definition(
+                type="persistent", capacity=CAPACITY, dead_event_store="grave", storage=strict
+            ),
+        }
+        self._ledger = Ledger("short")
+        self._publishers = [
+            Publisher(world, self._ledger, name, _events, publishes=8) for name in ("p", "q")
+        ]
+        self._taken: set[bytes] = set()
+        self._refused: set[bytes] = set()
+        self._purging: set[bytes] = set()
+
+    async def prepare(self) -> None:
+        for name, definition in self._definitions.items():
+            await self._world.create(name, definition)
+        await self._check_places()
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        if not quiet:
+            group.create_task(self._offer())
+
+    async def _offer(self) -> None:
+        """To the channel that refuses; now and then somebody makes room."""
+        world, number = self._world, self._world.numbers["strict"]
+        for n in range(30):
+            await pass_time(world.random.expovariate(20))
+            events = _events(world.random, f"strict/{world.lives}/{n}")
+            datas = {event.data for event in events}
+            publish = partial(world.realm.publish, number, [body(events)], "", 0)
+            try:
+                await world.gate.published(answer(publish))
+            except CapacityReached:
+                self._refused |= datas
+                world.note(f"refused {n}")
+                if world.random.random() < 0.3:
+                    await self._make_room()
+            except PenstockError:
+                return
+            else:
+                self._taken |= datas
+
+    async def _make_room(self) -> None:
+        found = [row.event_id for row in await stored(self._world, "strict")]
+        number = self._world.numbers["strict"]
+        if found:
+            self._purging |= self._taken
+            await self._world.realm.subscriptions.purge(number, found[0], found[-1], "")
+
+    async def check(self) -> None:
+        there = await self._check_places()
+        lost = [data for data in self._ledger.content.values() if data not in there]
+        assert not lost, f"{lost} are nowhere"
+
+    async def _check_places(self) -> set[bytes]:
+        """Each is in one place at most; what was confirmed is in one."""
+        there: set[bytes] = set()
+        for name in ("grave", "between", "short"):  # against the stream: it may move meanwhile
+            found = await stored(self._world, name)
+            datas = {row.data for row in found}
+            assert len(datas) == len(found), f"something is on {name} twice"
+            assert not datas & there, f"{datas & there} are on {name}, and further on"
+            there |= datas
+        for name in ("between", "grave"):  # what has moved since
+            there |= {row.data for row in await stored(self._world, name)}
+        assert there <= self._ledger.offered, "dead are only those that were published"
+        strict = {row.data for row in await stored(self._world, "strict")}
+        assert len(strict) <= CAPACITY, f"{len(strict)} events are there, of {CAPACITY}"
+        assert not strict & self._refused, f"{strict & self._refused} were refused, and are there"
+        gone = self._taken - strict - self._purging
+        assert not gone, f"{gone} were taken, and are gone"
+        return there
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode()) for i in range(draw.randint(1, 3))]
