@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 CAPACITY = 8
 """Of the channel that refuses."""
-STORES = ("short", "between", "grave", "strict")
 
 
 class Chain:
@@ -40,14 +39,14 @@ class Chain:
 
         strict = Storage(events_per_spindle=random.choice((0, 6)), honour_capacity=True)
         self._definitions = {
-            "grave": definition(),
-            "between": definition("grave", ttl=random.choice((0, 200)), capacity=5),
-            "short": definition("between", ttl=random.choice((0, 200)), capacity=5),
+            "lower": definition(),
+            "middle": definition("lower", ttl=random.choice((0, 200)), capacity=5),
+            "upper": definition("middle", ttl=random.choice((0, 200)), capacity=5),
             "strict": Definition(
-                type="persistent", capacity=CAPACITY, dead_event_store="grave", storage=strict
+                type="persistent", capacity=CAPACITY, dead_event_store="lower", storage=strict
             ),
         }
-        self._ledger = Ledger("short")
+        self._ledger = Ledger("upper")
         self._publishers = [
             Publisher(world, self._ledger, name, _events, publishes=8) for name in ("p", "q")
         ]
@@ -101,13 +100,13 @@ class Chain:
     async def _check_places(self) -> set[bytes]:
         """Each is in one place at most; what was confirmed is in one."""
         there: set[bytes] = set()
-        for name in ("grave", "between", "short"):  # against the stream: it may move meanwhile
+        for name in ("lower", "middle", "upper"):  # against the stream: it may move meanwhile
             found = await stored(self._world, name)
             datas = {row.data for row in found}
             assert len(datas) == len(found), f"something is on {name} twice"
             assert not datas & there, f"{datas & there} are on {name}, and further on"
             there |= datas
-        for name in ("between", "grave"):  # what has moved since
+        for name in ("middle", "lower"):  # what has moved since
             there |= {row.data for row in await stored(self._world, name)}
         assert there <= self._ledger.offered, "dead are only those that were published"
         strict = {row.data for row in await stored(self._world, "strict")}
