@@ -20,7 +20,7 @@ from penstock.columns.segments import (
     segment_name,
 )
 from penstock.core.errors import Damaged, InvalidArgument
-from penstock.core.ids import Span
+from penstock.core.ids import IdSet, Span
 
 IDS = [*range(1, 40), *range(50, 90), 95, 97, 200]
 
@@ -114,6 +114,22 @@ def test_every_span_gives_the_ids_in_it(rows_per_batch: int) -> None:
         for end in borders:
             wanted = [e for e in IDS if first <= e < end]
             assert ids_of(reader, Span(first, end)) == wanted, (first, end)
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 3, 16])
+def test_many_spans_are_gathered_in_few_batches(rows_per_batch: int) -> None:
+    image = sealed(rows_per_batch)
+    reader = SegmentReader(image.buffer, image.index)
+    there = [place for place in IDS if place % 3]
+    spans = IdSet.of(there).spans
+    damage: list[Span] = []
+    found = list(reader.gather([Span(0, 1), *spans], lambda _, span: damage.append(span)))
+
+    got = [i for _, batch in found for i in batch.column("event_id").to_pylist()]
+    assert got == there
+    assert sorted({i for own, _ in found for span in own for i in range(*span)} - {0}) == there
+    assert len(found) <= len(image.index.batches)
+    assert not damage
 
 
 def test_reading_copies_nothing() -> None:

@@ -152,6 +152,19 @@ def test_what_waits_for_its_time_ends_exactly_then() -> None:
     assert list(ages.expired(0, 2, stored, 3_600_000_078)) == [0, 1]
 
 
+def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
+    ages, stored = Ages(), IdSet([Span(0, 9)])
+    ages.own_ttl(0, ((10, (span(1), span(5))), (20, (span(3), span(4))), (30, (span(7),))))
+    stored.remove(Span(3, 4))
+    ages.gather(stored, 20_000)
+
+    assert [list(IdSet(spans)) for _, spans in ages.state()[1]] == [[1, 4, 5], [7]]
+    assert list(ages.expired(0, 9, stored, 20_000)) == [1, 4, 5]
+    assert list(ages.expired(0, 9, stored, 30_000)) == [1, 4, 5, 7]
+    ages.gather(IdSet(), 30_000)
+    assert ages.due_us(0) is None
+
+
 def test_own_ttls_are_kept_over_a_restart() -> None:
     ages, again = Ages(), Ages()
     ages.own_ttl(0, ((20, (span(3),)), (10, (span(1), span(5)))))
