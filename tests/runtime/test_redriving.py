@@ -23,6 +23,7 @@ from penstock.runtime.placing import MemoryLimits
 from penstock.runtime.realm import Limits
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, End, Lives, datas, named
+from tests.runtime.living import EAGER
 
 
 def run(life: Coroutine[Any, Any, None]) -> None:
@@ -147,6 +148,81 @@ def test_a_full_target_moves_nothing_of_that_step(end: End) -> None:
     run(life())
 
 
+@pytest.mark.spec("T3", "T10")
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_is_evicted_for_what_comes_back(end: End) -> None:
+    async def life() -> None:
+        lives = Lives()
+        async with lives.life(end):
+            await lives.create("dead")
+            await lives.create("a", capacity=3, dead_event_store="dead")
+            await lives.put("a", *named("0", "1", "2", "3", "4"))
+            with pytest.raises(CapacityReached, match="3 of 3"):
+                await lives.realm.redrive("dead", "", "")
+            assert datas(await lives.stored("a")) == ["2", "3", "4"]
+            assert datas(await lives.stored("dead")) == ["0", "1"]
+            assert await lives.purge("a", "event_id < 4") == 2
+            done = await lives.realm.redrive("dead", "", "")
+            assert (done.moved, done.left) == (2, 0)
+        async with lives.life(end):
+            assert datas(await lives.stored("a")) == ["4", "0", "1"]
+            assert await lives.stored("dead") == []
+            await lives.conserved()
+
+    run(life())
+
+
+@pytest.mark.spec("S1", "T7", "T10")
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("joined", [False, True])
+def test_on_a_full_disk_nothing_moves_and_the_realm_lives(end: End, joined: bool) -> None:
+    async def life() -> None:
+        lives = Lives()
+        async with lives.life(end):
+            await lives.create("dead")
+            await lives.create("a", capacity=5, dead_event_store="dead")
+            await lives.create("copies")
+            await lives.put("a", *named(*"0123"))
+            await lives.put("a", Event(bytes(2_000_000)))
+            await lives.put("a", *named(*"56789"))
+            await lives.create("again")
+            if joined:
+                await lives.realm.joins.create("again", "copies", "", False)
+            lives.disk.free_bytes = 1_000
+            before = [event.data for event in await lives.stored("dead")]
+            for _ in range(2):
+                with pytest.raises(StorageFailed):
+                    await lives.realm.redrive("dead", "again", "")
+            assert [event.data for event in await lives.stored("dead")] == before
+            assert await lives.stored("again") == []
+            assert (await lives.realm.redrive("dead", "again", "", dry_run=True)).moved == 5
+            lives.disk.free_bytes = None
+            assert (await lives.realm.redrive("dead", "again", "")).moved == 5
+        async with lives.life(end):
+            assert [event.data for event in await lives.stored("again")] == before
+            assert len(await lives.stored("copies")) == (5 if joined else 0)
+            await lives.conserved()
+
+    run(life())
+
+
+@pytest.mark.spec("T10")
+def test_a_step_of_larger_events_than_most_asks_for_more_room() -> None:
+    async def life() -> None:
+        lives = Lives(sealing=EAGER)
+        async with lives.life():
+            await lives.create("dead", storage=Storage(events_per_spindle=20_000))
+            await lives.create("again")
+            await lives.put("dead", *[Event(bytes(1 << 20))] * 20, *named(*["x"] * 12_000))
+            await lives.sealed("dead")
+            done = await lives.realm.redrive("dead", "again", "")
+            assert (done.moved, done.left) == (12_020, 0)
+            assert (await lives.info("again")).events == 12_020
+            await lives.conserved()
+
+    run(life())
+
+
 @pytest.mark.spec("C6", "T10")
 def test_the_memory_limit_of_the_target_counts_over_all_targets() -> None:
     async def life() -> None:
@@ -157,6 +233,7 @@ def test_the_memory_limit_of_the_target_counts_over_all_targets() -> None:
                 await lives.create(name, "reliable", capacity=1, dead_event_store="dead")
                 await lives.put(name, Event(bytes(9_000)))
                 await lives.put(name, *named("x"))
+                await lives.realm.edit_channel(name, wider(lives, name))
             with pytest.raises(MemoryLimit):
                 await lives.realm.redrive("dead", "", "")
             assert len(await lives.stored("dead")) == 2

@@ -172,6 +172,8 @@ class Publish(Command, frozen=True):
     forced: bool = False
     """The realm's own publish (a dead event, a join's copy, a scheduled one): what was accepted
     once is not refused for want of room."""
+    evicts: bool = True
+    """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
 
 
 class CreateDurable(Command, frozen=True):

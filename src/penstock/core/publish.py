@@ -91,7 +91,9 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue
     stays = digest.count - leaves - len(replaced)
-    refuse_when_full(state.definition, stored, stays, overshoot=command.overshoot)
+    refuse_when_full(
+        state.definition, stored, stays, overshoot=command.overshoot, evicts=command.evicts
+    )
 
 
 def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:

@@ -59,10 +59,12 @@ def check_keys(definition: Definition) -> None:
 
 
 def refuse_when_full(
-    definition: Definition, stored: int, incoming: int, *, overshoot: bool
+    definition: Definition, stored: int, incoming: int, *, overshoot: bool, evicts: bool = True
 ) -> None:
-    """SEM T4. A transaction that began below the limit (``overshoot``) may pass it as a whole."""
-    if overshoot or not (definition.storage.honour_capacity and definition.capacity):
+    """SEM T4. A transaction that began below the limit (``overshoot``) may pass it as a whole;
+    what never ``evicts`` is refused on channels that do, too."""
+    honours = definition.storage.honour_capacity or not evicts
+    if overshoot or not (honours and definition.capacity):
         return
     if stored + incoming > definition.capacity:
         raise CapacityReached(

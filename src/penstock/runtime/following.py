@@ -16,8 +16,11 @@ from penstock.columns.digest import event_sizes
 from penstock.columns.selectors import Selector, selector_of
 from penstock.columns.selectors.frames import EventFrame
 from penstock.core.dead import moved_at_once
+from penstock.core.ids import IdSet
+from penstock.core.messages import Digest
 from penstock.core.state import ChannelState
-from penstock.runtime.bodies import Body
+from penstock.runtime.bodies import Body, prepared
+from penstock.runtime.scheduling import waits
 from penstock.runtime.state import RealmState
 
 COPIES_BYTES_MAX = 64 << 20
@@ -38,7 +41,43 @@ def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) ->
         return 0
     sizes = [(len(body.buffer), body.batch.num_rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
-    size: int = sum(own for own, _ in sizes) + _ROW_BYTES * rows
+    return _following(state, number, sum(own for own, _ in sizes) + _ROW_BYTES * rows, rows)
+
+
+def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
+    """About how many bytes a step of a redrive out of a store leads to, wherever its events go
+    (SEM T10)."""
+    own, store = state.channels[number].state, state.stores[number]
+    rows = min(len(own.stored), moved_at_once(own))
+    size = int(rows * (max(own.event_bytes, store.event_bytes) + _ROW_BYTES))
+    targets = state.channels if destination is None else (destination,)
+    return size + max(_following(state, target, size, rows) for target in targets)
+
+
+def writes_nothing(
+    state: RealmState, number: int, digest: Digest, bodies: Sequence[Body], before: int = 0
+) -> bool:
+    """Whether a publish, after others of ``before`` events, is known to leave the disk alone, so
+    that a full one need not refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
+    channel = state.channels.get(number)
+    if channel is None or waits(bodies) or state.directory.joins.of(number):
+        return False
+    own = channel.state
+    storage, kind = own.definition.storage, own.type
+    if own.definition.capacity and own.moves_dead:
+        return False
+    if prepared(bodies, storage, 0, 0, "") is not bodies:
+        return False
+    if any(state.schemas.known(body.schema_bytes) is None for body in bodies):
+        return False
+    if kind.ids_survive and own.next_id + before + digest.count > own.reserved:
+        return False
+    in_memory = len(IdSet(kind.volatile(digest))) == digest.count
+    passes = own.engine.needs_interest and all(each.is_fed for each in own.durables.values())
+    return in_memory or kind.relays or passes
+
+
+def _following(state: RealmState, number: int, size: int, rows: int) -> int:
     stores = _reached(state, number)
     evicting = [state.channels[each].state for each in stores]
     copies = size * (len(stores) - 1)

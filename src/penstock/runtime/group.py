@@ -206,9 +206,12 @@ class Group:
         self,
         publishes: Mapping[int, tuple[Sequence[Body], Digest]],
         overshoot: Container[int] = frozenset(),
+        *,
+        evicts: bool = True,
     ) -> None:
         """Raises what one of these publishes, by channel number, would be refused with: they
-        happen together or not at all. Those of ``overshoot`` may pass the capacity (SEM T4)."""
+        happen together or not at all. Those of ``overshoot`` may pass the capacity (SEM T4);
+        unless one ``evicts``, all capacities are honoured."""
         claimed: Counter[Home] = Counter()
         for number, (bodies, digest) in publishes.items():
             self.sweep(number)
@@ -220,7 +223,10 @@ class Group:
             left = self._memory_left(channel, digest)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
             asked = Publish(
-                digest, overshoot=number in overshoot, memory_left=left - claimed[limited]
+                digest,
+                overshoot=number in overshoot,
+                memory_left=left - claimed[limited],
+                evicts=evicts,
             )
             channel.decide(asked, self.now_us)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest

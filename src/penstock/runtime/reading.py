@@ -14,18 +14,24 @@ _NOT_OPEN: Final = object()
 
 
 async def act_reading(
-    shard: Shard, files: OpenFiles, number: int, action: Callable[[Group], Any]
+    shard: Shard,
+    files: OpenFiles,
+    number: int,
+    action: Callable[[Group], Any],
+    *,
+    room: int = 0,
 ) -> Any:
     """Run ``action`` at its place in the order, with all files of channel ``number`` open.
 
-    Raises ``NameDoesNotExist`` when the channel is gone, and what the action raises.
+    Raises ``NameDoesNotExist`` when the channel is gone, ``StorageFailed`` when the disk has not
+    ``room`` bytes for what it writes, and what the action raises.
     """
     while True:
         store = shard.state.stores.get(number)
         if store is None:
             raise NameDoesNotExist(f"channel number {number} does not exist any more")
         await files.open(store.files)
-        found = await shard.act(lambda group: _if_open(group, number, action))
+        found = await shard.act(lambda group: _if_open(group, number, action), room=room)
         if found is not _NOT_OPEN:  # else events were sealed, or files closed, meanwhile
             return found
 

@@ -24,6 +24,7 @@ from penstock.core.messages import Quarantine, Redrive
 from penstock.core.queue import READERS
 from penstock.core.state import ChannelState
 from penstock.runtime.bodies import UNLIMITED, digest_of
+from penstock.runtime.following import bytes_of_redrive, bytes_that_follow
 from penstock.runtime.group import Group
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.moving import by_publisher, runs
@@ -48,33 +49,45 @@ class Redriving:
     ) -> Redriven:
         """Move the dead events a selector matches to ``destination``, or each to its origin.
 
-        Those without a place to go stay. Raises ``NameDoesNotExist``, ``InvalidArgument``,
-        ``CapacityReached`` (what was moved before stays moved), ``MemoryLimit``.
+        Those without a place to go stay. Raises ``NameDoesNotExist``, ``InvalidArgument``; and
+        ``CapacityReached`` (nothing is evicted for them), ``MemoryLimit`` or ``StorageFailed``
+        (the disk is full): what was moved before stays moved, nothing else is changed.
         """
         wanted = Selector(selector) if selector else None
         number = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
-        at = 0
+        at = writes = 0
         end: int | None = None
-        while True:
-            step = _Step(number, destination, wanted, dry_run=dry_run)
+        while end is None or at < end:
+            room = 0 if dry_run else max(writes, self._room(number, destination))
+            step = _Step(number, destination, wanted, dry_run=dry_run, room=room)
             run = partial(step.run, at=at, end=end)
-            at, end = await act_reading(self._shard, self._files, number, run)
+            at, end = await act_reading(self._shard, self._files, number, run, room=room)
+            writes = step.writes
             moved.update(step.moved)
-            if at >= end:
-                break
         left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
         if dry_run:
             left -= moved.total()
         return Redriven(moved.total(), dict(moved), left, dry_run)
+
+    def _room(self, number: int, destination: str) -> int:
+        """Bytes to be kept free for a step."""
+        state = self._shard.state
+        if number not in state.channels:
+            return 0
+        target = state.directory.find(destination) if destination else None
+        return bytes_of_redrive(state, number, target)
 
 
 class _Step:
     """Some events of a redrive, in one block."""
 
     def __init__(
-        self, number: int, destination: str, wanted: Selector | None, *, dry_run: bool
+        self, number: int, destination: str, wanted: Selector | None, *, dry_run: bool, room: int
     ) -> None:
+        self.room = room
+        """Bytes it may write. It does nothing where that is too little, to be asked again."""
+        self.writes = 0
         self.number = number
         self.destination = destination
         self.wanted = wanted
@@ -102,11 +115,11 @@ class _Step:
             for target, batch in self._parts(group, rows):
                 by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
                 gone.add_all(IdSet.of(ids_of(batch).tolist()))
+        if gone and not self.dry_run and not self._publish(group, by_target, gone):
+            return at, end
         if damage.ids and not self.dry_run:
             store.quarantined += damage.reasons
             group.do(self.number, Quarantine(damage.ids.spans))
-        if gone and not self.dry_run:
-            self._publish(group, by_target, gone)
         for target, parts in by_target.items():
             name = group.state.channels[target].state.name
             self.moved[name] += sum(batch.num_rows for _, batch in parts)
@@ -114,14 +127,23 @@ class _Step:
         assert highest is not None, "there are some"
         return highest + 1, end
 
-    def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> None:
+    def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> bool:
+        """Whether there was room for it."""
         run_by = {target: list(runs(parts, restored)) for target, parts in by_target.items()}
         all_of = {
             target: [body for _, bodies in parts for body in bodies]
             for target, parts in run_by.items()
         }
+        self.writes = sum(
+            sum(len(body.buffer) for body in bodies)
+            + bytes_that_follow(group.state, target, bodies)
+            for target, bodies in all_of.items()
+        )
+        if self.writes > self.room:
+            return False
         group.check(
-            {target: (bodies, digest_of(bodies, UNLIMITED)) for target, bodies in all_of.items()}
+            {target: (bodies, digest_of(bodies, UNLIMITED)) for target, bodies in all_of.items()},
+            evicts=False,
         )
         for target, parts in run_by.items():
             for publisher, bodies in parts:
@@ -134,6 +156,7 @@ class _Step:
                     publisher=publisher,
                 )
         group.do(self.number, Redrive(gone.spans))
+        return True
 
     def _parts(self, group: Group, rows: Rows) -> Sequence[tuple[int, pa.RecordBatch]]:
         batch = rows.batch

@@ -7,6 +7,7 @@ answers and delivers: nothing is seen that a power cut could unsay.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -17,13 +18,13 @@ from penstock.core.errors import PenstockError, RealmStopping, StorageFailed
 from penstock.core.messages import Detach, EndRelay, Quarantine
 from penstock.core.ports import Clock, Journal
 from penstock.runtime.delivery import Dispatch
-from penstock.runtime.following import bytes_that_follow, bytes_that_move
+from penstock.runtime.following import bytes_that_follow, bytes_that_move, writes_nothing
 from penstock.runtime.group import Group
 from penstock.runtime.placing import MemoryLimits, Placing, room_for
 from penstock.runtime.records import encode_block
 from penstock.runtime.securing import bytes_to_secure
 from penstock.runtime.state import RealmState
-from penstock.runtime.work import Act, Do, Reply, Work
+from penstock.runtime.work import Act, Do, PublishBatches, Reply, Work
 
 MOVING_SHARE = 0.4
 """Of the time, at most this much goes to groups in which dead events move; in the rest publishers
@@ -109,12 +110,14 @@ class Shard:
         *,
         first: bool = False,
         sweeps: Sequence[int] | None = None,
+        room: int = 0,
     ) -> Any:
         """Run ``action(group)`` at its place in the order; its result.
 
-        Only channels of ``sweeps`` may lose due events in it; None: any of them.
+        Only channels of ``sweeps`` may lose due events in it; None: any of them. Raises
+        ``StorageFailed`` where the disk has no room for what it may come to write, ``room`` bytes.
         """
-        return await self.ask(Act(action, sweeps=sweeps), first=first)
+        return await self.ask(Act(action, sweeps=sweeps, room=room), first=first)
 
     async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
         """Run ``call`` between two groups: a journal serves one caller at a time."""
@@ -294,11 +297,32 @@ class Shard:
             await self._reserve_pages(waiting)
         except StorageFailed as failure:
             self._has_room = False
-            for work in waiting:
-                if _size(work):
-                    _reply(work.reply, None, failure)
-            return [work for work in waiting if not _size(work)]
+            return self._without_room(waiting, failure)
         return waiting
+
+    def _without_room(self, waiting: Sequence[Work], failure: StorageFailed) -> list[Work]:
+        """Those that write next to nothing; the others are refused."""
+        kept: list[Work] = []
+        ids: Counter[int] = Counter()
+        for i, work in enumerate(waiting):
+            if not _size(work):
+                kept.append(work)
+            elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
+                _reply(work.reply, None, failure)
+            elif any(not _size(before) for before in kept):  # which may be what makes it write
+                self._waiting = [*waiting[i:], *self._waiting]
+                self._wake.set()
+                break
+            else:
+                kept.append(work)
+        self._serving = kept
+        return kept
+
+    def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
+        """Whether a publish writes nothing, after those that have taken ``ids``."""
+        before = ids[work.number]
+        ids[work.number] += work.digest.count
+        return writes_nothing(self.state, work.number, work.digest, work.bodies, before)
 
     def _follows(self, waiting: Sequence[Work]) -> int:
         """Bytes of what is copied or moves because of what waits, or because it is time."""
@@ -389,6 +413,8 @@ def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> Non
 
 
 def _size(work: Work) -> int:
+    if isinstance(work, Act):
+        return work.room
     return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
 
 

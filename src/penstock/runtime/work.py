@@ -101,6 +101,8 @@ class Act(Struct):
 
     action: Callable[[Group], Any]
     reply: Reply | None = None
+    room: int = 0
+    """Bytes it may come to write: with no room for them it is refused."""
     sweeps: Sequence[int] | None = None
     """Channels whose due events may leave in it; None: any. Room is made for what moves, and to
     look at every channel of thousands costs more than most actions do."""
