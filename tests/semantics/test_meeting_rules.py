@@ -193,6 +193,18 @@ def test_a_full_dead_event_store_that_evicts_drops_its_oldest() -> None:
     assert list(play.channel.state.stored) == [1]
 
 
+@pytest.mark.spec("T3", "T4", "T10")
+def test_a_redrive_evicts_nothing_and_is_refused_where_there_is_no_room() -> None:
+    play = play_of(capacity=2, events=1)
+    brought = publish(2).digest
+
+    with pytest.raises(CapacityReached, match="1 of 2 events are stored, 2 more offered"):
+        play.do(Publish(brought, evicts=False))
+    assert list(play.channel.state.stored) == [0]
+    play.do(Publish(publish(1).digest, evicts=False))
+    assert list(play.channel.state.stored) == [0, 1]
+
+
 @pytest.mark.spec("T5", "T9")
 def test_a_purge_never_makes_an_event_dead() -> None:
     play = play_of(dead_event_store="dead", ttl=100, events=1)
