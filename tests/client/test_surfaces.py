@@ -34,20 +34,20 @@ PAIRS = [
 INSIDE = {
     aio.Session: {
         *("open", "report", "event_bytes_max", "request", "ask", "ask_to_open", "tell", "drained"),
-        *("schema_number", "add", "remove", "received", "lost"),
+        *("schema_number", "add", "remove", "give_up", "received", "lost"),
     },
     aio.Channel: {"publisher"},
     aio.Queue: {"publisher"},
     aio.Reader: {
-        *("reopen", "delivered", "finished", "failed", "is_open", "next_part", "handed"),
+        *("reopen", "delivered", "finished", "failed", "is_open", "next_part", "handed", "hurry"),
     },
-    aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open"},
+    aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open", "begun"},
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
-        *("recalled", "may_recall", "is_recalled", "has_rolled_back"),
+        *("recalled", "may_recall", "is_recalled", "has_rolled_back", "begin", "hurry"),
     },
     aio.Producer: {"send_gathered", "send_gathered_soon"},
-    aio.DeliveredBatch: {"subscription", "attachment", "without"},
+    aio.DeliveredBatch: {"subscription", "attachment", "without", "part"},
 }
 """What other modules of the client use and users do not."""
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
@@ -57,6 +57,7 @@ HERE_BY_OTHER_MEANS = {
     sync.JointTransaction: {"id"},
     Producer: {"acknowledged"},
     DeliveredEvent: {"of"},  # how one client makes the other's events
+    DeliveredBatch: {"begin"},
 }
 
 

@@ -158,7 +158,7 @@ def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
     stored.remove(Span(3, 4))
     ages.gather(stored, 20_000)
 
-    assert [list(IdSet(spans)) for _, spans in ages.state()[1]] == [[1, 4, 5], [7]]
+    assert [list(ids) for _, ids in ages.state()[1]] == [[1, 4, 5], [7]]
     assert list(ages.expired(0, 9, stored, 20_000)) == [1, 4, 5]
     assert list(ages.expired(0, 9, stored, 30_000)) == [1, 4, 5, 7]
     ages.gather(IdSet(), 30_000)

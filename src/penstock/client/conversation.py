@@ -86,6 +86,15 @@ class Recallable(Protocol):
     def recalled(self, spans: Spans) -> None: ...
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """A subscription whose application settles what it gets."""
+
+    def hurry(self) -> None:
+        """Send what was to be settled soon: nothing is sent any more after this turn."""
+        ...
+
+
 class Conversation:
     """Requests and their answers, subscriptions and what they receive, over one connection at a
     time."""
@@ -131,6 +140,9 @@ class Conversation:
 
     async def close(self) -> None:
         """End the session: what was settled is settled, what was not goes back."""
+        for incoming in self._incoming.values():
+            if isinstance(incoming, Settling):
+                incoming.hurry()
         if self._closed is None:
             self._closed = SessionClosed("the session is closed")
         if self._root is not None:
@@ -437,6 +449,13 @@ class Conversation:
 
     def remove(self, number: int) -> None:
         self._incoming.pop(number, None)
+
+    def give_up(self, number: int, error: BaseException) -> None:
+        """A subscription was not opened: refused, or whoever wanted it does not any more; then
+        the realm is told, for it may be open there."""
+        self.remove(number)
+        if not isinstance(error, PenstockError):
+            self.request(wire.Unsubscribe(0, number), resend=False)
 
 
 def _client_name() -> str:

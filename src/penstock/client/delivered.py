@@ -87,6 +87,13 @@ class DeliveredBatch(EventBatch):
         """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
         return self.attachment != self._subscription.attachment
 
+    def part(self, first: int, count: int | None = None) -> DeliveredBatch:
+        """``count`` of its events (None: all) from row ``first`` on."""
+        rows = self.to_arrow().slice(first, count)
+        part = DeliveredBatch(rows, self.redeliveries, self._subscription, self.publishers)
+        part.attachment = self.attachment
+        return part
+
     def without(self, ids: IdSet) -> DeliveredBatch | None:
         """Its other events; None when there are none."""
         own = self.event_ids

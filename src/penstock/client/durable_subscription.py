@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
-from penstock.client.inbox import Inbox
+from penstock.client.inbox import Begun, Inbox
 from penstock.client.settling import Settlements
 from penstock.client.subscription import received_batch, redelivery_counts
 from penstock.columns.event import Event
@@ -63,9 +63,12 @@ class DurableSubscription:
         self._is_open = False
         self._settlements = Settlements(conversation)
         self._handling: asyncio.Task[None] | None = None
+        self._begun: Begun[DeliveredBatch] = Begun()
         self._met = asyncio.Event()
+        self._met.set()
         self._demand = 0
-        """What a synchronous consumer still waits for."""
+        """What a synchronous consumer still waits for; :attr:`_met` is clear until the realm says
+        that this, or what it was before it was called back, has come."""
         self.attachment = 0
         """Counts the seats taken: what was delivered over an earlier one has gone back."""
         self._is_strict = False
@@ -82,8 +85,8 @@ class DurableSubscription:
             self._number = self._settlements.subscription = self._conversation.add(self)
             try:
                 await self._attach()
-            except BaseException:
-                self._conversation.remove(self._number)
+            except BaseException as error:
+                self._conversation.give_up(self._number, error)
                 raise
             self._is_open = True
             if self._handler is not None:
@@ -140,18 +143,24 @@ class DurableSubscription:
 
     def failed(self, error: PenstockError) -> None:
         self._inbox.clear()  # the realm has taken these back
+        self._begun.forget()
         self._inbox.fail(error)
         self._met.set()
 
     # --- taking --------------------------------------------------------------------------
 
     async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
-        """The next events; None when none come for ``timeout`` seconds."""
+        """The next events; None when none come for ``timeout`` seconds.
+
+        What an iteration has left comes first.
+        """
         check_timeout(timeout)
         await self.open()
         return await self._next(self._timeout if timeout is None else timeout)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
+        if (rest := self._begun.rest()) is not None:
+            self._leave(*rest)
         batch = await self._inbox.get(timeout)
         while self._is_strict and batch is not None and self._settlements.rolls_back:
             self._inbox.put_back(batch)  # part of it may be recalled
@@ -164,6 +173,16 @@ class DurableSubscription:
         if batch is not None:
             self._handed(batch)
         return batch
+
+    def begin(self, batch: DeliveredBatch) -> Begun[DeliveredBatch]:
+        """The events of ``batch`` are handed out one by one; what is left comes next."""
+        self._begun.begin(batch)
+        return self._begun
+
+    def _leave(self, batch: DeliveredBatch, count: int) -> None:
+        rest = None if batch.is_stale else batch.part(count).without(self._recalled)
+        if rest is not None:
+            self._inbox.put_back(rest)
 
     def _handed(self, batch: DeliveredBatch) -> None:
         self.has_rolled_back = self._has_recalled = False
@@ -214,7 +233,9 @@ class DurableSubscription:
         opened_here = not self._is_open
         try:
             while (batch := await self.next_batch()) is not None:
+                begun = self.begin(batch)
                 for event in batch:
+                    begun.count += 1
                     if self.may_recall and await self.is_recalled(event):
                         continue
                     if batch.is_stale:
@@ -227,30 +248,49 @@ class DurableSubscription:
                 await self.close()
 
     async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
-        """Demand ``count`` events and take what comes within ``timeout`` seconds."""
-        self._inbox.raise_failure()
+        """Up to ``count`` events, as many as come within ``timeout`` seconds.
+
+        When it is cancelled, what has come by then is given to the next one.
+        """
         self._settlements.hurry()
+        await self._met.wait()  # an earlier one was cancelled, and is being called back
+        self._inbox.raise_failure()
+        missing = count - self._inbox.rows
+        if missing > 0:
+            await self._demanded(missing, timeout)
+        found = []
+        while count > 0 and len(self._inbox):
+            batch = self._inbox.take()
+            if len(batch) > count:
+                self._inbox.put_back(batch.part(count))
+                batch = batch.part(0, count)
+            count -= len(batch)
+            self._handed(batch)
+            found.append(batch)
+        if not found:
+            self._settlements.raise_refusal()
+            self._inbox.raise_failure()
+        return found
+
+    async def _demanded(self, count: int, timeout: float) -> None:
+        """Ask for ``count`` events, and wait until they have come, or the time is up."""
         self._met.clear()
         self._demand = count
         self._conversation.tell(wire.Demand(self._number, count))
         try:
             await asyncio.wait_for(self._met.wait(), timeout)
         except TimeoutError:
+            self._call_back()
+            await self._met.wait()
+        except BaseException:
+            self._call_back()
+            raise
+        self._demand = 0
+
+    def _call_back(self) -> None:
+        if not self._met.is_set():
             self._demand = 0
             self._conversation.tell(wire.Demand(self._number, 0))
-            await self._met.wait()
-        finally:
-            self._demand = 0
-        found = []
-        while len(self._inbox):
-            batch = await self._inbox.get(0)
-            assert batch is not None, "the inbox says it has one"
-            self._handed(batch)
-            found.append(batch)
-        if not found:
-            self._settlements.raise_refusal()
-            await self._inbox.get(0)  # raises what the subscription ended with, if it did
-        return found
 
     async def _handle(self, handler: Handler) -> None:
         try:
@@ -315,6 +355,10 @@ class DurableSubscription:
             "back and comes before it; it will be delivered again"
         )
 
+    def hurry(self) -> None:
+        """Send what was settled and is not sent yet."""
+        self._settlements.hurry()
+
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk.
 
@@ -332,10 +376,11 @@ class DurableSubscription:
         if not self._is_open:
             return
         self._is_open = False
-        if self._handling is not None:
-            self._handling.cancel()
-            await asyncio.wait([self._handling])
+        self._begun.forget()
         try:
+            if self._handling is not None and self._handling is not asyncio.current_task():
+                self._handling.cancel()
+                await asyncio.wait([self._handling])
             await self._settlements.confirm()
         finally:
             self._conversation.remove(self._number)

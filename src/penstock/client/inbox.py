@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Generic, TypeVar
 
 from penstock.core.errors import PenstockError
 
-B = TypeVar("B")
+B = TypeVar("B", bound=Sized)
+
+
+class Begun(Generic[B]):
+    """The batch that is handed out event by event: whoever stops in the middle of it has the rest
+    still to come."""
+
+    def __init__(self) -> None:
+        self._batch: B | None = None
+        self.count = 0
+        """Events of it that were handed out."""
+
+    def begin(self, batch: B) -> None:
+        self._batch, self.count = batch, 0
+
+    def rest(self) -> tuple[B, int] | None:
+        """The batch and how many events of it were handed out, if there are others; once."""
+        batch, self._batch = self._batch, None
+        return None if batch is None or self.count >= len(batch) else (batch, self.count)
+
+    def forget(self) -> None:
+        """What was left of it is not to come any more."""
+        self._batch = None
 
 
 class Inbox(Generic[B]):
@@ -79,6 +101,11 @@ class Inbox(Generic[B]):
     def take(self) -> B:
         """The next batch, which is here."""
         return self._batches.popleft()
+
+    @property
+    def rows(self) -> int:
+        """How many events wait."""
+        return sum(map(len, self._batches))
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -131,8 +131,8 @@ class Reader:
             self._number = self._settlements.subscription = self._conversation.add(self)
             try:
                 await self._attach()
-            except BaseException:
-                self._conversation.remove(self._number)
+            except BaseException as error:
+                self._conversation.give_up(self._number, error)
                 raise
             self._error = None
             self._is_open = True
@@ -183,6 +183,10 @@ class Reader:
         events = EventBatch(batch, counts or None, publishers=message.publishers)
         self._parts.append(Part(events, self))
         self._changed.set()
+
+    def hurry(self) -> None:
+        """Send what was settled and is not sent yet."""
+        self._settlements.hurry()
 
     def finished(self) -> None:
         self._demanded, self._recalled = 0, False

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
-from penstock.client.inbox import Inbox
+from penstock.client.inbox import Begun, Inbox
 from penstock.columns.batch import EventBatch, stamp
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_from
@@ -71,6 +71,7 @@ class Subscription:
         self._browse = browse
         self._last_id = last_id
         self._inbox: Inbox[EventBatch] = Inbox()
+        self.begun: Begun[EventBatch] = Begun()
         self._number = 0
         self._is_open = False
         self._first_id = 0
@@ -90,8 +91,8 @@ class Subscription:
             self._number = self._conversation.add(self)
             try:
                 await self._ask(self._start)
-            except BaseException:
-                self._conversation.remove(self._number)
+            except BaseException as error:
+                self._conversation.give_up(self._number, error)
                 raise
             self._is_open = True
         return self
@@ -159,6 +160,9 @@ class Subscription:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         check_timeout(timeout)
         await self.open()
+        if (rest := self.begun.rest()) is not None:
+            left, count = rest
+            return EventBatch(left.to_arrow().slice(count), publishers=left.publishers)
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
         if batch is not None and not len(self._inbox) and self._renews_credit:
             self._renew_credit()
@@ -181,9 +185,17 @@ class Subscription:
                 await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        async for batch in self.batches():
-            for event in batch:
-                yield event
+        """Events as they come; what one iteration leaves comes with the next."""
+        opened_here = not self._is_open
+        try:
+            while (batch := await self.next_batch()) is not None:
+                self.begun.begin(batch)
+                for event in batch:
+                    self.begun.count += 1
+                    yield event
+        finally:
+            if opened_here:
+                await self.close()
 
     @property
     def is_open(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from penstock.client import delivered
 from penstock.client.durable_subscription import DurableSubscription
+from penstock.client.inbox import Begun
 from penstock.client.threads import LoopThread
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
@@ -74,6 +75,10 @@ class DeliveredBatch(EventBatch):
         event._subscription, event._attachment = self._inner.subscription, self._inner.attachment
         event._loop = self._loop
         return event
+
+    def begin(self) -> Begun[delivered.DeliveredBatch]:
+        """Its events are handed out one by one; what is left comes next."""
+        return self._inner.subscription.begin(self._inner)
 
     @property
     def is_stale(self) -> bool:

@@ -176,7 +176,9 @@ class DurableSubscription:
         opened_here = not self._inner.is_open
         try:
             while (batch := self.next_batch()) is not None:
+                begun = batch.begin()
                 for event in batch:
+                    begun.count += 1
                     if self._inner.may_recall and self._loop.call(self._inner.is_recalled(event)):
                         continue
                     if batch.is_stale:

@@ -43,8 +43,18 @@ class Subscription:
                 self.close()
 
     def __iter__(self) -> Iterator[Event]:
-        for batch in self.batches():
-            yield from batch
+        """Events as they come; what one iteration leaves comes with the next."""
+        begun = self._inner.begun
+        opened_here = not self._inner.is_open
+        try:
+            while (batch := self.next_batch()) is not None:
+                begun.begin(batch)
+                for event in batch:
+                    begun.count += 1
+                    yield event
+        finally:
+            if opened_here:
+                self.close()
 
     def close(self) -> None:
         """Stop reading."""

@@ -51,6 +51,8 @@ class Requests:
                 connection.send(wire.Done(request))
             case wire.Unsubscribe(request, number):
                 self._unsubscribe(request, number)
+            case wire.Subscribe() | wire.Attach() | wire.BrowseDurable():
+                self._begin(message)
             case wire.Transfer():
                 self.transfers.take(message, body)
             case wire.Request():
@@ -84,22 +86,26 @@ class Requests:
                 return subscriptions.purge_durable(channel, name, first, last, selector)
             case wire.UnbindDurable(_, channel, name):
                 return subscriptions.unbind(channel, name)
-            case wire.Subscribe() | wire.Attach() | wire.BrowseDurable():
-                return self._open(message)
             case _:
                 return self._administration.answer(message)
+
+    def _begin(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> None:
+        """Known at once by its number: a client may change its mind before it is open."""
+        connection, number = self._connection, message.subscription
+        if number in connection.subscriptions:
+            refusal = InvalidArgument(f"subscription {number} is open already")
+            connection.fail(message.request, refusal)
+            return
+        connection.subscriptions[number] = 0
+        connection.spawn(message.request, lambda: self._open(message))
 
     async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
         from penstock.frontends.connection import Subscription
 
         connection, subscriptions = self._connection, self._realm.subscriptions
-        number = message.subscription
-        if number in connection.subscriptions:
-            raise InvalidArgument(f"subscription {number} is open already")
-        text = message.selector
-        outlet = Subscription(connection, number, Selector(text) if text else None)
-        connection.subscriptions[number] = 0
+        number, text = message.subscription, message.selector
         try:
+            outlet = Subscription(connection, number, Selector(text) if text else None)
             opened = await self._opened(message, outlet)
         except BaseException:
             connection.forget(number)

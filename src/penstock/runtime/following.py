@@ -41,7 +41,8 @@ def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) ->
         return 0
     sizes = [(len(body.buffer), body.batch.num_rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
-    return _following(state, number, sum(own for own, _ in sizes) + _ROW_BYTES * rows, rows)
+    size = sum(own for own, _ in sizes) + _ROW_BYTES * rows
+    return _following(state, number, size, rows, bodies)
 
 
 def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
@@ -77,12 +78,16 @@ def writes_nothing(
     return in_memory or kind.relays or passes
 
 
-def _following(state: RealmState, number: int, size: int, rows: int) -> int:
+def _following(
+    state: RealmState, number: int, size: int, rows: int, bodies: Sequence[Body] = ()
+) -> int:
     stores = _reached(state, number)
     evicting = [state.channels[each].state for each in stores]
     copies = size * (len(stores) - 1)
-    if copies > COPIES_BYTES_MAX:
+    if copies > COPIES_BYTES_MAX and bodies:
         copies = sum(_bytes_copied(state, number, body) for body in bodies)
+    elif copies > COPIES_BYTES_MAX:  # nobody has looked at the events yet
+        copies = max(COPIES_BYTES_MAX, size)
     return copies + sum(_evicted(each, size, rows) for each in evicting)
 
 
@@ -97,8 +102,10 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
     left = [number]
     while left:
         source = left.pop()
+        # What is inside messages was not looked at.
+        looks_inside = bool(state.channels[source].state.definition.descriptors)
         for join in state.directory.joins.of(source):
-            copied = reached[source] & matching.rows(join.selector)
+            copied = reached[source] & matching.rows("" if looks_inside else join.selector)
             before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
             if join.archive:  # takes what comes, also twice
                 archived += int(sizes[copied].sum()) + extra

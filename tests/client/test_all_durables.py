@@ -1,0 +1,392 @@
+"""One life of a durable, for every type, on every channel type and both engines, with the blocking
+client and the asyncio one: each number of SEM D17 exact at each step."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import product
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import aio
+
+KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
+CUMULATIVE = ("exclusive", "priority")
+TYPES = ("persistent", "reliable", "mixed", "paged", "off_heap", "simple")
+SURVIVING = ("persistent", "mixed", "paged")
+CLIENTS = ("blocking", "asyncio")
+WAIT_S = 30.0
+
+LIVES = [
+    pytest.param(*life, marks=() if life[1] in TYPES[:2] else pytest.mark.slow)
+    for life in product(KINDS, TYPES, ("default", "jms"), CLIENTS)
+]
+PAIRS = list(product(KINDS, CLIENTS))
+
+
+async def do(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a method of either client."""
+    if inspect.iscoroutinefunction(call):
+        return await call(*given, **named)
+    return await asyncio.to_thread(call, *given, **named)
+
+
+@asynccontextmanager
+async def connected(client: str, url: str) -> AsyncIterator[Any]:
+    session = await aio.connect(url) if client == "asyncio" else await do(penstock.connect, url)
+    try:
+        yield session
+    finally:
+        await do(session.close)
+
+
+async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(3_000):
+        if await is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come about")
+
+
+def run(realm: penstock.Realm, client: str, live: Callable[[Any], Awaitable[None]]) -> None:
+    """Live with a session of a client."""
+    url = realm.listen()
+
+    async def main() -> None:
+        async with connected(client, url) as session:
+            await live(session)
+
+    asyncio.run(main())
+
+
+async def says(info: Callable[..., Any], name: str, wanted: object) -> bool:
+    return bool(getattr(await do(info), name) == wanted)
+
+
+async def reached(seen: list[Any], count: int) -> bool:
+    return len(seen) >= count
+
+
+async def read(subscription: Any) -> list[int]:
+    """All a browse gives."""
+    if hasattr(subscription, "__aiter__"):
+        return [event.event_id async for event in subscription]
+    return list(await do(lambda: [event.event_id for event in subscription]))
+
+
+async def received(seat: Any, count: int) -> list[Any]:
+    """So many events."""
+    events: list[Any] = []
+    while len(events) < count:
+        batch = await do(seat.next_batch, WAIT_S)
+        assert batch is not None, "nothing came"
+        events += list(batch)
+    assert len(events) == count
+    return events
+
+
+def ids(events: list[Any]) -> list[int]:
+    return [event.event_id for event in events]
+
+
+def counts(events: list[Any]) -> dict[int, int]:
+    return {event.event_id: event.redelivery_count for event in events}
+
+
+async def published(channel: Any, count: int) -> None:
+    await do(channel.publish_many, [penstock.Event(b"%d" % n) for n in range(count)])
+
+
+async def numbers(durable: Any) -> tuple[int, int, int, int]:
+    """Clients, outstanding, pending and redelivered."""
+    info = await do(durable.info)
+    return len(info.clients), info.outstanding, info.pending, info.redelivered
+
+
+class Life:
+    """What a durable goes through, and what it says of itself meanwhile."""
+
+    def __init__(self, channel: Any, durable: Any, kind: str) -> None:
+        self.channel = channel
+        self.durable = durable
+        self.kind = kind
+        self.at_once = kind not in CUMULATIVE
+        self.seat = durable.subscribe()
+        self.left = [0, 1, 3, 4, 5] if self.at_once else [3, 4, 5]
+        """Outstanding once 2 is acknowledged."""
+
+    async def says(self, clients: int, outstanding: int, pending: int, redelivered: int) -> None:
+        assert await numbers(self.durable) == (clients, outstanding, pending, redelivered)
+
+    async def begins(self) -> None:
+        info = await do(self.durable.info)
+        assert (info.name, info.channel, info.type) == ("d", "orders", self.kind)
+        assert (info.oldest_outstanding_ms, info.last_read_ms) == (None, None)
+        await self.says(0, 0, 0, 0)
+        await published(self.channel, 6)
+        await self.says(0, 6, 0, 0)
+        assert (await do(self.durable.info)).oldest_outstanding_ms is not None
+
+    async def receives(self) -> list[Any]:
+        await do(self.seat.open)
+        events = await received(self.seat, 6)
+        assert counts(events) == dict.fromkeys(range(6), 0)
+        await self.says(1, 6, 6, 0)
+        assert (await do(self.durable.info)).last_read_ms is not None
+        return events
+
+    async def settles(self, events: list[Any]) -> None:
+        await do(self.seat.ack, [2])
+        await do(self.seat.ack, [2])  # SEM D15: no effect
+        left = len(self.left)
+        await self.says(1, left, left, 0)
+        await do(events[4].rollback)
+        await do(self.seat.flush)
+        if self.kind == "shared_queued":  # its window is not done yet
+            await self.says(1, 5, 4, 1)
+        elif self.at_once:
+            assert counts(await received(self.seat, 1)) == {4: 1}
+            await self.says(1, 5, 5, 1)
+        else:
+            await self.says(1, 3, 2, 0)
+
+    async def is_browsed(self) -> None:
+        assert await read(self.durable.browse()) == self.left
+        assert (await do(self.channel.info)).events == len(self.left)
+
+    async def is_left(self) -> None:
+        """SEM D13."""
+        await do(self.seat.close)
+        left = len(self.left)
+        await self.says(0, left, 0, left if self.at_once else 0)
+
+    async def is_fetched_from(self) -> None:
+        first = len(self.left) if self.kind == "shared_queued" else 2
+        fetched = await do(self.durable.fetch, first, WAIT_S)
+        fetched += await do(self.durable.fetch, 10, 0.05)
+        assert ids(fetched) == self.left
+        expected = dict.fromkeys(self.left, 1 if self.at_once else 0)
+        if self.at_once:
+            expected[4] = 1 if self.kind == "shared_queued" else 2
+        assert counts(fetched) == expected
+        await do(fetched[-1].ack, previous=True)
+        await do(self.durable.flush)
+
+    async def is_done(self) -> None:
+        await self.says(1, 0, 0, 0)
+        assert (await do(self.durable.info)).oldest_outstanding_ms is None
+        info = await do(self.channel.info)
+        assert (info.events, info.counters.consumed) == (0, 6)
+        await do(self.durable.close)
+        await self.says(0, 0, 0, 0)
+
+
+@pytest.mark.spec("D5", "D13", "D15", "D16", "D17", "D6")
+@pytest.mark.parametrize(("kind", "type", "engine", "client"), LIVES)
+def test_a_life_of_a_durable(
+    realm: penstock.Realm, kind: str, type: str, engine: str, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders", type=type, engine=engine)
+        durable = await do(channel.durables.create, "d", type=kind)
+        assert (await do(durable.info)).persistent is (type in SURVIVING)
+        life = Life(channel, durable, kind)
+        await life.begins()
+        await life.settles(await life.receives())
+        await life.is_browsed()
+        await life.is_left()
+        await life.is_fetched_from()
+        await life.is_done()
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D13")
+@pytest.mark.parametrize(("kind", "client"), PAIRS)
+def test_a_session_that_is_closed_with_events_in_its_hands_gives_them_back(
+    realm: penstock.Realm, kind: str, client: str
+) -> None:
+    """Some were handed to the application, the others wait in the client. What was settled last
+    is settled."""
+
+    async def live(session: Any) -> None:
+        async with connected("asyncio", await do(realm.listen)) as there:
+            channel = await there.channels.create("orders")
+            durable = await channel.durables.create("d", type=kind)
+            await published(channel, 8)
+            mine = await do((await do(session.channels.get, "orders")).durables.get, "d")
+            seat = mine.subscribe()
+            await do(seat.open)
+            batch = await do(seat.next_batch, WAIT_S)
+            assert batch is not None
+            await do(batch[0].ack)
+            await do(session.close)
+            await eventually(lambda: says(durable.info, "clients", ()))
+
+            events = await durable.fetch(7, WAIT_S)
+            assert ids(events) == list(range(1, 8))
+            expected = 0 if kind in CUMULATIVE else 1
+            assert set(counts(events).values()) == {expected}
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize(("kind", "client"), PAIRS)
+def test_only_who_received_an_event_may_settle_it(
+    realm: penstock.Realm, kind: str, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        async with connected(client, await do(realm.listen)) as other:
+            channel = await do(session.channels.create, "orders")
+            durable = await do(channel.durables.create, "d", type=kind)
+            await published(channel, 3)
+            seat = durable.subscribe()
+            await do(seat.open)
+            await received(seat, 3)
+            theirs = await do((await do(other.channels.get, "orders")).durables.get, "d")
+            thief = theirs.subscribe()
+            if kind == "exclusive":
+                with pytest.raises(penstock.DurableInUse):
+                    await do(thief.open)
+            else:
+                await do(thief.open)
+                for steal in (thief.ack, thief.rollback):
+                    with pytest.raises(penstock.IllegalState, match="only its receiver"):
+                        await do(steal, [1])
+            assert (await numbers(durable))[1:] == (3, 3, 0)
+            await do(seat.ack, [0, 1, 2])
+            assert (await numbers(durable))[1:] == (0, 0, 0)
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D5", "D14")
+@pytest.mark.parametrize(("kind", "client"), PAIRS)
+def test_two_subscriptions_of_one_session_are_two_clients(
+    realm: penstock.Realm, kind: str, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durable = await do(channel.durables.create, "d", type=kind)
+        one, two = durable.subscribe(), durable.subscribe()
+        await do(one.open)
+        if kind == "exclusive":
+            with pytest.raises(penstock.DurableInUse):
+                await do(two.open)
+            await do(one.close)
+            await do(two.open)
+            await published(channel, 2)
+            assert ids(await received(two, 2)) == [0, 1]
+        else:
+            await do(two.open)
+            assert (await numbers(durable))[0] == 2
+            await published(channel, 2)
+            both = kind == "shared"
+            assert ids(await received(one, 1 if both else 2)) == ([0] if both else [0, 1])
+            await do(one.close)
+            again = await received(two, 2)
+            assert set(ids(again)) == {0, 1}
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D5")
+@pytest.mark.parametrize(("kind", "client"), PAIRS)
+def test_a_failing_handler_gives_the_event_back_and_is_reported(
+    realm: penstock.Realm, kind: str, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durable = await do(channel.durables.create, "d", type=kind)
+        reports: list[str] = []
+        session.on_error(lambda error: reports.append(str(error)))
+        seen: list[tuple[int, int]] = []
+
+        def handle(event: Any) -> None:
+            seen.append((event.event_id, event.redelivery_count))
+            if event.event_id == 1 and len(seen) < 4:
+                raise ValueError("not today")
+
+        handler = durable.subscribe(handle, auto_ack=True)
+        await do(handler.open)
+        await published(channel, 3)
+        if kind in CUMULATIVE:  # SEM D: once its client subscribes again; unless a later event
+            await eventually(lambda: reached(seen, 3))  # was acknowledged, which covers it
+            await do(handler.flush)
+            assert seen == [(0, 0), (1, 0), (2, 0)]
+        else:
+            await eventually(lambda: reached(seen, 4))
+            assert (1, 1) in seen
+            assert sorted(seen) == [(0, 0), (1, 0), (1, 1), (2, 0)]
+        await eventually(lambda: says(durable.info, "outstanding", 0))
+        await do(handler.close)
+        assert reports == ["the handler failed on event 1: ValueError('not today')"]
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D5")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_many_subscriptions_of_one_session_each_get_everything(
+    realm: penstock.Realm, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durables = [await do(channel.durables.create, kind, type=kind) for kind in KINDS]
+        seats = [durable.subscribe(auto_ack=True) for durable in durables]
+        plain = [channel.subscribe() for _ in range(3)]
+        for one in (*seats, *plain):
+            await do(one.open)
+        for _ in range(20):
+            await published(channel, 5)
+
+        for seat in seats:
+            got: list[int] = []
+            while len(got) < 100:
+                batch = await do(seat.next_batch, WAIT_S)
+                assert batch is not None
+                got += ids(list(batch))
+                await do(batch.ack)
+            assert got == list(range(100))
+        for subscription in plain:
+            assert ids(await received(subscription, 100)) == list(range(100))
+        await eventually(lambda: says(channel.info, "events", 0))
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D6", "E6")
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("retain", [True, False])
+def test_what_is_consumed_stays_where_the_channel_retains_it(
+    realm: penstock.Realm, client: str, retain: bool
+) -> None:
+    """And for a subscriber that is there and has not got it, everywhere."""
+
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders", retain_consumed=retain)
+        durable = await do(channel.durables.create, "d")
+        slow = channel.subscribe()
+        await do(slow.open)
+        await published(channel, 5)
+        for event in await do(durable.fetch, 5, WAIT_S):
+            await do(event.ack)
+        await do(durable.flush)
+        assert ids(await received(slow, 5)) == list(range(5))
+        await eventually(lambda: says(channel.info, "events", 5 if retain else 0))
+
+        assert await read(channel.browse()) == (list(range(5)) if retain else [])
+        replayed = channel.subscribe(start="earliest")
+        await do(replayed.open)
+        await published(channel, 1)
+        expected = [*range(6)] if retain else [5]
+        assert ids(await received(replayed, len(expected))) == expected
+        assert (await do(durable.info)).outstanding == 1
+
+    run(realm, client, live)
