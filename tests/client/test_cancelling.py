@@ -104,30 +104,59 @@ def test_a_fetch_is_never_given_more_than_it_asked_for(realm: penstock.Realm) ->
 # --- iterating ------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("D5")
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_auto_ack_what_the_loop_was_not_done_with_comes_first(
+    realm: penstock.Realm, kind: str, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durable = await do(channel.durables.create, "d", type=kind)
+        seat = durable.subscribe(auto_ack=True)
+        await do(seat.open)
+        await published(channel, 6)
+
+        assert await some_of(client, seat, 3) == [0, 1, 2]
+        assert await some_of(client, seat, 4) == [2, 3, 4, 5]
+        assert await some_of(client, seat, 1, batches=True) == [5]
+        assert await some_of(client, seat, 1) == [5]
+        await do(seat.close)
+        left = await do(durable.fetch, 1, WAIT_S)
+        assert counts(left) == {5: 0 if kind in CUMULATIVE else 1}
+
+    run(realm, client, live)
+
+
+def some(subscription: Any, count: int, *, batches: bool) -> list[int]:
+    got: list[int] = []
+    for one in subscription.batches() if batches else subscription:
+        got += one.event_ids.tolist() if batches else [one.event_id]
+        if len(got) >= count:
+            break
+    return got
+
+
+async def some_of(
+    client: str, subscription: Any, count: int, *, batches: bool = False
+) -> list[int]:
+    """Iterate until there are ``count``, and stop."""
+    if client == "blocking":
+        return await asyncio.to_thread(some, subscription, count, batches=batches)
+    got: list[int] = []
+    async for one in subscription.batches() if batches else subscription:
+        got += one.event_ids.tolist() if batches else [one.event_id]
+        if len(got) >= count:
+            break
+    return got
+
+
 @pytest.mark.spec("E6", "D5")
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("reads", ["channel", *KINDS])
 def test_who_stops_iterating_goes_on_where_they_stopped(
     realm: penstock.Realm, reads: str, client: str
 ) -> None:
-    def some(subscription: Any, count: int) -> list[int]:
-        got: list[int] = []
-        for event in subscription:
-            got.append(event.event_id)
-            if len(got) == count:
-                break
-        return got
-
-    async def some_of(subscription: Any, count: int) -> list[int]:
-        if client == "blocking":
-            return await asyncio.to_thread(some, subscription, count)
-        got: list[int] = []
-        async for event in subscription:
-            got.append(event.event_id)
-            if len(got) == count:
-                break
-        return got
-
     async def live(session: Any) -> None:
         channel = await do(session.channels.create, "orders")
         if reads == "channel":
@@ -139,8 +168,8 @@ def test_who_stops_iterating_goes_on_where_they_stopped(
         await published(channel, 20)
         await do(subscription.open)
 
-        assert await some_of(subscription, 3) == [0, 1, 2]
-        assert await some_of(subscription, 5) == [3, 4, 5, 6, 7]
+        assert await some_of(client, subscription, 3) == [0, 1, 2]
+        assert await some_of(client, subscription, 5) == [3, 4, 5, 6, 7]
         batch = await do(subscription.next_batch, WAIT_S)
         assert batch is not None
         assert batch.event_ids[0] == 8
@@ -166,8 +195,8 @@ def test_an_iteration_that_is_cancelled_loses_nothing(realm: penstock.Realm, kin
         async def take() -> None:
             async for event in subscription:
                 assert event.event_id is not None
-                got.append(event.event_id)
                 await asyncio.sleep(0)
+                got.append(event.event_id)  # else it comes again
 
         channel = await session.channels.get("orders")
         await subscription.open()
@@ -203,8 +232,10 @@ def test_an_opening_that_is_cancelled_leaves_no_seat_and_no_subscriber(
         durable = await durable_of(session, "exclusive", engine=engine)
         channel = await session.channels.get("orders")
         for turns in range(0, 40, 2):
-            await cancelled_after(turns, durable.subscribe().open())
-            await cancelled_after(turns, channel.subscribe().open())
+            for opened in (durable.subscribe(), channel.subscribe()):
+                await cancelled_after(turns, opened.open())
+                await opened.close()  # had it come about in time
+            await eventually(lambda: says(durable.info, "clients", ()))
             await cancelled_after(turns, channel.durables.get("d"))
             await cancelled_after(turns, durable.fetch(1, WAIT_S))
             await durable.close()
@@ -279,6 +310,40 @@ def test_a_handler_may_close_its_own_subscription(
         assert seen == [0, 1]
         left = await do(durable.fetch, 3, WAIT_S)
         assert counts(left) == dict.fromkeys([2, 3, 4], 0 if kind in CUMULATIVE else 1)
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D13", "D5")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_loop_may_close_what_it_reads_and_ends(realm: penstock.Realm, client: str) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durable = await do(channel.durables.create, "d")
+        reports: list[object] = []
+        session.on_error(reports.append)
+        await published(channel, 5)
+        seat = durable.subscribe(auto_ack=True)
+        await do(seat.open)
+        seen: list[int] = []
+
+        def loop() -> None:
+            for event in seat:
+                seen.append(event.event_id)
+                if len(seen) == 2:
+                    seat.close()
+
+        async def loop_there() -> None:
+            async for event in seat:
+                seen.append(event.event_id)
+                if len(seen) == 2:
+                    await seat.close()
+
+        await do(loop if client == "blocking" else loop_there)
+
+        assert seen == [0, 1]
+        assert counts(await do(durable.fetch, 4, WAIT_S)) == dict.fromkeys([1, 2, 3, 4], 1)
+        assert reports == []
 
     run(realm, client, live)
 

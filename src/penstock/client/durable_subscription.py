@@ -222,8 +222,11 @@ class DurableSubscription:
         opened_here = not self._is_open
         try:
             while (batch := await self.next_batch()) is not None:
+                if self._auto_ack:
+                    self.begin(batch)  # until it is done with
                 yield batch
                 if self._auto_ack:
+                    self._begun.forget()
                     await batch.ack()
         finally:
             if opened_here:
@@ -235,14 +238,18 @@ class DurableSubscription:
             while (batch := await self.next_batch()) is not None:
                 begun = self.begin(batch)
                 for event in batch:
-                    begun.count += 1
                     if self.may_recall and await self.is_recalled(event):
+                        begun.count += 1
                         continue
                     if batch.is_stale:
                         break  # the realm has taken the rest back, and delivers it again
+                    begun.count += not self._auto_ack
                     yield event
-                    if self._auto_ack:
+                    if not self._is_open:  # closed meanwhile: all of it has gone back
+                        return
+                    if self._auto_ack:  # until here it is not done with, and would come again
                         await event.ack()
+                        begun.count += 1
         finally:
             if opened_here:
                 await self.close()
@@ -294,11 +301,11 @@ class DurableSubscription:
 
     async def _handle(self, handler: Handler) -> None:
         try:
-            while (batch := await self._next(None)) is not None:
+            while self._is_open and (batch := await self._next(None)) is not None:
                 for event in batch:
                     if self.may_recall and await self.is_recalled(event):
                         continue
-                    if batch.is_stale:
+                    if batch.is_stale or not self._is_open:
                         break
                     await self._handle_one(handler, event)
         except PenstockError as error:
@@ -311,12 +318,13 @@ class DurableSubscription:
             if result is not None:
                 await result
         except Exception as error:  # noqa: BLE001  the application's: give back and report
-            await event.rollback()
+            if self._is_open:
+                await event.rollback()
             failure = PenstockError(f"the handler failed on event {event.event_id}: {error!r}")
             failure.__cause__ = error
             self._conversation.report(failure)
         else:
-            if self._auto_ack:
+            if self._auto_ack and self._is_open:
                 await event.ack()
 
     # --- settling ------------------------------------------------------------------------

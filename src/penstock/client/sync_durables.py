@@ -165,8 +165,10 @@ class DurableSubscription:
         opened_here = not self._inner.is_open
         try:
             while (batch := self.next_batch()) is not None:
+                begun = batch.begin() if self._auto_ack else None
                 yield batch
-                if self._auto_ack:
+                if begun is not None:
+                    begun.forget()
                     batch.ack()
         finally:
             if opened_here:
@@ -178,14 +180,18 @@ class DurableSubscription:
             while (batch := self.next_batch()) is not None:
                 begun = batch.begin()
                 for event in batch:
-                    begun.count += 1
                     if self._inner.may_recall and self._loop.call(self._inner.is_recalled(event)):
+                        begun.count += 1
                         continue
                     if batch.is_stale:
                         break  # the realm has taken the rest back, and delivers it again
+                    begun.count += not self._auto_ack
                     yield event
-                    if self._auto_ack:
+                    if not self._inner.is_open:  # closed meanwhile: all of it has gone back
+                        return
+                    if self._auto_ack:  # until here it is not done with, and would come again
                         event.ack()
+                        begun.count += 1
         finally:
             if opened_here:
                 self.close()
