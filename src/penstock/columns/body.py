@@ -38,6 +38,7 @@ def body_of(events: Sequence[Event]) -> pa.RecordBatch:
         priorities=[_own_priority(event) for event in events],
         transients=[event.transient for event in events],
         deliver_ats=[event.deliver_at for event in events],
+        deltas=[event.is_delta for event in events],
     )
 
 
@@ -64,6 +65,7 @@ def body_of_columns(
     priorities: Sequence[int | None] | None = None,
     transients: Sequence[bool | None] | None = None,
     deliver_ats: Sequence[datetime | None] | None = None,
+    deltas: Sequence[bool] | None = None,
 ) -> pa.RecordBatch:
     """The body for lists that are columns already, one item an event; None: not used."""
     columns: dict[str, pa.Array] = {}
@@ -78,6 +80,8 @@ def body_of_columns(
         columns["headers"] = _header_struct(headers)
     _add_options(columns, ttls, persistents, priorities, transients)
     _add_times(columns, deliver_ats)
+    if deltas is not None and any(deltas):
+        columns["delta"] = _column("delta", deltas, _is_flag, "a bool")
     if found is not None:
         for name in ("sparse", "nulls", "more"):
             array = getattr(found, name)

@@ -59,7 +59,8 @@ class Event:
     ``ttl`` is in milliseconds, 0 for none of its own; ``priority`` 0 to 9, 4 when not given;
     ``persistent`` matters on Mixed channels only; a ``transient`` event is never stored
     (SEM E8). With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is kept
-    aside until then.
+    aside until then. One that ``is_delta`` has the key of a merge channel and the properties to
+    change (SEM K2).
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
 
@@ -67,6 +68,7 @@ class Event:
         "_data",
         "_deliver_at",
         "_headers",
+        "_is_delta",
         "_persistent",
         "_priority",
         "_properties",
@@ -93,6 +95,7 @@ class Event:
         priority: int | None = None,
         transient: bool = False,
         deliver_at: Moment | None = None,
+        is_delta: bool = False,
     ) -> None:
         self._rows: Rows | None = None
         self._row = 0
@@ -108,6 +111,7 @@ class Event:
         self._priority = priority
         self._transient = transient
         self._deliver_at = None if deliver_at is None else moment(deliver_at)
+        self._is_delta = is_delta
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
         if ttl or priority is not None:
@@ -189,8 +193,8 @@ class Event:
 
     @property
     def is_delta(self) -> bool:
-        """Does it carry only what changed of a registered event?"""
-        return False
+        """Does it carry only what changed of a registered event (SEM K3)?"""
+        return self._is_delta if self._rows is None else self._rows.value("delta", self._row) is True
 
     @property
     def deliver_at(self) -> datetime | None:

@@ -21,6 +21,7 @@ nulls         list<string>           paths of the explicit nulls of a sparse row
 more          binary                 properties that do not fit columns, as tagged msgpack
 origin        struct of ORIGIN       where it came from; null: published here (realm only)
 deliver_at    timestamp[us, UTC]     not before this time; null: at once (scheduled only)
+delta         bool                   null: false; only what has changed, see below
 ============  =====================  ==========================================================
 
 Null against absent key (SEM E2). In a row that is not sparse, a null property is an explicit
@@ -29,6 +30,10 @@ list elements that are structs, means "key absent", unless its path is in ``null
 ``a``, ``a.b``, ``lines[3].sku``; ``.``, ``[``, ``]`` and ``\\`` inside a key are escaped by a
 backslash. A null *list element* is always an explicit null. A null ``properties`` struct is
 an event without properties.
+
+A delta (SEM K2) has the channel's publish key and the properties that have changed; an absent
+property is unchanged. Stored batches that come from a segment or a read have none: there all
+rows are merged.
 
 Two types under one name. The first type seen has the plain field name; each further type has
 a field of its own, such as ``price::string``, with the metadata ``penstock.name`` = ``price``.
@@ -117,6 +122,7 @@ BODY: Final[dict[str, pa.DataType | None]] = {
     "more": pa.binary(),
     "origin": pa.struct(list(ORIGIN.items())),
     "deliver_at": UTC_MICROSECONDS,
+    "delta": pa.bool_(),
 }
 """The columns of a body in their order; None where the type is a struct that varies."""
 

@@ -140,6 +140,16 @@ def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
     return _encoder.encode({**nodes, **_decoder.decode(cell)} if cell else nodes)
 
 
+def nodes(cell: bytes) -> dict[str, Node]:
+    """The properties in a cell that was checked, as they are written."""
+    return _decoder.decode(cell)
+
+
+def of_nodes(properties: dict[str, Node]) -> bytes:
+    """The cell that says so."""
+    return _encoder.encode(properties)
+
+
 def without(cell: bytes, name: str) -> bytes | None:
     """A cell without the property ``name``; None when nothing is left."""
     nodes = _decoder.decode(cell)

@@ -120,7 +120,7 @@ class ChannelSchema:
         plan = self._plans.of(batch.schema)
         columns = {name: batch.column(name) for name in batch.schema.names}
         if plan.makes_sparse:
-            columns |= _sparse_columns(batch, plan.parts.properties)
+            columns |= sparse_columns(batch, plan.parts.properties)
         if plan.leaving:
             columns["more"] = spilled(batch, plan.parts.properties, plan.leaving)
         for name, shape, wanted in (
@@ -156,7 +156,7 @@ def _absent(field: pa.Field, count: int) -> pa.Array:
     return pa.nulls(count, field.type)
 
 
-def _sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Array]:
+def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Array]:
     """All rows sparse; rows that were not have their nulls listed."""
     count = batch.num_rows
     names = batch.schema.names
