@@ -15,6 +15,7 @@ from penstock.client.destination import Destination
 from penstock.client.durable_subscription import DurableSubscription
 from penstock.client.durables import Durable, Durables
 from penstock.client.joins import Joins
+from penstock.client.merging import Registered
 from penstock.client.peeking import Peeked
 from penstock.client.producer import Producer
 from penstock.client.queues import Queue, Queues
@@ -58,6 +59,7 @@ __all__ = [
     "Queue",
     "Queues",
     "Reader",
+    "Registered",
     "Schedule",
     "Scheduled",
     "Session",

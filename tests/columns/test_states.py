@@ -79,7 +79,7 @@ def publish(states: States, batches: list[list[Change]], first: int) -> int:
         slots = states.slots_of(rows)
         merged, wanted = states.merged(rows, slots, ~deltas_of(rows))
         states.take_in(merged, slots[wanted], np.zeros(len(wanted), dtype=np.int32))
-        states.tidied()
+        states.tidy()
         first += len(changes)
     return first
 

@@ -11,6 +11,7 @@ from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.durables import Durables
+from penstock.client.merging import Merger, Registered, delta_of, key_name_of, registered_of
 from penstock.client.publishing import ids_of_answer, parts_of, stage
 from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
@@ -87,6 +88,7 @@ class Channel(Destination):
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         super().__init__(conversation, opened)
         self.durables = Durables(conversation, opened.channel, opened.name)
+        self._definition = opened.definition
 
     # --- publishing ----------------------------------------------------------------------
 
@@ -126,13 +128,41 @@ class Channel(Destination):
         """Publish events in one step: consecutive ids, all or none."""
         return await self._publish_many(events)
 
-    async def publish_table(self, table: Any) -> range:
+    async def publish_table(self, table: Any, *, delta: bool = False) -> range:
         """Publish the rows of an Arrow, pandas or polars table in one step.
 
         Columns ``data``, ``tag``, ``ttl``, ``priority``, ``persistent`` mean what they say; every
-        other column becomes a property. Raises ``InvalidEvent`` naming a column it cannot take.
+        other column becomes a property. With ``delta`` the rows change events of a merge channel:
+        the key's column, and those that change. Raises ``InvalidEvent`` naming a column it
+        cannot take.
         """
-        return await self._publish_table(table)
+        return await self._publish_table(table, delta=delta)
+
+    # --- merge channels ------------------------------------------------------------------
+
+    async def register(
+        self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
+    ) -> Registered:
+        """Publish the full event of a value of the publish key; updates of it go through what is
+        returned (SEM K2)::
+
+            eur = await rates.register("EUR", bid=1.0, ask=2.0)
+            await eur.update(ask=2.5)
+
+        Properties whose names are no Python words go into a dictionary. Raises ``IllegalState``
+        when the channel's engine is not merge.
+        """
+        name = key_name_of(self.name, self._definition)
+        event = registered_of(name, key, {**(properties or {}), **named})
+        return Registered(name, key, await self._publish(event), self._publish)
+
+    async def update(
+        self, key: Any, properties: Mapping[str, Any] | None = None, /, **changes: Any
+    ) -> int:
+        """Change some properties of the event of a key, whoever registered it; returns the id of
+        the delta once it is safe. Where there is none, they are the event (SEM K4)."""
+        name = key_name_of(self.name, self._definition)
+        return await self._publish(delta_of(name, key, {**(properties or {}), **changes}))
 
     # --- publishing in two steps ---------------------------------------------------------
 
@@ -168,10 +198,22 @@ class Channel(Destination):
         start: StartLike = "latest",
         selector: str = "",
         timeout: float | None = None,
+        merged: bool = False,
     ) -> Subscription:
-        """Read stored events from ``start`` on, then live ones (SEM E6)."""
+        """Read stored events from ``start`` on, then live ones (SEM E6).
+
+        On a merge channel the first event of a key is its state, and those that follow may be
+        deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
+        events (SEM K3).
+        """
+        merger = Merger(key_name_of(self.name, self._definition)) if merged else None
         return Subscription(
-            self._conversation, self.number, start_of(start), selector=selector, timeout=timeout
+            self._conversation,
+            self.number,
+            start_of(start),
+            selector=selector,
+            timeout=timeout,
+            merger=merger,
         )
 
     def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
+from penstock.client.merging import as_deltas
 from penstock.client.producer import Producer, ProducerErrorListener
 from penstock.client.publishing import Publisher, bodies_of_events
 from penstock.client.schedule import Schedule
@@ -43,8 +44,10 @@ class Destination:
     async def _publish_many(self, events: Sequence[Event]) -> range:
         return await self._publisher.publish(bodies_of_events(events))
 
-    async def _publish_table(self, table: Any) -> range:
+    async def _publish_table(self, table: Any, *, delta: bool = False) -> range:
         bodies = bodies_of_table(table)
+        if delta:
+            bodies = [as_deltas(body) for body in bodies]
         return await self._publisher.publish(bodies) if bodies else range(0)
 
     def producer(

@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.inbox import Begun, Inbox
+from penstock.client.merging import Merger
 from penstock.columns.batch import EventBatch, stamp
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_from
@@ -61,6 +62,7 @@ class Subscription:
         timeout: float | None = None,
         browse: bool = False,
         last_id: int | None = None,
+        merger: Merger | None = None,
     ) -> None:
         check_timeout(timeout)
         self._conversation = conversation
@@ -70,6 +72,7 @@ class Subscription:
         self._timeout = timeout
         self._browse = browse
         self._last_id = last_id
+        self._merger = merger
         self._inbox: Inbox[EventBatch] = Inbox()
         self.begun: Begun[EventBatch] = Begun()
         self._number = 0
@@ -110,6 +113,7 @@ class Subscription:
                 self._browse,
                 self._last_id,
                 True,
+                True,
             ),
             Subscribed,
             self._forget,
@@ -133,7 +137,10 @@ class Subscription:
     # --- Incoming ------------------------------------------------------------------------
 
     def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
-        batch = EventBatch(received_batch(message, schema, body), publishers=message.publishers)
+        rows = received_batch(message, schema, body)
+        if self._merger is not None:
+            rows = self._merger.merged(rows)
+        batch = EventBatch(rows, publishers=message.publishers)
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)

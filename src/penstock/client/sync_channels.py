@@ -11,6 +11,7 @@ from penstock.client import channels as aio_channels
 from penstock.client.starts import StartLike
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
+from penstock.client.sync_merging import Registered
 from penstock.client.sync_subscription import Subscription
 from penstock.client.threads import LoopThread
 from penstock.client.transfer import FolderLike
@@ -92,9 +93,25 @@ class Channel(Destination):
         """Publish events in one step: consecutive ids, all or none."""
         return self._loop.call(self._inner.publish_many(events))
 
-    def publish_table(self, table: Any) -> range:
-        """Publish the rows of an Arrow, pandas or polars table in one step."""
-        return self._loop.call(self._inner.publish_table(table))
+    def publish_table(self, table: Any, *, delta: bool = False) -> range:
+        """Publish the rows of an Arrow, pandas or polars table in one step; see
+        :meth:`penstock.aio.Channel.publish_table`."""
+        return self._loop.call(self._inner.publish_table(table, delta=delta))
+
+    def register(
+        self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
+    ) -> Registered:
+        """Publish the full event of a value of the publish key (SEM K2); see
+        :meth:`penstock.aio.Channel.register`."""
+        return Registered(
+            self._loop.call(self._inner.register(key, properties, **named)), self._loop
+        )
+
+    def update(
+        self, key: Any, properties: Mapping[str, Any] | None = None, /, **changes: Any
+    ) -> int:
+        """Change some properties of the event of a key (SEM K2, K4)."""
+        return self._loop.call(self._inner.update(key, properties, **changes))
 
     def stage(self, table: Any) -> list[str]:
         """Put rows aside on the realm; see :meth:`penstock.aio.Channel.stage`."""
@@ -111,12 +128,19 @@ class Channel(Destination):
         self._loop.call(self._inner.drop_stages(stages))
 
     def subscribe(
-        self, *, start: StartLike = "latest", selector: str = "", timeout: float | None = None
+        self,
+        *,
+        start: StartLike = "latest",
+        selector: str = "",
+        timeout: float | None = None,
+        merged: bool = False,
     ) -> Subscription:
-        """Read stored events from ``start`` on, then live ones (SEM E6)."""
-        return Subscription(
-            self._inner.subscribe(start=start, selector=selector, timeout=timeout), self._loop
+        """Read stored events from ``start`` on, then live ones (SEM E6); on a merge channel as
+        :meth:`penstock.aio.Channel.subscribe` says."""
+        inner = self._inner.subscribe(
+            start=start, selector=selector, timeout=timeout, merged=merged
         )
+        return Subscription(inner, self._loop)
 
     def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
         """Stored events from ``start`` up to and including ``end``, then the end."""

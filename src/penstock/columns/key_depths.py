@@ -61,6 +61,15 @@ class Newest:
             found.add_all(stored.overlap(IdSet.of(older[unsure:sure].tolist())))
         return found
 
+    def lives(self, slots: Int64s, stored: IdSet) -> Bools:
+        """Of which slots the newest event is on the channel."""
+        ids = self._newest[slots]
+        found: Bools = ids >= 0
+        unsure = np.flatnonzero(found & (ids < self._sure))
+        if len(unsure):
+            found[unsure] = [event_id in stored for event_id in ids[unsure].tolist()]
+        return found
+
     def append(self, slots: Int64s, ids: Int64s) -> None:
         """These events are stored now."""
         self._newest[slots] = ids

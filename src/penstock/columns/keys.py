@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns.batch import Int64s
-from penstock.columns.key_depths import Newest, NewestFew
+from penstock.columns.key_depths import Bools, Newest, NewestFew
 from penstock.columns.key_values import NO_SLOT, Values
 from penstock.core.ids import IdSet
 
@@ -33,6 +33,13 @@ class _Publish(NamedTuple):
 
     bodies: tuple[pa.RecordBatch, ...]
     rows: tuple[tuple[Int64s, Int64s], ...]
+
+
+class Known(NamedTuple):
+    """Events of a publish: which have the key, and which a value that is known already."""
+
+    keyed: Bools
+    follows: Bools
 
 
 class KeyIndex:
@@ -73,9 +80,7 @@ class KeyIndex:
         """
         if len(self) > 2 * self._pruned:
             self.prune(stored)
-        if len(stored) != self._expected:
-            for key in self._keys:
-                key.newest.doubt()
+        self._doubt(stored)
         publish = self._worked_out(bodies)
         removed = IdSet()
         for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
@@ -89,6 +94,25 @@ class KeyIndex:
         certain = len(self._keys) == 1 or not removed
         self._promised = len(stored) + total - len(removed) if certain else -1
         return removed
+
+    def _doubt(self, stored: IdSet) -> None:
+        if len(stored) != self._expected:
+            for key in self._keys:
+                key.newest.doubt()
+
+    def known(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> Known:
+        """Which events of ``bodies`` have the key, and for which of them there is another one of
+        its value, stored or before it in ``bodies``. For an index of one key, of depth 1."""
+        self._doubt(stored)
+        (key,), ((rows, slots),) = self._keys, self._worked_out(bodies).rows
+        assert isinstance(key.newest, Newest), "one event a value"
+        total = sum(body.num_rows for body in bodies)
+        keyed, follows = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
+        again = np.ones(len(slots), dtype=np.bool_)
+        again[np.unique(slots, return_index=True)[1]] = False
+        keyed[rows] = True
+        follows[rows] = again | key.newest.lives(slots, stored)
+        return Known(keyed, follows)
 
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
         """Take note of stored events: their ids, ascending, or the first of dense ones."""

@@ -36,6 +36,13 @@ class Chunk(NamedTuple):
     slots: Int64s
     codes: Codes
     """Who published them."""
+    size: int = 0
+    """Bytes, where it is kept."""
+
+    def taken(self, rows: Int64s) -> Chunk:
+        """Some of its rows."""
+        batch = self.batch.take(pa.array(rows))
+        return Chunk(batch, self.ids[rows], self.slots[rows], self.codes[rows])
 
 
 class States:
@@ -45,7 +52,7 @@ class States:
         self._values = Values(key)
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
         self.chunks: list[Chunk] = []
-        self.columns = _first_columns()
+        self.columns = sparse_columns_only()
         """The schema of merged rows: no row of theirs is a delta."""
         self.generation = 0
         """Changes when slots are numbered anew."""
@@ -57,7 +64,8 @@ class States:
 
     @property
     def nbytes(self) -> int:
-        return sum(chunk.batch.nbytes for chunk in self.chunks)
+        """Bytes of the rows held."""
+        return sum(chunk.size for chunk in self.chunks)
 
     @property
     def rows(self) -> int:
@@ -87,13 +95,13 @@ class States:
         A delta of a key that has no state is taken as all there is.
         """
         self.grown(rows.schema)
-        rows = self._conformed(rows)
+        rows = self.conformed(rows)
         whole = whole | (slots == NO_SLOT)
         wanted = np.arange(len(slots)) if every else _newest_of(slots)
         bases = [] if whole.all() else self._bases(slots, whole)
         below = sum(len(base.slots) for base in bases)
         if bases:
-            batches = [self._conformed(base.batch) for base in bases]
+            batches = [self.conformed(base.batch) for base in bases]
             rows = pa.concat_batches([*batches, rows])
             slots = np.concatenate([*(base.slots for base in bases), slots])
             whole = np.concatenate((np.ones(below, dtype=np.bool_), whole))
@@ -107,9 +115,14 @@ class States:
         ids = ids_of(batch)
         keyed = slots != NO_SLOT
         self._newest[slots[keyed]] = ids[keyed]
-        self.chunks.append(Chunk(self._conformed(batch), ids, slots, codes))
+        batch = self.conformed(batch)
+        self.chunks.append(Chunk(batch, ids, slots, codes, batch.nbytes))
 
-    def tidied(self, stored: IdSet | None = None) -> None:
+    def clear(self) -> None:
+        """No event is left."""
+        self.chunks = []
+
+    def tidy(self, stored: IdSet | None = None) -> None:
         """Bring chunks together that are of about one size, without rows that were replaced;
         with ``stored``, also without those whose events have left otherwise."""
         start = len(self.chunks) - 1
@@ -137,32 +150,35 @@ class States:
         self.generation += 1
 
     def _unite(self, start: int, stored: IdSet | None) -> None:
-        parts = [self._alive(chunk, stored) for chunk in self.chunks[start:]]
+        parts = [self.alive(chunk, stored) for chunk in self.chunks[start:]]
         parts = [part for part in parts if len(part.ids)]
         del self.chunks[start:]
         if parts:
-            self.chunks.append(self._united(parts))
+            united = self._united(parts)
+            self.chunks.append(united._replace(size=united.batch.nbytes))
 
-    def _alive(self, chunk: Chunk, stored: IdSet | None) -> Chunk:
+    def alive(self, chunk: Chunk, stored: IdSet | None = None) -> Chunk:
+        """Without the rows that newer ones have replaced."""
         keyed = chunk.slots != NO_SLOT
         alive = ~keyed | (self._newest[chunk.slots] == chunk.ids)
         if stored is not None:
             alive &= _within(chunk.ids, stored.within(_around(chunk.ids)).spans)
         if alive.all():
             return chunk
-        return _taken(chunk, np.flatnonzero(alive))
+        return chunk.taken(np.flatnonzero(alive))
 
     def _united(self, parts: Sequence[Chunk]) -> Chunk:
         if len(parts) == 1:
             return parts[0]
         return Chunk(
-            pa.concat_batches([self._conformed(part.batch) for part in parts]),
+            pa.concat_batches([self.conformed(part.batch) for part in parts]),
             np.concatenate([part.ids for part in parts]),
             np.concatenate([part.slots for part in parts]),
             np.concatenate([part.codes for part in parts]),
         )
 
-    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A stored batch in the schema of merged rows, no longer marked as deltas."""
         names = batch.schema.names
         if DELTA in names:
             batch = batch.select([name for name in names if name != DELTA])
@@ -185,7 +201,7 @@ class States:
             rows = np.searchsorted(chunk.ids, wanted)
             rows = rows[chunk.ids[rows] == wanted]
             if len(rows):
-                yield _taken(chunk, rows)
+                yield chunk.taken(rows)
 
     # --- questions -----------------------------------------------------------------------
 
@@ -195,9 +211,9 @@ class States:
         for chunk in self.chunks:
             rows = np.flatnonzero(_within(chunk.ids, spans))
             if len(rows):
-                found.append(chunk if len(rows) == len(chunk.ids) else _taken(chunk, rows))
+                found.append(chunk if len(rows) == len(chunk.ids) else chunk.taken(rows))
         return [
-            chunk._replace(batch=self._conformed(chunk.batch)) if len(found) > 1 else chunk
+            chunk._replace(batch=self.conformed(chunk.batch)) if len(found) > 1 else chunk
             for chunk in found
         ]
 
@@ -220,7 +236,8 @@ def deltas_of(batch: pa.RecordBatch) -> Bools:
     return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _first_columns() -> ChannelSchema:
+def sparse_columns_only() -> ChannelSchema:
+    """Where schemas of merged rows start: with what sparse rows need."""
     sparse = [pa.field(name, BODY[name]) for name in ("sparse", "nulls")]
     return ChannelSchema.empty().grown(pa.schema(sparse))
 
@@ -249,9 +266,3 @@ def _within(ids: Int64s, spans: Sequence[tuple[int, int]]) -> Bools:
     edges = edges[2 * int(low) : 2 * max(int(high), int(low) + 1)]
     inside: Bools = np.searchsorted(edges, ids, "right") % 2 == 1
     return inside
-
-
-def _taken(chunk: Chunk, rows: Int64s) -> Chunk:
-    return Chunk(
-        chunk.batch.take(pa.array(rows)), chunk.ids[rows], chunk.slots[rows], chunk.codes[rows]
-    )

@@ -151,6 +151,14 @@ class Directory:
                 )
         check_limits(definition)
         refuse_without_effect(definition, self.rules.types[definition.type])
+        if (
+            self.rules.engines[definition.engine].merges
+            and self.rules.types[definition.type].relays
+        ):
+            raise InvalidArgument(
+                f"a {definition.type} channel keeps no event, so there is no state to merge into; "
+                "take a type that stores events for engine merge"
+            )
         if definition.cluster_wide and not self.rules.types[definition.type].clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"

@@ -21,6 +21,11 @@ class Engine(Protocol):
         """Whether an event stays only while somebody waits for it (SEM J2)."""
         ...
 
+    @property
+    def merges(self) -> bool:
+        """Whether events may be deltas, merged into the state of their publish key (SEM K2)."""
+        ...
+
     def first_id(self, asked: int, next_id: int) -> int:
         """Where a subscription or durable that asks to start at ``asked`` really starts."""
         ...

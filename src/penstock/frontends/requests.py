@@ -131,6 +131,7 @@ class Requests:
                     last_id=message.last_id,
                     place=f"{outlet.session}/{message.subscription}",
                     confirms=message.confirms,
+                    deltas=message.deltas,
                 )
             case wire.Attach():
                 return subscriptions.attach(

@@ -262,6 +262,10 @@ class ChannelStore:
     def all_unsealed(self) -> list[Piece]:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
+    def held(self) -> Sequence[Piece]:
+        """What is in memory, sealed or not."""
+        return self.tail
+
     # --- reading -------------------------------------------------------------------------
 
     def read(self, spans: Spans, damage: Damage) -> list[Rows]:

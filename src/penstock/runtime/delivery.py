@@ -16,6 +16,8 @@ from penstock.core.lanes import AssignLanes
 from penstock.core.messages import Quarantine, Skip, Spans
 from penstock.core.ports import Blobs, Clock
 from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.merge_store import MergeStore
+from penstock.runtime.merged_delivery import Known, Made, kept_up, outgoing
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.rows import Rows, others
@@ -62,7 +64,7 @@ class Quarantiner(Protocol):
 class _Round:
     """One pass over what a channel offers: what was read is sent to everyone who gets it."""
 
-    __slots__ = ("channel", "number", "quarantiner", "read", "store")
+    __slots__ = ("channel", "made", "number", "quarantiner", "read", "store")
 
     def __init__(
         self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
@@ -72,6 +74,7 @@ class _Round:
         self.store = store
         self.quarantiner = quarantiner
         self.read: dict[Spans, tuple[list[Rows], Damage]] = {}
+        self.made: Made = {}
 
 
 class Dispatch:
@@ -85,6 +88,8 @@ class Dispatch:
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._next = 1
+        self._known: dict[int, Known] = {}
+        """What those have that take deltas (SEM K3)."""
 
     # --- who is there --------------------------------------------------------------------
 
@@ -95,19 +100,25 @@ class Dispatch:
         self._outlets[subscription] = (number, outlet)
         return subscription
 
+    def takes_deltas(self, subscription: int) -> None:
+        """What it has been sent of a merge channel comes as deltas (SEM K3)."""
+        self._known[subscription] = Known()
+
     def close(self, subscription: int) -> None:
         self._outlets.pop(subscription, None)
+        self._known.pop(subscription, None)
 
     def channel_gone(self, number: int) -> None:
         for subscription, (own, outlet) in list(self._outlets.items()):
             if own == number:
-                del self._outlets[subscription]
+                self.close(subscription)
                 outlet.closed(NameDoesNotExist("the channel was deleted"))
 
     def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
         """The realm has ended these."""
         for subscription in subscriptions:
-            held = self._outlets.pop(subscription, None)
+            held = self._outlets.get(subscription)
+            self.close(subscription)
             if held is not None:
                 held[1].closed(reason)
 
@@ -188,6 +199,9 @@ class Dispatch:
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
         """Whether any of it was for them; what was granted and could not be sent is given back."""
+        known = self._known.get(effect.subscription)
+        if known is not None and isinstance(round_.store, MergeStore):
+            return self._deliver_merged(round_, round_.store, known, effect, outlet)
         now_us = self._clock.now_us()
         selector, spans = outlet.selector, effect.spans
         messages = messages_of(round_.channel)
@@ -210,6 +224,23 @@ class Dispatch:
         if unsent:
             round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
         return sent
+
+    def _deliver_merged(
+        self, round_: _Round, store: MergeStore, known: Known, effect: Deliver, outlet: Outlet
+    ) -> bool:
+        channel, now_us = round_.channel, self._clock.now_us()
+        messages = messages_of(channel)
+        rows, skipped = outgoing(
+            store, known, effect.spans, outlet.selector, now_us, round_.made, messages
+        )
+        if skipped:
+            channel.attend(Skip(effect.subscription, skipped), now_us)
+        for part in rows:
+            for frame in part.frames:
+                outlet.deliver(frame, ())
+        if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
+            kept_up(known, subscriber.cursor, channel.state.next_id)
+        return bool(rows)
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:
         found = round_.read.get(spans)

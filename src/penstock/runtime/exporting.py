@@ -265,7 +265,8 @@ def _parts(
     left = state.stored.copy()
     left.discard_all(state.volatile)
     unsealed = []
-    for piece in store.tail:
+    held = store.held()
+    for piece in held:
         span = Span(piece.first, piece.end)
         if piece.home != "pages":  # others lie in files below this
             span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
@@ -278,7 +279,7 @@ def _parts(
     if left:
         raise Damaged(f"{state.name} cannot be exported whole: {left!r} are in no file")
     yield from sorted(lasting, key=lambda part: part.ids.lowest or 0)
-    fleeting = [(piece, own) for piece in store.tail if (own := piece.of(state.volatile))]
+    fleeting = [(piece, own) for piece in held if (own := piece.of(state.volatile))]
     yield from _memory_parts(fleeting, in_memory=True)
 
 

@@ -36,7 +36,7 @@ from penstock.core.messages import (
     Sweep,
 )
 from penstock.core.ports import Buffer
-from penstock.runtime import joining, moving, securing
+from penstock.runtime import joining, merging, moving, securing
 from penstock.runtime.bodies import Body, prepared
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.pieces import Piece
@@ -184,7 +184,14 @@ class Group:
         bodies = prepared(came, storage, first, self.now_us, publisher)
         if not all(map(_has_room, came, bodies)):  # a long publisher in every event, say
             in_journal = True
-        digest = self._completed(channel, digest, bodies)
+        if not forced:
+            merging.refuse(state, store, bodies, digest)
+        bodies, digest = merging.admitted(state, store, bodies, digest)
+        joins = self.state.directory.joins.of(number)
+        seen: Sequence[Body] = bodies
+        if state.selectors or joins:
+            seen = merging.whole(store, bodies, first, self.now_us)
+        digest = self._completed(channel, digest, seen)
         digest, keyed = self._replacing(number, digest, bodies)
         left = self._memory_left(channel, digest)
         command = Publish(digest, producer, sequence, overshoot, left, forced)
@@ -198,8 +205,8 @@ class Group:
             store.keys.append(keyed, first)
         channel.attend(command, self.now_us)
         span = Span(first, first + digest.count)
-        if joins := self.state.directory.joins.of(number):
-            joining.copy(self, number, joins, span, bodies, publisher, way)
+        if joins:
+            joining.copy(self, number, joins, span, seen, publisher, way)
         return span
 
     def check(
@@ -219,6 +226,7 @@ class Group:
             kind = channel.state.type
             if channel.state.engine.needs_interest:  # what nobody wants takes no room
                 digest = self._completed(channel, digest, bodies)
+            merging.refuse(channel.state, self.state.stores[number], bodies, digest)
             digest, _ = self._replacing(number, digest, bodies)
             left = self._memory_left(channel, digest)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
@@ -333,6 +341,7 @@ class Group:
     ) -> None:
         recorded = channel.recorded(fact)
         pieces = self._pieces(channel, fact, bodies, publisher)
+        in_journal = in_journal or channel.state.engine.merges  # its states are in memory
         self._size += sum(len(piece.body) for piece in pieces)
         if isinstance(recorded, Appended):
             absent = IdSet(recorded.absent)

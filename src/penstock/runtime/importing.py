@@ -52,10 +52,12 @@ from penstock.core.messages import Definition, Digest
 from penstock.core.ports import Blobs, Clock
 from penstock.core.state import Rules
 from penstock.runtime.group import Group
+from penstock.runtime.merge_store import MergeStore
+from penstock.runtime.merging import rows_in
 from penstock.runtime.pieces import Meter, Piece
 from penstock.runtime.placing import MemoryLimits
 from penstock.runtime.records import Sealed
-from penstock.runtime.sealed_file import Publishers, publishers_within
+from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.shard import Shard
 from penstock.wire.native.answers import ChannelOpened
 
@@ -198,13 +200,14 @@ class Imports:
         try:
             state = _whole(under_way)
             keys = await self._key_index(under_way)
+            rows = await self._merged_rows(under_way)
             check_whole(state, under_way.manifest, under_way.ids)
         except BaseException:
             await self._drop(name)
             raise
         try:
             opened: ChannelOpened = await self._shard.act(
-                lambda group: _created(group, under_way, state.channel, keys, self._rules)
+                lambda group: _created(group, under_way, state.channel, keys, rows, self._rules)
             )
         except Refused:
             await self._drop(name)
@@ -331,6 +334,17 @@ class Imports:
         found: KeyIndex = await self._offload(lambda: _indexed(keys, batches))
         return found
 
+    async def _merged_rows(self, under_way: _Import) -> list[tuple[pa.RecordBatch, Publishers]]:
+        """The events in files of a merge channel, whose states live in memory (SEM K2)."""
+        if not self._rules.engines[under_way.manifest.definition.engine].merges:
+            return []
+        found: list[tuple[pa.RecordBatch, Publishers]] = []
+        for fact in under_way.sealed:
+            index = _index_decoder.decode(fact.index)
+            file = SealedFile(fact.name, index, fact.publishers)
+            found += rows_in(file, await self._blobs.get(fact.name))
+        return found
+
 
 def _whole(under_way: _Import) -> StateFile:
     if under_way.state is None or not under_way.is_complete:
@@ -405,6 +419,7 @@ def _created(
     under_way: _Import,
     taken: ExportedState,
     keys: KeyIndex | None,
+    rows: Sequence[tuple[pa.RecordBatch, Publishers]],
     rules: Rules,
 ) -> ChannelOpened:
     """The channel, with all that is in it: one block."""
@@ -422,6 +437,10 @@ def _created(
     if under_way.sealed:
         # What comes later lies behind; what is before, and in no file, is in memory only.
         group.realm_fact(number, Sealed(restored.next_id))
+    if isinstance(store, MergeStore):
+        store.lacks_files = False
+        for merged, publishers in rows:
+            store.loaded(merged, publishers)
     home = _home(definition, rules)
     for batch in under_way.fleeting:
         store.add(_piece(group, batch, home))

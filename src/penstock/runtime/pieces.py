@@ -194,9 +194,12 @@ class Meter:
         return self.tail_bytes - self.memory_bytes - self.off_heap_bytes - self.paged_bytes
 
     def add(self, piece: Piece, sign: int) -> None:
-        size = sign * len(piece.body)
+        self.add_bytes(piece.home, sign * len(piece.body))
+
+    def add_bytes(self, home: Home, size: int) -> None:
+        """So many more bytes (or fewer) are kept by ``home``."""
         self.tail_bytes += size
-        match piece.home:
+        match home:
             case "heap" | "nowhere":
                 self.memory_bytes += size
             case "off_heap":

@@ -91,6 +91,14 @@ class Kept(RealmFact, frozen=True):
     """Spans the body's rows have; empty: all ids of the range."""
 
 
+class KeptStates(RealmFact, frozen=True):
+    """Snapshots only: merged events of a merge channel, with ids and times; the body is an Arrow
+    stream (SEM K2)."""
+
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of them."""
+
+
 class RealmFacts(RealmFact, frozen=True):
     """Snapshots only: the realm's own counters."""
 
@@ -112,6 +120,7 @@ AnyFact = (
     | Rewritten
     | SegmentDropped
     | Kept
+    | KeptStates
     | RealmFacts
     | TransactionEnded
 )

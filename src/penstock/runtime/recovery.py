@@ -12,6 +12,8 @@ from penstock.core.messages import Quarantine
 from penstock.core.ports import Blobs, Block, Journal, Pages, Place
 from penstock.core.state import Rules
 from penstock.runtime.delivery import Dispatch
+from penstock.runtime.merge_store import MergeStore
+from penstock.runtime.merging import read_files
 from penstock.runtime.records import decode_block
 from penstock.runtime.state import RealmState
 
@@ -86,11 +88,26 @@ async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) ->
         channel.state.event_bytes = event_bytes
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # what is damaged may have named other places
-    unreadable = await _unreadable(state, pages, damage)
+    unreadable = await _merged(state, blobs, damage)
+    unreadable += await _unreadable(state, pages, damage)
     await pages.restore(_places(state), keep_rest=keep_rest)
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
     return Recovered(state, events, blocks, sequence, damage, has_gaps, unreadable)
+
+
+async def _merged(
+    state: RealmState, blobs: Blobs, damage: list[str]
+) -> list[tuple[int, Quarantine]]:
+    """Make the states of merge channels whole; gives the events nothing is left of (SEM K2)."""
+    found = []
+    for number, store in state.stores.items():
+        if not isinstance(store, MergeStore):
+            continue
+        await read_files(store, blobs, damage)
+        if gone := store.missing(state.channels[number].state.stored):
+            found.append((number, Quarantine(gone.spans)))
+    return found
 
 
 def _places(state: RealmState) -> dict[int, list[Place]]:

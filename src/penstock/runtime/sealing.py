@@ -47,6 +47,7 @@ from penstock.core.ports import Blobs, Buffer, Journal
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.group import Group
 from penstock.runtime.maintaining import Maintainer, MaintenanceLimits, new_file
+from penstock.runtime.merge_store import MergeStore
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.pieces import Piece, stored_together
 from penstock.runtime.records import Extended, Sealed, SegmentDropped, encode_block
@@ -317,6 +318,11 @@ class Sealer:
             while self._is_large(number) and await self._seal(number, everything=True):
                 pass
         sequence, chunks = await self._shard.act(self._image, first=True)
+        merge_stores = {
+            number: [file.name for file in store.files]
+            for number, store in self._shard.state.stores.items()
+            if isinstance(store, MergeStore) and store.files
+        }
         if sequence == self._snapshot:
             return  # nothing has happened since
         # What it stands for has to be on disk first: block numbers after it must never come again.
@@ -331,6 +337,10 @@ class Sealer:
             return
         await self._shard.exclusively(lambda: self._cut(sequence))
         await self._forget_before(sequence)
+        for number, names in merge_stores.items():
+            if isinstance(store := self._shard.state.stores.get(number), MergeStore):
+                store.covered.update(names)
+                self._shard.changed.add(number)
         _log.info("realm.snapshot_taken", block=sequence)
 
     async def _cut(self, sequence: int) -> None:

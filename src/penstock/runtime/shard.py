@@ -355,7 +355,11 @@ class Shard:
         for work in waiting:
             for number, bodies in work.offered:
                 channel = self.state.channels.get(number)
-                if channel is not None and channel.state.type.home == "pages":
+                if (
+                    channel is not None
+                    and channel.state.type.home == "pages"
+                    and not channel.state.engine.merges
+                ):
                     sizes.setdefault(number, []).extend(map(room_for, bodies))
         for number, wanted in sizes.items():
             await self.placing.pages.reserve(number, wanted)

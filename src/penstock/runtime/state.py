@@ -40,12 +40,15 @@ from penstock.core.state import Rules
 from penstock.core.transactions import Transactions
 from penstock.core.written import unpacked
 from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.merge_store import MergeStore
+from penstock.runtime.merging import kept_states, take_in_kept
 from penstock.runtime.pieces import Meter, Piece
 from penstock.runtime.records import (
     AnyFact,
     BodyRef,
     Extended,
     Kept,
+    KeptStates,
     RealmFacts,
     Record,
     Rewritten,
@@ -109,7 +112,7 @@ class RealmState:
             self.skipped.append(f"{type(record.fact).__name__} of channel {record.channel}")
             return
         missing = [ref.schema for ref in record.bodies if not self.schemas.has(ref.schema)]
-        if missing and not isinstance(record.fact, SchemaSeen):
+        if missing and not isinstance(record.fact, SchemaSeen | KeptStates):
             self.skipped.append(f"events of channel {record.channel} in schema {missing[0]}")
             return
         fact = record.fact
@@ -190,6 +193,8 @@ class RealmState:
                 self.directory.next_number = next_number
             case Sealed() | Extended() | Rewritten() | SegmentDropped():
                 self._in_files(number, fact)
+            case KeptStates():
+                take_in_kept(self.stores[number], fact, bodies)
             case Kept():
                 for piece in pieces:
                     self.stores[number].restored(piece)
@@ -219,7 +224,11 @@ class RealmState:
 
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
-        self.stores[fact.number] = ChannelStore(self.meter, fact.definition.keys)
+        keys = fact.definition.keys
+        if (own := self.channels[fact.number].state).engine.merges:
+            self.stores[fact.number] = MergeStore(self.meter, keys, own.type.home)
+        else:
+            self.stores[fact.number] = ChannelStore(self.meter, keys)
         if fact.definition.kind == "schedule":
             self.schedules.add(fact.number)
 
@@ -303,6 +312,9 @@ class RealmState:
             of_channels.append(Record(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
+            for states, body in kept_states(store, channel.state.stored):
+                of_channels.append(Record(number, states, (BodyRef(0, len(body), 0),)))
+                kept_bodies.append(body)
             for piece, kept in _all_kept(store, channel.state.volatile):
                 fact, rows, body = kept
                 place = piece.place

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.core.ids import Span
 from penstock.core.messages import Command, Digest
+from penstock.runtime import merging
 from penstock.runtime.bodies import Body
 from penstock.runtime.group import Group
 from penstock.runtime.scheduling import scheduled, waits
@@ -73,6 +74,8 @@ class PublishBatches(Struct):
             return known  # SEM X3: also while publishing is paused
         group.refuse_while_paused()
         if later:
+            own = group.state.channels[number].state
+            merging.refuse(own, group.state.stores[number], self.bodies, digest)
             number, digest = scheduled(group, number, self.bodies, digest)
         return group.publish(
             number,

@@ -15,6 +15,7 @@ from penstock.core.messages import Spans
 class Default:
     name = "default"
     needs_interest = False
+    merges = False
 
     def first_id(self, asked: int, next_id: int) -> int:
         return asked

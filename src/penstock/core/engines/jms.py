@@ -19,6 +19,7 @@ from penstock.core.messages import Spans
 class Jms:
     name = "jms"
     needs_interest = True
+    merges = False
 
     def first_id(self, asked: int, next_id: int) -> int:
         return next_id

@@ -243,6 +243,8 @@ class Subscribe(Request, frozen=True, tag=40):
     last_id: int | None = None
     confirms: bool = False
     """The client says what has arrived when it is asked to (:class:`Credit`, SEM J5)."""
+    deltas: bool = False
+    """The client understands deltas: changes of a merge channel may come as such (SEM K3)."""
 
 
 class Attach(Request, frozen=True, tag=41):

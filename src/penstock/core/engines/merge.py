@@ -1,0 +1,34 @@
+"""Merge: as default, and of each value of the one publish key there is one event: its state, into
+which deltas are merged (SEM K2-K4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from penstock.core.durable import Durable
+from penstock.core.engine import Engine
+from penstock.core.ids import Span
+from penstock.core.interest import Interest
+from penstock.core.messages import Spans
+from penstock.core.subscriber import Subscriber
+
+
+class Merge:
+    name = "merge"
+    needs_interest = False
+    merges = True
+
+    def first_id(self, asked: int, next_id: int) -> int:
+        return asked
+
+    def interest(
+        self,
+        durables: Collection[Durable],
+        subscribers: Collection[Subscriber],
+        span: Span,
+        matched: Mapping[str, Spans],
+    ) -> Interest | None:
+        return None
+
+
+ENGINE: Engine = Merge()

@@ -1,0 +1,156 @@
+"""What a plain subscriber of a merge channel is sent: full events and deltas (SEM K3, K4).
+
+A delta goes to whoever has an earlier state of its key, and from then on nothing but deltas has
+come for that key. It then carries all that has changed since, however many deltas that were: to
+apply a change twice does no harm. All others get the full event.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.batch import Int64s, ids_of
+from penstock.columns.digest import spans_of
+from penstock.columns.key_depths import Bools
+from penstock.columns.key_values import NO_SLOT
+from penstock.columns.selectors import Selector
+from penstock.columns.selectors.frames import Messages
+from penstock.columns.states import Chunk
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Spans
+from penstock.runtime.merge_store import MergeStore
+from penstock.runtime.recent import Stretch, deltas
+from penstock.runtime.rows import Rows, spans_in
+
+
+class Known:
+    """Which keys a subscription has been sent the state of. Soft, of one subscription."""
+
+    def __init__(self) -> None:
+        self._sent: Bools = np.zeros(64, dtype=np.bool_)
+        self._generation = 0
+        self.mark: int | None = None
+        """It has been sent all that was on the channel when this was the next id: of the keys it
+        knows, it knows the state then, or a later one."""
+
+    def of(self, slots: Int64s, store: MergeStore) -> Bools:
+        """Which of these it knows."""
+        if store.states.generation != self._generation:
+            self._sent[:] = False
+            self._generation, self.mark = store.states.generation, None
+        if store.states.slots > len(self._sent):
+            room = np.zeros(store.states.slots, dtype=np.bool_)
+            self._sent = np.concatenate((self._sent, room))
+        found: Bools = self._sent[slots] & (slots != NO_SLOT)
+        return found
+
+    def note(self, slots: Int64s, sent: Bools) -> None:
+        """It has been sent the newest of these, or knows them no more."""
+        keyed = slots != NO_SLOT
+        self._sent[slots[keyed]] = sent[keyed]
+
+
+class Outgoing(NamedTuple):
+    """What one offer comes to."""
+
+    rows: list[Rows]
+    skipped: Spans = ()
+    """What the selector does not match."""
+
+
+Made = dict[tuple[Spans, int], Rows]
+"""What has been made for others in this turn: by what was granted, and since when."""
+
+
+def outgoing(
+    store: MergeStore,
+    known: Known,
+    spans: Spans,
+    selector: Selector | None,
+    now_us: int,
+    made: Made,
+    messages: Messages | None = None,
+) -> Outgoing:
+    """The events ``spans`` for a subscription that takes deltas."""
+    stretch = None if known.mark is None else store.recent.since(known.mark)
+    if stretch is None or selector is not None or spans[0].first < store.recent.first:
+        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    assert known.mark is not None, "the stretch begins there"
+    ids = span_ids(spans)
+    at = np.searchsorted(stretch.ids, ids)
+    if at[0] >= len(stretch.ids) or not np.array_equal(stretch.ids[at % len(stretch.ids)], ids):
+        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    slots = stretch.slots[at]
+    if not (known.of(slots, store) & stretch.only_deltas(slots)).all():
+        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    key = (spans, known.mark)
+    if key not in made:
+        made[key] = deltas(stretch, ids)
+    return Outgoing([made[key]])
+
+
+def _of_whole(
+    store: MergeStore,
+    known: Known,
+    spans: Spans,
+    stretch: Stretch | None,
+    selector: Selector | None,
+    now_us: int,
+    messages: Messages | None,
+) -> Outgoing:
+    """The same, from the merged events."""
+    whole = store.whole(spans)
+    if whole is None:
+        return Outgoing([])
+    slots = whole.slots
+    matches = np.ones(len(slots), dtype=np.bool_)
+    skipped: Spans = ()
+    if selector is not None:
+        mask = selector.mask(whole.batch, now_us=now_us, messages=messages)
+        matches = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
+        others = IdSet()
+        for first, end in spans_of(pa.array(~matches)):
+            others.add_all(IdSet.of(whole.ids[first:end].tolist()))
+        skipped = others.spans
+    as_delta = matches & known.of(slots, store)
+    if stretch is None:
+        as_delta[:] = False
+    else:
+        as_delta &= stretch.only_deltas(slots) & np.isin(whole.ids, stretch.ids)
+    known.note(slots, matches)
+    return Outgoing(_both(store, whole, matches, as_delta, stretch), skipped)
+
+
+def _both(
+    store: MergeStore, whole: Chunk, matches: Bools, as_delta: Bools, stretch: Stretch | None
+) -> list[Rows]:
+    """Full events and deltas in one batch, in the order of ids."""
+    full = matches & ~as_delta
+    if not as_delta.any():
+        if not full.any():
+            return []
+        return [store.rows_of(whole if full.all() else whole.taken(np.flatnonzero(full)))]
+    assert stretch is not None, "deltas come from it"
+    changed = deltas(stretch, whole.ids[as_delta])
+    if not full.any():
+        return [changed]
+    fulls = store.rows_of(whole.taken(np.flatnonzero(full)))
+    columns = store.states.columns.grown(changed.batch.schema)
+    batch = pa.concat_batches([columns.conform(part.batch) for part in (fulls, changed)])
+    batch = batch.take(pa.array(np.argsort(ids_of(batch), kind="stable")))
+    publishers = store.rows_of(whole).publishers
+    return [Rows(spans_in(batch), batch=batch, publishers=publishers)]
+
+
+def kept_up(known: Known, cursor: int, next_id: int) -> None:
+    """Everything up to ``cursor`` has been granted."""
+    if cursor >= next_id:
+        known.mark = next_id
+
+
+def span_ids(spans: Spans) -> Int64s:
+    """All ids of spans."""
+    return np.concatenate([np.arange(*Span(*span), dtype=np.int64) for span in spans])
