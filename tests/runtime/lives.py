@@ -16,7 +16,7 @@ from penstock.columns.rows import Rows as RowsOf
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError, StorageFailed
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, FromEarliest, Spans
+from penstock.core.messages import Definition, FromEarliest, FromLatest, Spans
 from penstock.core.ports import Clock
 from penstock.runtime.bodies import Body
 from penstock.runtime.delivery import Redeliveries
@@ -46,6 +46,13 @@ def clock_now() -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=loop.now_us())
 
 
+def clock_us() -> int:
+    """The same, in microseconds since 1970."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop.now_us()
+
+
 def body_from_events(events: Sequence[Event]) -> Body:
     batch = body_of(events)
     return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
@@ -73,6 +80,8 @@ class Outlet:
         self.came_at: list[datetime] = []
         self.at_end = asyncio.Event()
         self.reason: PenstockError | None = None
+        self.number = 0
+        """Of the subscription."""
 
     def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
         counts = {i: n for n, spans in redeliveries for i in IdSet(spans)}
@@ -238,12 +247,23 @@ class Lives:
         await outlet.at_end.wait()
         return outlet
 
-    async def follow(self, name: str, selector: str = "", *, session: str = "follower") -> Outlet:
+    async def follow(
+        self,
+        name: str,
+        selector: str = "",
+        *,
+        session: str = "follower",
+        deltas: bool = False,
+        latest: bool = False,
+        credit: int = 1 << 30,
+    ) -> Outlet:
         """A subscriber of all that comes."""
         outlet = Outlet(session, selector)
-        await self.realm.subscriptions.subscribe(
-            self.number(name), FromEarliest(), outlet, credit=1 << 30
+        start = FromLatest() if latest else FromEarliest()
+        opened = await self.realm.subscriptions.subscribe(
+            self.number(name), start, outlet, credit=credit, deltas=deltas
         )
+        outlet.number = opened.number
         return outlet
 
     async def attach(

@@ -194,9 +194,9 @@ class Event:
     @property
     def is_delta(self) -> bool:
         """Does it carry only what changed of a registered event (SEM K3)?"""
-        return (
-            self._is_delta if self._rows is None else self._rows.value("delta", self._row) is True
-        )
+        if self._rows is None:
+            return self._is_delta
+        return self._rows.value("delta", self._row) is True
 
     @property
     def deliver_at(self) -> datetime | None:

@@ -150,16 +150,14 @@ class Directory:
                     f"{given!r} is no channel {what}; there are {', '.join(sorted(known))}"
                 )
         check_limits(definition)
-        refuse_without_effect(definition, self.rules.types[definition.type])
-        if (
-            self.rules.engines[definition.engine].merges
-            and self.rules.types[definition.type].relays
-        ):
+        kind, engine = self.rules.types[definition.type], self.rules.engines[definition.engine]
+        refuse_without_effect(definition, kind)
+        if engine.merges and kind.relays:
             raise InvalidArgument(
                 f"a {definition.type} channel keeps no event, so there is no state to merge into; "
                 "take a type that stores events for engine merge"
             )
-        if definition.cluster_wide and not self.rules.types[definition.type].clusterable:
+        if definition.cluster_wide and not kind.clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"
             )

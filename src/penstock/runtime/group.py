@@ -175,8 +175,11 @@ class Group:
         by themselves (a dead event, a join's copy); they lie in the journal.
         """
         channel = self.channel(number)
-        self.sweep_in_time(number)
         state, store = channel.state, self.state.stores[number]
+        if state.engine.merges:
+            self.sweep(number)  # a delta of what is due is not merged any more
+        else:
+            self.sweep_in_time(number)
         if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
             return known
         first = state.next_id

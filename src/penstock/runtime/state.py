@@ -193,11 +193,8 @@ class RealmState:
                 self.directory.next_number = next_number
             case Sealed() | Extended() | Rewritten() | SegmentDropped():
                 self._in_files(number, fact)
-            case KeptStates():
-                take_in_kept(self.stores[number], fact, bodies)
-            case Kept():
-                for piece in pieces:
-                    self.stores[number].restored(piece)
+            case Kept() | KeptStates():
+                self._kept(number, fact, pieces, bodies)
             case _:
                 self._of_channel(number, fact, pieces)
 
@@ -221,6 +218,18 @@ class RealmState:
                 self.freed.add(number)
         elif isinstance(fact, Edited | Restored):
             self._files_changed(number)
+
+    def _kept(
+        self,
+        number: int,
+        fact: Kept | KeptStates,
+        pieces: Sequence[Piece],
+        bodies: Sequence[Buffer],
+    ) -> None:
+        if isinstance(fact, KeptStates):
+            take_in_kept(self.stores[number], fact, bodies)
+        for piece in pieces:
+            self.stores[number].restored(piece)
 
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)

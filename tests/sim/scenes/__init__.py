@@ -11,6 +11,7 @@ from tests.sim.scenes.durables import Durables
 from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
 from tests.sim.scenes.memory import Memory
+from tests.sim.scenes.merged import Merged
 from tests.sim.scenes.passing import Passing
 from tests.sim.scenes.paused import Paused
 from tests.sim.scenes.queues import Queues
@@ -31,6 +32,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "memory": Memory,
     "passing": Passing,
     "paused": Paused,
+    "merged": Merged,
     "queues": Queues,
     "scheduled": Scheduled,
     "transfers": Transfers,

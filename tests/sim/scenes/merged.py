@@ -1,0 +1,95 @@
+"""A merge channel: its states are what was registered and updated, whatever happened between, and
+who follows its deltas knows them (SEM K2-K4)."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+from penstock.core.messages import Definition, FromEarliest
+from penstock.testing.loop import pass_time
+from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
+from tests.sim.clients import Outlet, Publisher, stored
+from tests.sim.promises import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Merged:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        self._capacity = random.choice((0, 0, 3))
+        self._definition = Definition(
+            type=random.choice(("persistent", "mixed", "paged")),
+            engine="merge",
+            keys={KEY: 1},
+            capacity=self._capacity,
+        )
+        self._ledger = Ledger("merged")
+        self._published: dict[bytes, Event] = {}
+        self._publishers = [
+            Publisher(world, self._ledger, name, self._events, publishes=10) for name in ("p", "q")
+        ]
+
+    async def prepare(self) -> None:
+        await self._world.create("merged", self._definition)
+        for row in await stored(self._world, "merged"):
+            self._ledger.is_content(row.event_id, row.data)
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        for publisher in self._publishers:
+            group.create_task(publisher.run())
+        group.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        """Until both are done, or for ever: one after the other, each from the beginning."""
+        while not all(publisher.is_done for publisher in self._publishers):
+            outlet, follower = Outlet(f"follower-{self._world.sessions}"), Follower()
+            subscriptions = self._world.realm.subscriptions
+            number = self._world.numbers["merged"]
+            opened = await subscriptions.subscribe(
+                number, FromEarliest(), outlet, credit=1 << 20, deltas=True
+            )
+            await pass_time(self._world.random.random() * 2)
+            follower.take(_seen(outlet))
+            subscriptions.detach(opened.number)
+
+    async def check(self) -> None:
+        wanted = self._model().stored()
+        outlet = Outlet("auditor")
+        subscriptions = self._world.realm.subscriptions
+        opened = await subscriptions.subscribe(
+            self._world.numbers["merged"], FromEarliest(), outlet, credit=1 << 20, browse=True
+        )
+        await outlet.at_end.wait()
+        subscriptions.detach(opened.number)
+        found = {event.event_id: event.properties for event in _seen(outlet)}
+        assert found == wanted, f"the states are {wanted}; stored are {found}"
+
+    def _model(self) -> MergeModel:
+        model = MergeModel(capacity=self._capacity)
+        for span in sorted(self._ledger.confirmed.values()):
+            events = [self._published[self._ledger.content[i]] for i in range(*span)]
+            model.published(span[0], events, 0)
+        return model
+
+    def _events(self, draw: Random, label: str) -> list[Event]:
+        events = []
+        for i in range(draw.randint(1, 4)):
+            names = draw.sample("abcdef", draw.randint(0, 3))
+            properties: Properties = {n: draw.choice((None, 1, "s", 2.5)) for n in names}
+            properties[KEY] = draw.choice(("one", "two", "three", "four"))
+            data = f"{label}/{i}".encode()
+            event = Event(data, properties=properties, is_delta=draw.random() < 0.7)
+            self._published[data] = event
+            events.append(event)
+        return events
+
+
+def _seen(outlet: Outlet) -> list[Event]:
+    return [event for arrived in outlet.arrived for event in EventBatch(arrived.batch)]
