@@ -14,6 +14,7 @@ from penstock.client.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.destination import Destination
 from penstock.client.durable_subscription import DurableSubscription
 from penstock.client.durables import Durable, Durables
+from penstock.client.history import KeyState
 from penstock.client.joins import Joins
 from penstock.client.merging import Registered
 from penstock.client.peeking import Peeked
@@ -54,6 +55,7 @@ __all__ = [
     "EventBatch",
     "Joins",
     "JointTransaction",
+    "KeyState",
     "Peeked",
     "Producer",
     "Queue",

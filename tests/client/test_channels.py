@@ -52,7 +52,7 @@ def test_a_name_that_is_taken_is_refused(session: Session, orders: Channel) -> N
         ({"keys": {"sku": "all"}}, "keys"),
         ({"storage": "fast"}, "storage is str; pass a dictionary"),
         ({"type": "blue"}, "blue"),
-        ({"engine": "merge"}, "merge"),
+        ({"engine": "merge"}, "exactly one publish key"),
         ({"ttl": -1}, "ttl"),
         ({"ttl": "soon"}, "ttl"),
         ({"capacity": -5}, "capacity"),

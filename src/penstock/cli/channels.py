@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import attributes, destinations, facts
+from penstock.cli import attributes, destinations, facts, given
 from penstock.cli.destinations import First, Last, Selected, Yes
-from penstock.cli.output import ListFormat, size, write_json, write_table
+from penstock.cli.output import ListFormat, moment, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 Name = Annotated[str, typer.Argument(help="Name of the channel.", metavar="NAME")]
@@ -26,15 +26,16 @@ def register(app: typer.Typer) -> None:
 
 @commands.command()
 @attributes.options("channel", new=True)
-def create(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
+def create(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
     """Make a channel.
 
     \b
     Examples:
       penstock channel create orders --type persistent --dead-event-store dead/orders
       penstock channel create prices --ttl 5m --capacity 10000 --key sku=1
+      penstock channel create rates --engine merge --key ccy
     """
-    destinations.create("channel", name, given, url)
+    destinations.create("channel", name, wanted, url)
 
 
 @commands.command("list")
@@ -85,8 +86,46 @@ def show(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> No
 
 
 @commands.command()
+def state(
+    name: Name,
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="Value of the publish key: EUR, 7, or with its type string:7.", metavar="KEY"
+        ),
+    ],
+    as_of: Annotated[
+        int | None, typer.Option(min=0, help="As this event left it.", metavar="ID")
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(help="Where a join from the channel has copied its events.", metavar="NAME"),
+    ] = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the state of one key of a merge channel, now or as of an earlier event.
+
+    \b
+    Examples:
+      penstock channel state rates EUR
+      penstock channel state rates EUR --as-of 1041 --archive rates-history
+    """
+    with session(url) as realm:
+        channel = realm.channels.get(name)
+        found = channel.state(given.value(key), as_of=as_of, archive=archive)
+    if format == "json":
+        write_json(found)
+        return
+    write(f"event {found.event_id} of {channel.name}, published {moment(found.published)} UTC")
+    if found.found_in != channel.name:
+        write(f"found in {found.found_in}")
+    write_table(("property", "value"), list(found.properties.items()), "no properties")
+
+
+@commands.command()
 @attributes.options("channel", new=False)
-def edit(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
+def edit(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
     """Change attributes of a channel; they apply at once.
 
     Type, engine, keys and the first id are for ever.
@@ -95,7 +134,7 @@ def edit(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
     Example:
       penstock channel edit orders --ttl 1h --capacity 0
     """
-    destinations.edit("channel", name, given, url)
+    destinations.edit("channel", name, wanted, url)
 
 
 @commands.command()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FIELDS: Final = frozenset(
     (
         *("data", "data_base64", "tag", "ttl", "priority", "persistent", "deliver_at"),
-        *("properties", "headers", "message"),
+        *("properties", "headers", "is_delta", "message"),
     )
 )
 _GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
@@ -40,6 +40,8 @@ def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any
         except UnicodeDecodeError:
             document["data_base64"] = event.data
     document["properties"] = event.properties
+    if event.is_delta:
+        document["is_delta"] = True
     if event.headers:
         document["headers"] = event.headers
     if event.redelivery_count:

@@ -109,6 +109,8 @@ def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
     if event.redelivery_count:
         fields["redelivered"] = event.redelivery_count
+    if event.is_delta:
+        fields["is_delta"] = True
     if event.tag is not None:
         fields["tag"] = event.tag
     if event.origin is not None:

@@ -63,13 +63,26 @@ def delivery(text: str) -> datetime:
 
 
 def key(text: str) -> tuple[str, int]:
-    """A publish key with its depth: ``sku=1``."""
+    """A publish key with its depth: ``sku=1``; without one the depth is 1."""
     name, equals, depth = text.rpartition("=")
-    if not equals or not name or not depth.isdecimal():
+    if not equals and text:
+        return text, 1
+    if not name or not depth.isdecimal():
         raise typer.BadParameter(
             f"{text!r} is no publish key; name=depth is, e.g. sku=1 for the newest of each sku"
         )
     return name, int(depth)
+
+
+def value(text: str) -> Any:
+    """A value of a property: ``EUR``, ``7``, or with its type ``string:7``."""
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in _TYPES:
+        return _guessed(text)
+    try:
+        return _TYPES[kind](rest)
+    except ValueError:
+        raise typer.BadParameter(f"{rest!r} is no {kind}") from None
 
 
 def properties(given: Sequence[str]) -> dict[str, Any]:

@@ -96,6 +96,10 @@ def publish(
     ] = None,
     deliver_at: DeliverAt = None,
     message: MessageType = None,
+    delta: Annotated[
+        bool,
+        typer.Option("--delta", help="On a merge channel: the key, and the properties to change."),
+    ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish; on return the events are safe.
@@ -107,13 +111,14 @@ def publish(
     Examples:
       penstock publish orders "hello" --property price=9.5 --tag new
       penstock publish orders "good morning" --deliver-at 2030-05-04T08:00
+      penstock publish rates --delta -p ccy=EUR -p ask=5.0
       penstock publish orders --file orders.parquet
       penstock publish orders --message shop.Order '{"sku": "a", "count": 2}'
     """
     parts = parts_of(properties, tag, ttl, deliver_at, priority=priority, persistent=persistent)
     if transient:
         parts["transient"] = True
-    send("channel", name, data, file, parts, url, message)
+    send("channel", name, data, file, parts, url, message=message, delta=delta)
 
 
 def parts_of(
@@ -141,20 +146,24 @@ def send(
     file: str | None,
     parts: dict[str, Any],
     url: str,
+    *,
     message: str | None = None,
+    delta: bool = False,
 ) -> None:
     """Publish what was given on a channel, or push it to a queue."""
+    if message is not None and delta:
+        raise typer.BadParameter("--delta changes properties; a message is data. Leave out one")
     if file is not None:
         if data is not None or parts:
             raise typer.BadParameter("--file brings whole events; leave out DATA and its options")
-        _publish_file(kind, name, file, url, message)
+        _publish_file(kind, name, file, url, message=message, delta=delta)
         return
     if data is None and (message is not None or not parts):
         wanted = "the message as DATA" if message is not None else "DATA, a --property"
         raise typer.BadParameter(f"give {wanted} or a --file")
     body = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
     with session(url) as realm:
-        target = _target(realm, kind, name)
+        target = _target(realm, kind, name, delta=delta)
         if message is None:
             number = target.one(body, **parts)
         else:
@@ -177,11 +186,13 @@ class Target(NamedTuple):
     done: str
 
 
-def _target(realm: Session, kind: Kind, name: str) -> Target:
+def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Target:
     if kind == "queue":
         queue = realm.queues.get(name)
         return Target(queue, queue.name, queue.push, queue.push_many, queue.push_table, "pushed to")
     channel = realm.channels.get(name)
+    if delta:
+        return _deltas_to(channel)
     return Target(
         channel,
         channel.name,
@@ -192,16 +203,47 @@ def _target(realm: Session, kind: Kind, name: str) -> Target:
     )
 
 
+def _deltas_to(channel: Channel) -> Target:
+    """The same, of deltas."""
+    from penstock.columns.event import Event
+
+    def one(data: bytes, **parts: Any) -> int:
+        return channel.publish_many([Event(data, is_delta=True, **parts)])[0]
+
+    def many(events: Sequence[Event]) -> range:
+        return channel.publish_many(
+            [
+                Event(
+                    event.data,
+                    tag=event.tag,
+                    properties=event.properties,
+                    headers=event.headers,
+                    ttl=event.ttl,
+                    deliver_at=event.deliver_at,
+                    is_delta=True,
+                )
+                for event in events
+            ]
+        )
+
+    def table(rows: Any) -> range:
+        return channel.publish_table(rows, delta=True)
+
+    return Target(channel, channel.name, one, many, table, "published on")
+
+
 # --- files --------------------------------------------------------------------------------
 
 
-def _publish_file(kind: Kind, name: str, file: str, url: str, message: str | None) -> None:
+def _publish_file(
+    kind: Kind, name: str, file: str, url: str, *, message: str | None, delta: bool
+) -> None:
     from penstock.cli.files import LINES, open_events
 
     if message is not None and file != "-" and not file.lower().endswith(LINES):
         raise typer.BadParameter(f"messages come as lines of JSON: {' or '.join(LINES)}")
     with session(url) as realm:
-        target = _target(realm, kind, name)
+        target = _target(realm, kind, name, delta=delta)
         if message is None:
             parse = partial(event_of, messages=known_to(target.store))
         else:

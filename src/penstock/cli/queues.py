@@ -165,4 +165,4 @@ def push(
     parts = publishing.parts_of(
         properties, tag, ttl, deliver_at, priority=priority, persistent=persistent
     )
-    publishing.send("queue", name, data, file, parts, url, message)
+    publishing.send("queue", name, data, file, parts, url, message=message)

@@ -58,6 +58,9 @@ def subscribe(
         str | None,
         typer.Option(help="Consume a durable: what is printed is acknowledged.", metavar="NAME"),
     ] = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="On a merge channel: whole events, never deltas.")
+    ] = False,
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -68,11 +71,14 @@ def subscribe(
       penstock subscribe orders --from earliest --selector "price > 5"
       penstock subscribe orders --from 2026-05-04T12:00 --count 10 --format json
       penstock subscribe orders --durable billing --timeout 1
+      penstock subscribe rates --from earliest --merged
     """
     if durable is not None and (start is not None or selector):
         raise typer.BadParameter(
             "--from and --selector belong to the durable: penstock durable create"
         )
+    if durable is not None and merged:
+        raise typer.BadParameter("a durable gets whole events: leave out --merged")
     if durable is not None and format == "arrow":
         raise typer.BadParameter(
             "an Arrow stream is written at the end, and a durable is acknowledged as it goes; "
@@ -85,7 +91,7 @@ def subscribe(
             out = printer(format, known_to(channel))
             printed = _consume(channel.durables.get(durable), out, limit, timeout)
         else:
-            with channel.subscribe(start=begin, selector=selector) as reading:
+            with channel.subscribe(start=begin, selector=selector, merged=merged) as reading:
                 say_waiting(channel.name, timeout)
                 batches, messages = _live(reading, timeout), known_to(channel)
                 printed = print_events(batches, format, limit, messages=messages)

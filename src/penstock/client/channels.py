@@ -11,6 +11,7 @@ from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.durables import Durables
+from penstock.client.history import KeyState, StateQuestion, state_of
 from penstock.client.merging import Merger, Registered, delta_of, key_name_of, registered_of
 from penstock.client.publishing import ids_of_answer, parts_of, stage
 from penstock.client.starts import StartLike, check_range, start_of
@@ -88,7 +89,7 @@ class Channel(Destination):
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         super().__init__(conversation, opened)
         self.durables = Durables(conversation, opened.channel, opened.name)
-        self._definition = opened.definition
+        self._opened = opened
 
     # --- publishing ----------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class Channel(Destination):
         Properties whose names are no Python words go into a dictionary. Raises ``IllegalState``
         when the channel's engine is not merge.
         """
-        name = key_name_of(self.name, self._definition)
+        name = key_name_of(self.name, self._opened.definition)
         event = registered_of(name, key, {**(properties or {}), **named})
         return Registered(name, key, await self._publish(event), self._publish)
 
@@ -161,8 +162,21 @@ class Channel(Destination):
     ) -> int:
         """Change some properties of the event of a key, whoever registered it; returns the id of
         the delta once it is safe. Where there is none, they are the event (SEM K4)."""
-        name = key_name_of(self.name, self._definition)
+        name = key_name_of(self.name, self._opened.definition)
         return await self._publish(delta_of(name, key, {**(properties or {}), **changes}))
+
+    async def state(
+        self, key: Any, *, as_of: int | None = None, archive: str | None = None
+    ) -> KeyState:
+        """The state of a key of a merge channel: now, or as event ``as_of`` of this channel left
+        it. What is not on the channel any more is looked for in ``archive``, a channel or queue
+        that a join from here feeds (SEM K5).
+
+        Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
+        """
+        name = key_name_of(self.name, self._opened.definition)
+        asked = StateQuestion(self._opened, name, key, as_of, archive)
+        return await state_of(self._conversation, asked)
 
     # --- publishing in two steps ---------------------------------------------------------
 
@@ -206,7 +220,7 @@ class Channel(Destination):
         deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
         events (SEM K3).
         """
-        merger = Merger(key_name_of(self.name, self._definition)) if merged else None
+        merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
         return Subscription(
             self._conversation,
             self.number,

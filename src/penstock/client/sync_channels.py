@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.client import channels as aio_channels
+from penstock.client.history import KeyState
 from penstock.client.starts import StartLike
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
@@ -112,6 +113,11 @@ class Channel(Destination):
     ) -> int:
         """Change some properties of the event of a key (SEM K2, K4)."""
         return self._loop.call(self._inner.update(key, properties, **changes))
+
+    def state(self, key: Any, *, as_of: int | None = None, archive: str | None = None) -> KeyState:
+        """The state of a key of a merge channel, now or as of an event (SEM K5); see
+        :meth:`penstock.aio.Channel.state`."""
+        return self._loop.call(self._inner.state(key, as_of=as_of, archive=archive))
 
     def stage(self, table: Any) -> list[str]:
         """Put rows aside on the realm; see :meth:`penstock.aio.Channel.stage`."""

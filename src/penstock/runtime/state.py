@@ -179,10 +179,8 @@ class RealmState:
     ) -> None:
         """Make ``fact`` true in the core and in the store."""
         match fact:
-            case ChannelCreated():
-                self._created(fact)
-            case ChannelDeleted():
-                self._deleted(fact)
+            case ChannelCreated() | ChannelDeleted():
+                self._made_or_gone(fact)
             case JoinCreated() | JoinDeleted() | PublishingPaused():
                 self.directory.apply(fact)
             case TransactionEnded(ended):
@@ -197,6 +195,12 @@ class RealmState:
                 self._kept(number, fact, pieces, bodies)
             case _:
                 self._of_channel(number, fact, pieces)
+
+    def _made_or_gone(self, fact: ChannelCreated | ChannelDeleted) -> None:
+        if isinstance(fact, ChannelCreated):
+            self._created(fact)
+        else:
+            self._deleted(fact)
 
     def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[Piece]) -> None:
         channel, store = self.channels[number], self.stores[number]

@@ -3,14 +3,13 @@ which deltas are merged (SEM K2-K4)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.core.durable import Durable
 from penstock.core.engine import Engine
-from penstock.core.ids import Span
+from penstock.core.ids import IdSet, Span
 from penstock.core.interest import Interest
 from penstock.core.messages import Spans
-from penstock.core.subscriber import Subscriber
 
 
 class Merge:
@@ -23,12 +22,12 @@ class Merge:
 
     def interest(
         self,
-        durables: Collection[Durable],
-        subscribers: Collection[Subscriber],
+        durables: Iterable[Durable],
+        awaited: IdSet,
         span: Span,
         matched: Mapping[str, Spans],
-    ) -> Interest | None:
-        return None
+    ) -> Interest:
+        return Interest(IdSet(), IdSet())
 
 
 ENGINE: Engine = Merge()

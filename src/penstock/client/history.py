@@ -1,0 +1,147 @@
+"""The state of one key of a merge channel, now or as of an earlier event (SEM K5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.client.browsing import DurableBrowse
+from penstock.client.conversation import Conversation
+from penstock.client.subscription import Subscription
+from penstock.columns.event import Event
+from penstock.columns.selectors import InvalidSelector, parse
+from penstock.columns.selectors.headers import HEADERS
+from penstock.columns.selectors.wording import quoted
+from penstock.core.errors import InvalidArgument, NameDoesNotExist
+from penstock.core.messages import FromEarliest
+from penstock.core.queue import READERS
+from penstock.wire.native import messages as wire
+from penstock.wire.native.answers import ChannelOpened
+
+_SHOWN_MAX: Final = 1 << 62
+
+
+class KeyState(Struct, frozen=True):
+    """What a key's properties were."""
+
+    event_id: int
+    """Of the event that made them so, on the merge channel."""
+    published: datetime
+    properties: dict[str, Any]
+    found_in: str
+    """Name of the channel, or of the archive."""
+
+
+class StateQuestion(Struct, frozen=True):
+    """Which state is wanted."""
+
+    channel: ChannelOpened
+    key_name: str
+    key: Any
+    as_of: int | None
+    archive: str | None
+
+
+async def state_of(conversation: Conversation, asked: StateQuestion) -> KeyState:
+    """From the channel while what is there is old enough; else from the archive.
+
+    Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
+    """
+    name, as_of = asked.channel.name, asked.as_of
+    if as_of is not None and (type(as_of) is not int or as_of < 0):
+        raise InvalidArgument(f"as_of {as_of!r}: give the id of an event of {name}")
+    newest = await _newest(_stored(conversation, asked.channel.channel, _selector(asked)), asked)
+    if newest is not None and (as_of is None or newest.event_id <= as_of):
+        return newest
+    wanted = f"{asked.key_name} = {asked.key!r}"
+    there = "nothing" if newest is None else f"its state as of event {newest.event_id}"
+    if asked.archive is None:
+        earlier = "" if as_of is None else f" as of event {as_of}"
+        raise InvalidArgument(
+            f"the state of {wanted}{earlier} is gone: {name} has {there} of it; name an archive, "
+            f"a channel or queue that a join from {name} feeds"
+        )
+    found = await _newest(await _archived(conversation, asked), asked)
+    if found is None:
+        before = "" if as_of is None else f" from event {as_of} or before"
+        raise InvalidArgument(
+            f"the state of {wanted} is gone: {name} has {there} of it, and {asked.archive} "
+            f"nothing{before}: the join is younger, or it was removed there"
+        )
+    return found
+
+
+async def _newest(events: AsyncIterator[Event], asked: StateQuestion) -> KeyState | None:
+    newest: KeyState | None = None
+    as_of = _SHOWN_MAX if asked.as_of is None else asked.as_of
+    async for event in events:
+        found = _as_state(event, asked)
+        if found is None or (found.found_in != asked.channel.name and found.event_id > as_of):
+            continue
+        if newest is None or found.event_id > newest.event_id:
+            newest = found
+    return newest
+
+
+def _as_state(event: Event, asked: StateQuestion) -> KeyState | None:
+    """The state an event tells; None when it is of another key, or of another channel."""
+    value = event.properties.get(asked.key_name)
+    if value != asked.key or isinstance(value, bool) != isinstance(asked.key, bool):
+        return None
+    origin, name = event.origin, asked.channel.name
+    if origin is not None and origin.store == name and asked.archive is not None:
+        return KeyState(origin.event_id, origin.published, event.properties, asked.archive)
+    if event.event_id is None or event.published is None:
+        return None
+    return KeyState(event.event_id, event.published, event.properties, name)
+
+
+async def _stored(conversation: Conversation, number: int, selector: str) -> AsyncIterator[Event]:
+    browse = Subscription(conversation, number, FromEarliest(), selector=selector, browse=True)
+    async with browse:
+        async for event in browse:
+            yield event
+
+
+async def _archived(conversation: Conversation, asked: StateQuestion) -> AsyncIterator[Event]:
+    """The events of the archive that a join has brought."""
+    assert asked.archive is not None, "it was asked for"
+    selector = _selector(asked)
+    try:
+        message = wire.OpenChannel(0, asked.archive)
+        opened = await conversation.ask(message, ChannelOpened)
+    except NameDoesNotExist:
+        opened = await conversation.ask(wire.OpenChannel(0, asked.archive, "queue"), ChannelOpened)
+        return _joined(_queued(conversation, opened.channel, selector), asked)
+    return _joined(_stored(conversation, opened.channel, selector), asked)
+
+
+async def _queued(conversation: Conversation, number: int, selector: str) -> AsyncIterator[Event]:
+    browse = DurableBrowse(conversation, number, READERS, selector=selector)
+    async with browse:
+        while (batch := await browse.next_batch()) is not None:
+            for event in batch:
+                yield event
+
+
+async def _joined(events: AsyncIterator[Event], asked: StateQuestion) -> AsyncIterator[Event]:
+    async for event in events:
+        if event.origin is not None and event.origin.store == asked.channel.name:
+            yield event
+
+
+def _selector(asked: StateQuestion) -> str:
+    """What the realm looks for; the rest is done here. Empty where a selector cannot say it."""
+    if asked.key_name in HEADERS or not asked.key_name.isidentifier():
+        return ""
+    if not isinstance(asked.key, str):
+        return ""
+    selector = f"{asked.key_name} = {quoted(asked.key)}"
+    try:
+        parse(selector)
+    except InvalidSelector:  # a key named like a word of the language
+        return ""
+    return selector
