@@ -179,6 +179,7 @@ def test_a_selector_looks_at_the_merged_event(rates: Channel) -> None:
 @pytest.mark.spec("K3", "D4")
 @pytest.mark.parametrize("kind", ["exclusive", "priority", "shared", "serial", "shared_queued"])
 def test_durables_get_whole_events(rates: Channel, kind: str) -> None:
+    rates.edit(retain_consumed=True)
     eur = rates.register("EUR", bid=1.0, ask=2.0)
     durable = rates.durables.create("audit", type=kind, start="earliest")
     with durable.subscribe(timeout=5) as reading:
@@ -194,6 +195,17 @@ def test_durables_get_whole_events(rates: Channel, kind: str) -> None:
         (False, {"ccy": "EUR", "bid": 1.0, "ask": 2.0}),
         (False, {"ccy": "EUR", "bid": 1.0, "ask": 5.0}),
     ]
+
+
+@pytest.mark.spec("K4", "D6")
+def test_a_state_that_all_durables_have_acknowledged_is_gone(rates: Channel) -> None:
+    eur = rates.register("EUR", bid=1.0, ask=2.0)
+    with rates.durables.create("audit", start="earliest").subscribe(timeout=5) as reading:
+        next(iter(reading)).ack()
+    eventually(lambda: rates.info().events == 0)
+    eur.update(ask=5.0)
+
+    assert states(rates) == {"EUR": {"ccy": "EUR", "ask": 5.0}}
 
 
 @pytest.mark.spec("K2", "L1")

@@ -80,11 +80,16 @@ class Newest:
         """Forget the slots without a live event, the others move up; which lived?"""
         newest = self._newest[:slots]
         alive = np.fromiter((event_id in stored for event_id in newest.tolist()), np.bool_, slots)
-        kept = newest[alive]
+        self.keep(alive)
+        return alive
+
+    def keep(self, alive: Bools) -> None:
+        """Forget the other slots; those that are alive move up."""
+        self.grow(len(alive))
+        kept = self._newest[: len(alive)][alive]
         self._newest = np.full(max(len(kept), _SLOTS_MIN), -1, dtype=np.int64)
         self._newest[: len(kept)] = kept
         self._last = np.empty(len(self._newest), dtype=np.int64)
-        return alive
 
 
 def _of_ascending(ids: Int64s) -> IdSet:

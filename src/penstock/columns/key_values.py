@@ -55,6 +55,8 @@ class Values:
         numbers = count().__next__
         self._families = {family: _Slots(numbers) for family in _FAMILIES.values()}
         self._fields = SchemaMemo(self._fields_of)
+        self._last: tuple[pa.RecordBatch, Int64s] | None = None
+        """What was asked for last: two may want to know in turn."""
 
     def __len__(self) -> int:
         return sum(map(len, self._families.values()))
@@ -77,6 +79,13 @@ class Values:
 
         Null, NaN, lists and dictionaries do not count, and of course no property at all.
         """
+        if self._last is not None and self._last[0] is batch:
+            return self._last[1]
+        slots = self._slots_of(batch)
+        self._last = batch, slots
+        return slots
+
+    def _slots_of(self, batch: pa.RecordBatch) -> Int64s:
         found: Int64s | None = None
         fields = self._fields.of(batch.schema)
         if fields:
@@ -135,6 +144,7 @@ class Values:
 
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Forget the values whose slots are not alive; the others move up, in their order."""
+        self._last = None
         moved = (np.cumsum(alive) - 1).tolist()
         kept = alive.tolist()
         numbers = count(int(alive.sum())).__next__

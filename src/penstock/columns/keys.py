@@ -51,14 +51,16 @@ class KeyIndex:
     dictionary, are untouched.
     """
 
-    __slots__ = ("_expected", "_keys", "_last", "_promised", "_pruned")
+    __slots__ = ("_expected", "_keys", "_last", "_promised", "_pruned", "_shares")
 
-    def __init__(self, keys: Mapping[str, int]) -> None:
+    def __init__(self, keys: Mapping[str, int], values: Values | None = None) -> None:
+        """``values`` of the one key, when somebody else numbers them: see :meth:`renumbered`."""
         assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
         self._keys = [
-            _Key(Values(name), Newest() if depth == 1 else NewestFew(depth))
+            _Key(values or Values(name), Newest() if depth == 1 else NewestFew(depth))
             for name, depth in keys.items()
         ]
+        self._shares = values is not None
         self._last: _Publish | None = None
         self._expected = -1
         """How many events are stored if none was removed behind the back of this index."""
@@ -78,7 +80,7 @@ class KeyIndex:
         are the live ids, all that was appended before included. Nothing changes until
         :meth:`append`, which comes before the next look when these ids were removed.
         """
-        if len(self) > 2 * self._pruned:
+        if len(self) > 2 * self._pruned and not self._shares:
             self.prune(stored)
         self._doubt(stored)
         publish = self._worked_out(bodies)
@@ -131,6 +133,13 @@ class KeyIndex:
             values.keep(alive)
         self._last = None
         self._pruned = max(len(self), PRUNE_MIN)
+
+    def renumbered(self, alive: Bools) -> None:
+        """Only these of the shared values are left; they have moved up, in their order."""
+        (key,) = self._keys
+        assert isinstance(key.newest, Newest), "one event a value"
+        key.newest.keep(alive)
+        self._last = None
 
     def _worked_out(self, bodies: Sequence[pa.RecordBatch]) -> _Publish:
         if self._last is None or not _same(self._last.bodies, bodies):

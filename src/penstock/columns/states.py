@@ -49,7 +49,7 @@ class States:
     """Merged rows by key value and by id."""
 
     def __init__(self, key: str) -> None:
-        self._values = Values(key)
+        self.values = Values(key)
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
         self.chunks: list[Chunk] = []
         self.columns = sparse_columns_only()
@@ -60,7 +60,7 @@ class States:
     @property
     def slots(self) -> int:
         """Values of the key met, more than live perhaps."""
-        return len(self._values)
+        return len(self.values)
 
     @property
     def nbytes(self) -> int:
@@ -74,9 +74,9 @@ class States:
 
     def slots_of(self, batch: pa.RecordBatch) -> Int64s:
         """The slot of each event; one without the key has none."""
-        slots = self._values.slots_of(batch)
-        if len(self._values) > len(self._newest):
-            room = np.full(len(self._values), NO_SLOT, dtype=np.int64)
+        slots = self.values.slots_of(batch)
+        if len(self.values) > len(self._newest):
+            room = np.full(len(self.values), NO_SLOT, dtype=np.int64)
             self._newest = np.concatenate((self._newest, room))
         return slots
 
@@ -133,21 +133,23 @@ class States:
         if start < len(self.chunks) - 1:
             self._unite(start, stored)
 
-    def compact(self, stored: IdSet) -> None:
-        """Bring all together, and forget values of the key that have no event any more."""
+    def compact(self, stored: IdSet) -> Bools | None:
+        """Bring all together, and forget values of the key that have no event any more: gives
+        which lived, if slots have other numbers now."""
         if self.chunks:
             self._unite(0, stored)
-        alive = np.zeros(len(self._values), dtype=np.bool_)
+        alive = np.zeros(len(self.values), dtype=np.bool_)
         for chunk in self.chunks:
             alive[chunk.slots[chunk.slots != NO_SLOT]] = True
         if 2 * int(alive.sum()) + SLOTS_KEPT_MIN >= len(alive):
-            return
-        self._values.keep(alive)
+            return None
+        self.values.keep(alive)
         moved = np.append(np.cumsum(alive) - 1, NO_SLOT)
         newest = self._newest[: len(alive)][alive]
         self._newest = np.concatenate((newest, np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)))
         self.chunks = [chunk._replace(slots=moved[chunk.slots]) for chunk in self.chunks]
         self.generation += 1
+        return alive
 
     def _unite(self, start: int, stored: IdSet | None) -> None:
         parts = [self.alive(chunk, stored) for chunk in self.chunks[start:]]

@@ -444,7 +444,9 @@ def _created(
     home = _home(definition, rules)
     for batch in under_way.fleeting:
         store.add(_piece(group, batch, home))
-    if keys is not None:
+    if isinstance(store, MergeStore):
+        store.index()
+    elif keys is not None:
         store.keys = keys
     return ChannelOpened(number, created.name, definition)
 

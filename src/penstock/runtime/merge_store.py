@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.columns.batch import Int64s, ids_of, stamp
 from penstock.columns.ipc import batch_bytes
+from penstock.columns.keys import KeyIndex
 from penstock.columns.states import Chunk, States, deltas_of
 from penstock.core.channel_type import Home
 from penstock.core.ids import IdSet, Span
@@ -39,6 +40,7 @@ class MergeStore(ChannelStore):
         super().__init__(meter, keys)
         (key,) = keys
         self.states = States(key)
+        self.keys: KeyIndex = KeyIndex(keys, self.states.values)
         self.recent = Recent()
         self._home = home
         self._pending: list[Raw] = []
@@ -98,6 +100,12 @@ class MergeStore(ChannelStore):
         self.columns = self.states.columns
         self._weigh()
 
+    def index(self) -> None:
+        """After an import: find out which events are the newest of their keys."""
+        self.settle()
+        for chunk in self.states.chunks:
+            self.keys.append([chunk.batch], chunk.ids)
+
     def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
         super().removed(spans, stored)
         self._gone = stored
@@ -115,9 +123,9 @@ class MergeStore(ChannelStore):
         self.settle()
         if self._pending:
             return
-        before = self.states.generation
-        self.states.compact(stored)
-        if self.states.generation != before:
+        alive = self.states.compact(stored)
+        if alive is not None:
+            self.keys.renumbered(alive)
             self.recent.clear(self._end)
         self._gone, self._gone_rows = None, 0
         self._weigh()
