@@ -73,7 +73,9 @@ class Group:
         """Whether it is their turn; if not, they stay as well."""
         self._waits: set[int] = set()
         """Channels that offer nothing before the block is stored."""
-        self.moved: set[int] = set()
+        self.has_moved = False
+        """Whether it was the turn of some of them in this group."""
+        self._moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
         self._size = 0
         self._size_max = 1 << 62
@@ -138,14 +140,17 @@ class Group:
         channel = self.state.channels[number]
         if not channel.needs_sweep(self.now_us):
             return
-        if channel.state.overdue and (number in self.moved or not self.may_move):
+        if channel.state.overdue and (number in self._moved or not self.may_move):
             return
         if channel.state.moves_dead and not (self.has_room and self.may_move):
             channel.hold_back(self.now_us)
-            return
+            if not self.has_room or channel.state.overdue or channel.state.excess:
+                return
         if channel.state.moves_dead:
-            self.moved.add(number)
-        self.do(number, Sweep(may_write=self.has_room))
+            self._moved.add(number)
+        decided = self.do(number, Sweep(may_write=self.has_room))
+        if any(isinstance(fact, Removed) and fact.dead for fact in decided.facts):
+            self.has_moved = True
 
     def sweep_in_time(self, number: int) -> None:
         """Remove what is due if somebody might see it, or it is in the way; else some of it

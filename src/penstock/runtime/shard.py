@@ -156,7 +156,7 @@ class Shard:
                 await self._serve_between()
                 began_s = asyncio.get_running_loop().time()
                 group = await self._serve_group()
-                if group.moved:
+                if group.has_moved:
                     self._rest(began_s)
                 if self._woken:
                     await asyncio.sleep(0)  # let connections drain before offering them more
