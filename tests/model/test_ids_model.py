@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import pytest
@@ -263,3 +264,18 @@ def test_a_set_is_made_of_spans_in_any_order(given_spans: list[Span], plain: set
     assert_same(IdSet([*given_spans, *more]), expected)
     assert_same(IdSet(iter([*more, *given_spans])), expected)
     assert_same(IdSet.of([*expected, *plain]), expected)
+
+
+@pytest.mark.parametrize("change", [IdSet.add, IdSet.remove])
+def test_a_set_made_of_the_ranges_of_another_is_its_own(
+    change: Callable[[IdSet, Span], object],
+) -> None:
+    ids = IdSet.of(range(0, 1_000, 2))
+    ranges = ids.spans
+    twin = IdSet(ranges)
+    change(ids, Span(10, 13))
+    change(twin, Span(500, 900))
+
+    assert IdSet(ranges) == IdSet.of(range(0, 1_000, 2))
+    assert set(ids) ^ set(range(0, 1_000, 2)) <= {10, 11, 12}
+    assert set(twin) ^ set(range(0, 1_000, 2)) <= set(range(500, 900))

@@ -10,9 +10,18 @@ from collections.abc import Callable, Iterator
 
 from penstock.core import offer, survival
 from penstock.core.apply import apply
-from penstock.core.decide import decide
+from penstock.core.decide import acknowledged, decide
 from penstock.core.effects import Effect, Recall
-from penstock.core.messages import Command, Decided, Definition, Restored, StoredFact
+from penstock.core.ids import IdSet
+from penstock.core.messages import (
+    Ack,
+    AckPrevious,
+    Command,
+    Decided,
+    Definition,
+    Restored,
+    StoredFact,
+)
 from penstock.core.state import ChannelState, Rules
 
 
@@ -27,6 +36,10 @@ class Channel:
     def decide(self, command: Command, now_us: int) -> Decided:
         """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
         return decide(self.state, command, now_us)
+
+    def acknowledged(self, command: Ack | AckPrevious) -> tuple[str, IdSet]:
+        """The durable and the ids that deciding ``command`` would acknowledge."""
+        return acknowledged(self.state, command)
 
     def apply(self, fact: StoredFact) -> None:
         """Make ``fact`` true. Never fails, never decides: it has already happened."""

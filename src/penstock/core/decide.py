@@ -64,22 +64,14 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
     match command:
         case Publish():
             return decide_publish(command, state, now_us)
-        case Ack(subscription, spans):
-            durable, seat = state.seat(subscription)
-            refuse_recalled(durable, seat, spans, state.stored)
-            mine = durable.settled_by(seat, spans, state.stored)
-            if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
-                mine = durable.below(seat, max((span[1] for span in spans), default=0) - 1)
-            return Decided((Acked(durable.name, mine),) if mine else ())
-        case AckPrevious(subscription, event_id):
-            durable, seat = state.seat(subscription)
-            refuse_recalled(durable, seat, (Span(event_id, event_id + 1),), state.stored)
-            mine = durable.below(seat, event_id)
-            return Decided((Acked(durable.name, mine),) if mine else ())
+        case Ack() | AckPrevious():
+            name, ids = acknowledged(state, command)
+            return Decided((Acked(name, ids.spans),) if ids else ())
         case RollBack(subscription, spans):
             durable, seat = state.seat(subscription)
             spans = not_recalled(durable, seat, spans, state.stored)
-            return _given_back(state, durable, durable.settled_by(seat, spans, state.stored))
+            mine = durable.settled_by(seat, spans, state.stored)
+            return _given_back(state, durable, mine.spans)
         case Detach(subscription):
             if subscription not in state.seats:
                 return Decided()
@@ -89,6 +81,21 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return _sweep(state, now_us, may_write=may_write)
         case _:
             return _rare(state, command)
+
+
+def acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
+    """What ``command`` settles, and of which durable. Raises ``IllegalState`` (SEM D15)."""
+    durable, seat = state.seat(command.subscription)
+    if isinstance(command, AckPrevious):
+        event_id = command.event_id
+        refuse_recalled(durable, seat, (Span(event_id, event_id + 1),), state.stored)
+        return durable.name, durable.below(seat, event_id)
+    spans = command.spans
+    refuse_recalled(durable, seat, spans, state.stored)
+    mine = durable.settled_by(seat, spans, state.stored)
+    if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
+        mine = durable.below(seat, max((span[1] for span in spans), default=0) - 1)
+    return durable.name, mine
 
 
 def _rare(state: ChannelState, command: Command) -> Decided:

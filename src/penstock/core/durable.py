@@ -344,13 +344,13 @@ class Durable:
         fed = [seat.auto_ack and seat.demand is None for seat in self.seats]
         return self.kind.cumulative and bool(fed) and all(fed)
 
-    def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
+    def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
         """What ``seat`` really settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
 
         Ids that are settled or gone already are left out: a second ack has no effect, and an
         event may be purged while it is in a client's hands (SEM T9).
         """
-        named = IdSet(Span(*span) for span in spans)  # an id named twice is settled once
+        named = IdSet(spans)  # an id named twice is settled once
         mine = seat.in_flight.overlap(named)
         if len(mine) != len(named):
             due = self.wanting(named.overlap(stored))
@@ -360,17 +360,17 @@ class Durable:
                     f"event {due.lowest} of durable {self.name} was not delivered to this "
                     "subscription, or has been given back since; only its receiver may settle it"
                 )
-        return mine.spans
+        return mine
 
-    def below(self, seat: Seat, event_id: int) -> Spans:
+    def below(self, seat: Seat, event_id: int) -> IdSet:
         """What ``ack(previous)`` covers, up to and including ``event_id``: what the seat holds;
         for a cumulative kind everything outstanding up to the newest event the seat has got."""
         if not self.kind.cumulative:
-            return seat.in_flight.within(Span(0, event_id + 1)).spans
+            return seat.in_flight.within(Span(0, event_id + 1))
         covered = Span(0, min(event_id + 1, seat.reach))
         settled = self.outstanding.within(covered)
         settled.add_all(seat.in_flight.within(covered))  # what is never stored is only there
-        return settled.spans
+        return settled
 
     def wanting(self, ids: IdSet) -> IdSet:
         """The part of ``ids``, all of them stored, that is outstanding here."""

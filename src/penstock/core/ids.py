@@ -41,6 +41,17 @@ _span: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
 """A span of a pair, without the detour of a named tuple."""
 
 
+class _Memory:
+    """The ranges a scattered set was last seen as, and its blocks: who makes a fact of a set and
+    who makes it true are a moment apart. The newest only, and of realms in other threads too."""
+
+    newest: tuple[tuple[Span, ...], Blocks] = ((), Blocks())
+
+
+_REMEMBERED_MAX = 1 << 17
+"""Ranges."""
+
+
 class IdSet:
     """A set of event ids, seen as sorted, disjoint, non-touching spans.
 
@@ -53,7 +64,12 @@ class IdSet:
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._blocks: Blocks | None = None
-        self._firsts, self._ends = firsts, ends = merged(spans) if spans else ([], [])
+        remembered, blocks = _Memory.newest
+        if spans is remembered and spans:
+            self._blocks, self._size = blocks.copy(), blocks.size
+            self._firsts, self._ends = _no_runs()
+            return
+        self._firsts, self._ends = firsts, ends = merged(spans) if spans else _no_runs()
         self._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
         if len(firsts) > _MANY:
             self._scatter()
@@ -269,7 +285,10 @@ class IdSet:
     @property
     def spans(self) -> tuple[Span, ...]:
         firsts, ends = self._runs()
-        return tuple(map(_span, zip(firsts, ends, strict=True)))
+        found = tuple(map(_span, zip(firsts, ends, strict=True)))
+        if self._blocks is not None and _MANY < len(found) <= _REMEMBERED_MAX:
+            _Memory.newest = (found, self._blocks.copy())
+        return found
 
     @property
     def lowest(self) -> int | None:
@@ -344,6 +363,10 @@ class IdSet:
         if self._blocks is not None and self._blocks.is_down_to(_FEW):
             self._firsts, self._ends = self._blocks.runs()
             self._blocks = None
+
+
+def _no_runs() -> Runs:
+    return [], []
 
 
 def _of_runs(runs: Runs) -> IdSet:

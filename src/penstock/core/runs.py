@@ -20,8 +20,13 @@ _SEVERAL = 16
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Runs:
     """The runs that cover ``ranges``, which may come in any order, overlap or be empty."""
-    if isinstance(ranges, tuple) and len(ranges) > _SEVERAL and (runs := _unchanged(ranges)):
-        return runs
+    if isinstance(ranges, tuple) and len(ranges) > _SEVERAL:
+        runs = _unchanged(ranges)
+        if runs is None:
+            ranges = tuple(sorted(ranges))
+            runs = _unchanged(ranges)
+        if runs is not None:
+            return runs
     firsts: list[int] = []
     ends: list[int] = []
     last = None

@@ -167,6 +167,10 @@ class ChannelState:
         there are more than the capacity says."""
         if self.fresh and (self.engine.needs_interest or not self.definition.retain_consumed):
             return True
+        return self.is_due(now_us)
+
+    def is_due(self, now_us: int) -> bool:
+        """The same, but for events acknowledged: nobody minds when these leave."""
         if self.absent or (self.has_left and self.passing):
             return True
         if self.moves_dead and self.excess:

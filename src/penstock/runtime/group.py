@@ -22,7 +22,9 @@ from penstock.core.errors import NameDoesNotExist, PublishingPaused
 from penstock.core.ids import IdSet, Span
 from penstock.core.listing import listed
 from penstock.core.messages import (
+    Ack,
     Acked,
+    AckPrevious,
     Appended,
     Buried,
     Command,
@@ -71,6 +73,8 @@ class Group:
         """Whether the disk takes events that move; if not, they stay where they are, unseen."""
         self.may_move = True
         """Whether it is their turn; if not, they stay as well."""
+        self._settled: dict[tuple[int, str], IdSet] = {}
+        """Acknowledged, by channel and durable, and not applied yet."""
         self._waits: set[int] = set()
         """Channels that offer nothing before the block is stored."""
         self.has_moved = False
@@ -134,6 +138,24 @@ class Group:
             self._store(number, channel, fact)
         channel.attend(command, self.now_us)
         return decided
+
+    def acknowledge(self, number: int, command: Ack | AckPrevious) -> None:
+        """Decide ``command``; acknowledgements that follow each other become one fact, which is
+        what a million that come one by one and in no order can be afforded with."""
+        channel = self.channel(number)
+        if channel.state.is_due(self.now_us):
+            self.settle()
+            self.sweep(number)
+        durable, ids = channel.acknowledged(command)
+        if ids:
+            self._settled.setdefault((number, durable), IdSet()).add_all(ids)
+        channel.attend(command, self.now_us)
+
+    def settle(self) -> None:
+        """Apply what was acknowledged: before anything else is decided."""
+        settled, self._settled = self._settled, {}
+        for (number, durable), ids in settled.items():
+            self._store(number, self.channel(number), Acked(durable, ids.spans))
 
     def sweep(self, number: int) -> None:
         """Remove what is due. Dead events move in small steps: one a group."""

@@ -262,6 +262,7 @@ class Shard:
                 self._serving = waiting[:i]
                 self._wake.set()
                 break
+        group.settle()
         return answers
 
     async def _open_files(self) -> None:

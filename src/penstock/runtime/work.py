@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from penstock.core.ids import Span
-from penstock.core.messages import Command, Digest
+from penstock.core.messages import Ack, AckPrevious, Command, Digest
 from penstock.runtime import merging
 from penstock.runtime.bodies import Body
 from penstock.runtime.group import Group
@@ -46,6 +46,9 @@ class Do(Struct):
 
     def run(self, group: Group) -> Any:
         group.channel(self.number)
+        if isinstance(self.command, Ack | AckPrevious):
+            return group.acknowledge(self.number, self.command)
+        group.settle()
         group.sweep(self.number)
         return group.do(self.number, self.command).answer
 
@@ -69,6 +72,7 @@ class PublishBatches(Struct):
 
     def run(self, group: Group) -> Any:
         number, digest = self.number, self.digest
+        group.settle()
         later = waits(self.bodies)
         if (known := self._stored_as(group, later=later)) is not None:
             return known  # SEM X3: also while publishing is paused
@@ -115,4 +119,5 @@ class Act(Struct):
         return ()
 
     def run(self, group: Group) -> Any:
+        group.settle()
         return self.action(group)
