@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.channel_life import ChannelLife
 from tests.model.jms_life import JmsLife
@@ -29,3 +31,10 @@ TestChannelLife = ChannelLife.TestCase
 TestChannelLife.settings = settings.get_profile("night") if NIGHT else DAY
 TestJmsLife = JmsLife.TestCase
 TestJmsLife.settings = settings.get_profile("night") if NIGHT else DAY
+
+
+@pytest.mark.slow
+@pytest.mark.spec("J2", "J3", "J4", "J5", "J6", "J7", "T8")
+def test_many_lives_on_the_jms_engine() -> None:
+    longer = settings(DAY, max_examples=600, stateful_step_count=60)
+    run_state_machine_as_test(JmsLife, settings=longer)
