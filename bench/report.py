@@ -70,7 +70,8 @@ def markdown(result: Result) -> str:
 
 
 LABELS = {
-    "left": "left of it",
+    "left": "left of the rate",
+    "left_of_work": "left of events a CPU s",
     "deliveries_per_s": "deliveries/s",
     "events_per_s": "events/s",
     "cpu_s_per_million": "CPU s/M",

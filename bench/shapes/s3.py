@@ -43,7 +43,7 @@ class SharedDurable:
     contenders: Sequence[str] = ("penstock", "nats", "nats, pulled")
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
-        batches = 4 if quick else 300
+        batches = 4 if quick else 200
         return [
             Case(
                 f"{source}, {shown}", durability, {"source": source, "api": api, "batches": batches}

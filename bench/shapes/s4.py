@@ -35,7 +35,7 @@ class SerialDurable:
                 {"kind": kind, "source": "stored", "api": api, "batches": 4 if quick else batches},
             )
             for kind, label, batches in (
-                ("serial", "in order", 300),
+                ("serial", "in order", 200),
                 ("strict", "strict order", 50),
             )
             for api, shown in (("columns", "batches of columns"), ("rows", "events"))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
-from bench.fanning import at_work, closed, completed, events_of, publish
+from bench.fanning import all_settled, at_work, closed, completed, events_of, publish
 from bench.ledger import Ledger
+from bench.measuring import Stopwatch
 from bench.processes import run_client
 from bench.shape import BATCH, Broker, Case, Client, Fanned, Figures
 from bench.workload import Events
@@ -46,8 +46,8 @@ class StalledConsumer:
                 },
             )
             for label, durables, batches in (
-                ("ten durables", 10, 30),
-                ("one shared durable", 1, 200),
+                ("ten durables", 10, 20),
+                ("one shared durable", 1, 150),
             )
             for durability in ("D1", "D2")
         ]
@@ -64,45 +64,69 @@ class StalledConsumer:
         events = events_of(case["batches"])
         clients = [await fanned.client(names[i % len(names)]) for i in range(WORKING)]
         ledgers = {name: Ledger(0) for name in names[:WORKING]}
-        nine = _Nine(broker, list(ledgers.values()), events)
-        rates: dict[bool, list[float]] = {False: [], True: []}
+        nine = _Nine(broker, server_pid, list(ledgers.values()), events)
+        rounds: dict[bool, list[_Round]] = {False: [], True: []}
         at_ledgers = [(client, ledgers[names[i % len(names)]]) for i, client in enumerate(clients)]
         async with at_work(at_ledgers, "columns"):
             await nine.round([])  # warm
             for number in range(case["rounds"]):
                 for stalls in (False, True) if number % 2 else (True, False):
                     tenth = [await fanned.client(names[-1])] if stalls else []
-                    rates[stalls].append(await nine.round(tenth))
+                    rounds[stalls].append(await nine.round(tenth))
+        await all_settled(clients)
         await closed(clients)
-        with_it, without = (statistics.median(rates[stalls]) for stalls in (True, False))
-        return {"left": with_it / without, "events_per_s": with_it}
+        with_it, without = (_typical(rounds[stalls]) for stalls in (True, False))
+        return {
+            "left": with_it.events_per_s / without.events_per_s,
+            "left_of_work": with_it.events_per_cpu_s / without.events_per_cpu_s,
+            "events_per_s": with_it.events_per_s,
+        }
+
+
+class _Round(NamedTuple):
+    """By all nine together."""
+
+    events_per_s: float
+    events_per_cpu_s: float
+    """Of client and server: says more than the rate on a busy machine."""
+
+
+def _typical(rounds: Sequence[_Round]) -> _Round:
+    return _Round(*map(statistics.median, zip(*rounds, strict=True)))
 
 
 class _Nine:
     """Those who work, and what is published for them in each round."""
 
-    def __init__(self, broker: Broker, ledgers: Sequence[Ledger], events: Sequence[Events]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        server_pid: int,
+        ledgers: Sequence[Ledger],
+        events: Sequence[Events],
+    ) -> None:
         self._broker = broker
+        self._server_pid = server_pid
         self._ledgers = ledgers
         self._events = events
 
-    async def round(self, tenth: Sequence[Client]) -> float:
-        """Events acknowledged a second, by all nine together."""
+    async def round(self, tenth: Sequence[Client]) -> _Round:
         count = len(self._events) * BATCH
         clocked = int(count * CLOCKED)
         for client in tenth:
             await client.hold()
         for ledger in self._ledgers:
             ledger.expect(clocked)
-        started_s = time.perf_counter()
+        watch = Stopwatch(self._server_pid)
         await publish(self._broker, self._events, "columns")
         await completed(self._ledgers)
-        elapsed_s = time.perf_counter() - started_s
+        figures = watch.figures(clocked * len(self._ledgers))
         await closed(tenth)
         for ledger in self._ledgers:
             ledger.expect(count - clocked)
         await completed(self._ledgers)
-        return clocked * len(self._ledgers) / elapsed_s
+        cpu_s_per_event = max(figures["cpu_s_per_million"] / 1e6, 1e-9)  # ticks are long
+        return _Round(figures["events_per_s"], 1 / cpu_s_per_event)
 
 
 SHAPE = StalledConsumer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.columns.ipc import schema_bytes, schema_from
+from penstock.columns.memo import SchemaMemo
 
 TRANSIENT_FROM = 1 << 32
 """Schemas from here on are made by the server for deliveries and are never stored."""
@@ -16,6 +17,7 @@ class Schemas:
         self._bytes: dict[int, bytes] = {}
         self._by_bytes: dict[bytes, int] = {}
         self._transient: dict[pa.Schema, int] = {}
+        self._transient_numbers = SchemaMemo(self._number_transient)
         self._next = 1
         self._next_transient = TRANSIENT_FROM
 
@@ -40,6 +42,9 @@ class Schemas:
 
     def transient(self, schema: pa.Schema) -> int:
         """A number for a schema that is only ever sent."""
+        return self._transient_numbers.of(schema)
+
+    def _number_transient(self, schema: pa.Schema) -> int:
         number = self._transient.get(schema)
         if number is None:
             number = self._next_transient
