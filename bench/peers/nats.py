@@ -121,7 +121,7 @@ class NatsBroker:
                 ack_policy=AckPolicy.EXPLICIT,
                 ack_wait=300.0,
                 max_ack_pending=1 if one_at_a_time else WINDOW * clients,
-                deliver_subject=f"deliver.{name}" if mode == "pushed" else None,
+                deliver_subject=None if mode == "pulled" else f"deliver.{name}",
                 deliver_group=name if mode == "pushed" else None,
             )
             for name in names
@@ -135,7 +135,7 @@ class NatsBroker:
 
         connection = await nats.connect(self._url)
         stream = connection.jetstream()
-        if self._mode == "pushed":
+        if self._mode != "pulled":
             client = NatsClient(connection, self._fetches)
             await client.attach_pushed(stream, durable, self._configurations[durable])
             return client

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +101,24 @@ def test_stopping_ends_it_without_an_error_and_a_successor_finds_everything() ->
     assert asyncio.run(life(disk, publish=True)) == 1
     disk.power_cut()
     assert asyncio.run(life(disk, publish=False)) == 1
+
+
+@pytest.mark.process
+def test_a_server_does_without_pandas_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text("__version__ = '9.9'")
+    life = (
+        "import sys; from penstock.serving import leave_pandas_out; leave_pandas_out(); "
+        "import numpy, pyarrow; pyarrow.array([1]).to_numpy(); pyarrow.array(numpy.arange(3)); "
+        "print('pandas' in sys.modules); import pandas; print(pandas.__version__)"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+
+    done = subprocess.run(
+        [sys.executable, "-c", life],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["False", "9.9"]
