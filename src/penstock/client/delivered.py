@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
 from penstock.columns.rows import Publishers
-from penstock.core.ids import IdSet
+from penstock.core.ids import IdSet, Span
 
 if TYPE_CHECKING:
     from penstock.client.durable_subscription import DurableSubscription
@@ -98,7 +98,8 @@ class DeliveredBatch(EventBatch):
         """Its other events; None when there are none."""
         own = self.event_ids
         kept = np.ones(len(own), dtype=bool)
-        for first, end in ids.spans:
+        around = Span(int(own[0]), int(own[-1]) + 1)
+        for first, end in ids.within(around).spans:
             kept &= (own < first) | (own >= end)
         if kept.all():
             return self

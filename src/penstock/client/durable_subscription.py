@@ -203,6 +203,15 @@ class DurableSubscription:
         await self._settlements.rolled_back()
         return self._settlements.has_lost_rollback or event.event_id in self._recalled
 
+    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None:
+        """What the realm has not taken back of ``batch`` from ``row`` on, once all rollbacks are
+        answered."""
+        await self._settlements.rolled_back()
+        if batch.is_stale or self._settlements.has_lost_rollback:
+            return None
+        self._has_recalled = self.has_rolled_back = False
+        return batch.part(row).without(self._recalled)
+
     def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
         """One batch of all that is here already.
 
@@ -236,20 +245,24 @@ class DurableSubscription:
         opened_here = not self._is_open
         try:
             while (batch := await self.next_batch()) is not None:
-                begun = self.begin(batch)
-                for event in batch:
-                    if self.may_recall and await self.is_recalled(event):
-                        begun.count += 1
-                        continue
-                    if batch.is_stale:
-                        break  # the realm has taken the rest back, and delivers it again
-                    begun.count += not self._auto_ack
-                    yield event
-                    if not self._is_open:  # closed meanwhile: all of it has gone back
-                        return
-                    if self._auto_ack:  # until here it is not done with, and would come again
-                        await event.ack()
-                        begun.count += 1
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    begun = self.begin(batch)
+                    for row, event in enumerate(batch):
+                        if self.may_recall:
+                            rest = await self._left_of(batch, row)
+                            self._begun.forget()
+                            break
+                        if batch.is_stale:
+                            break  # the realm has taken the rest back, and delivers it again
+                        begun.count += not self._auto_ack
+                        yield event
+                        if not self._is_open:  # closed meanwhile: all of it has gone back
+                            return
+                        if self._auto_ack:  # until here it is not done with, and would come again
+                            await event.ack()
+                            begun.count += 1
         finally:
             if opened_here:
                 await self.close()
@@ -302,12 +315,16 @@ class DurableSubscription:
     async def _handle(self, handler: Handler) -> None:
         try:
             while self._is_open and (batch := await self._next(None)) is not None:
-                for event in batch:
-                    if self.may_recall and await self.is_recalled(event):
-                        continue
-                    if batch.is_stale or not self._is_open:
-                        break
-                    await self._handle_one(handler, event)
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    for row, event in enumerate(batch):
+                        if self.may_recall:
+                            rest = await self._left_of(batch, row)
+                            break
+                        if batch.is_stale or not self._is_open:
+                            break
+                        await self._handle_one(handler, event)
         except PenstockError as error:
             if not isinstance(error, SessionClosed):
                 self._conversation.report(error)
