@@ -91,6 +91,8 @@ def _compared(
 def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
     rounded = pc.cast(whole, pa.float64(), safe=False)
     outcome = _FUNCTIONS[operator](rounded, floating)
+    if isinstance(whole, pa.Scalar) and whole.is_valid and abs(whole.as_py()) < _EXACT:
+        return outcome  # nothing was rounded
     # Rounding keeps order, so only a tie with a large float can be wrong.
     largest = pc.max(pc.abs(floating)) if isinstance(floating, pa.Array) else pc.abs(floating)
     if not (largest.is_valid and largest.as_py() >= _EXACT):

@@ -52,6 +52,8 @@ from penstock.columns.selectors.lanes import (
     Kind,
     Lane,
     Value,
+    both,
+    either,
     first_known,
     rows_of,
     truth,
@@ -72,9 +74,9 @@ def condition(node: Expression) -> Condition:
     """``node`` as a condition."""
     match node:
         case And(operands):
-            return _chained(pc.and_kleene, [condition(operand) for operand in operands])
+            return _chained(both, [condition(operand) for operand in operands])
         case Or(operands):
-            return _chained(pc.or_kleene, [condition(operand) for operand in operands])
+            return _chained(either, [condition(operand) for operand in operands])
         case Not(operand):
             inner = condition(operand)
             return lambda frame: pc.invert(inner(frame))
@@ -122,7 +124,7 @@ def _between(node: Between) -> Condition:
 
     def evaluate(frame: Frame) -> Column:
         found = subject(frame)
-        return pc.and_kleene(
+        return both(
             compared(Comparison.AT_LEAST, found, low(frame)),
             compared(Comparison.AT_MOST, found, high(frame)),
         )
@@ -148,7 +150,7 @@ def _in(node: In) -> Condition:
             outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
             found = outcomes[0]
             for outcome in outcomes[1:]:
-                found = pc.or_kleene(found, outcome)
+                found = either(found, outcome)
             columns.append(found)
         return first_known(columns)
 

@@ -138,6 +138,24 @@ def first_known(columns: list[Column]) -> Column:
     return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
 
 
+def both(one: Column, other: Column) -> Column:
+    """AND over three values."""
+    return (pc.and_kleene if _may_be_unknown(one, other) else pc.and_)(one, other)
+
+
+def either(one: Column, other: Column) -> Column:
+    """OR over three values."""
+    return (pc.or_kleene if _may_be_unknown(one, other) else pc.or_)(one, other)
+
+
+def _may_be_unknown(*columns: Column) -> bool:
+    """Without nulls two values will do, which is many times faster."""
+    return any(
+        not column.is_valid if isinstance(column, pa.Scalar) else column.null_count > 0
+        for column in columns
+    )
+
+
 def rows_of(column: Column, rows: int) -> Column:
     """``column`` as an array of ``rows`` rows, also when it is a scalar."""
     return pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column
