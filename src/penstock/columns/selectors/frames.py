@@ -238,7 +238,10 @@ def _children(column: Column, name: str) -> list[Column]:
         field = kind.field(index)
         known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
         if known_as == wanted or (known_as is None and field.name == name):
-            found.append(pc.struct_field(column, [index]))
+            # Without nulls of its own the struct hides nothing of its fields.
+            by_index = [index]
+            hides = column.null_count > 0
+            found.append(pc.struct_field(column, by_index) if hides else column.field(index))
     return found
 
 
