@@ -119,7 +119,7 @@ def test_whoever_reads_with_a_selector_gets_all_that_match(session: Session) -> 
         assert came == expected, text
 
 
-@pytest.mark.spec("F5", "D")
+@pytest.mark.spec("F5")
 def test_durables_made_late_are_owed_all_that_match(session: Session) -> None:
     channel = session.channels.create("orders", type="mixed", storage={"events_per_spindle": 500})
     batch = filled(channel)
