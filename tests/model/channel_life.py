@@ -99,6 +99,7 @@ class ChannelLife(Publishing):
         type=st.sampled_from(TYPES),
         kind=st.sampled_from(["channel", "channel", "queue"]),
         depth=st.sampled_from([0, 0, 1, 2]),
+        merges=st.booleans(),
         dead=st.sampled_from(["", "dead"]),
         limit=st.sampled_from([0, 1, 2, 3]),
         event_bytes=st.sampled_from([1, 1, 4 << 20]),
@@ -116,6 +117,7 @@ class ChannelLife(Publishing):
         type: str,
         kind: Literal["channel", "queue"],
         depth: int,
+        merges: bool,
         dead: str,
         limit: int,
         event_bytes: int,
@@ -128,10 +130,12 @@ class ChannelLife(Publishing):
         window: int,
         events: list[bool],
     ) -> None:
+        merges = merges and depth == 1 and kind == "channel" and type != "transient"
         definition = Definition(
             type=type,
             kind=kind,
             keys={"k": depth} if depth else {},
+            engine="merge" if merges else "default",
             dead_event_store=dead,
             max_deliveries=limit if dead and kind == "queue" else 0,
             ttl=ttl,
