@@ -42,13 +42,13 @@ class Penstock:
 
 class PenstockBroker:
     def __init__(self, session: penstock.aio.Session, url: str) -> None:
-        self._session = session
-        self._url = url
+        self.session = session
+        self.url = url
         self._acking = asyncio.TaskGroup()
 
     async def prepare(self, durability: str, *, consumes: bool) -> None:
         await self._acking.__aenter__()
-        self._channel = await self._session.channels.create(
+        self._channel = await self.session.channels.create(
             "orders", type="persistent", retain_consumed=True, storage=_storage(durability)
         )
         durable = await self._channel.durables.create("billing", type="shared")
@@ -58,7 +58,7 @@ class PenstockBroker:
             await self._subscription.open()
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
-        self._channel = await self._session.channels.create(
+        self._channel = await self.session.channels.create(
             "orders", type="persistent", keys=dict(keys), storage=_storage(durability)
         )
 
@@ -67,15 +67,15 @@ class PenstockBroker:
         dead = ""
         if buries:
             dead = "dead"
-            await self._session.channels.create(dead, type="persistent", storage=storage)
-        self._channel = await self._session.channels.create(
+            await self.session.channels.create(dead, type="persistent", storage=storage)
+        self._channel = await self.session.channels.create(
             "orders", type="persistent", event_ttl=True, dead_event_store=dead, storage=storage
         )
 
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
-        self._channel = await self._session.channels.create(
+        self._channel = await self.session.channels.create(
             "orders", type="persistent", retain_consumed=True, storage=_storage(durability)
         )
         self._is_strict = kind == "strict"
@@ -85,7 +85,7 @@ class PenstockBroker:
             )
 
     async def client(self, durable: str) -> Client:
-        session = await penstock.aio.connect(self._url)
+        session = await penstock.aio.connect(self.url)
         channel = await session.channels.get("orders")
         subscription = (await channel.durables.get(durable)).subscribe(window=WINDOW)
         await subscription.open()
@@ -149,7 +149,7 @@ class PenstockBroker:
         self._acking = await asyncio.TaskGroup().__aenter__()
 
     async def close(self) -> None:
-        await self._session.close()
+        await self.session.close()
 
 
 class PenstockClient:
