@@ -9,7 +9,7 @@ import pytest
 
 from penstock.columns.body import body_of_columns
 from penstock.columns.check import check_body
-from penstock.columns.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock.columns.ipc import batch_bytes, batch_from, packed_bytes, schema_bytes, schema_from
 from penstock.columns.rows import Rows
 from penstock.core.errors import InvalidEvent
 
@@ -66,16 +66,34 @@ def test_a_batch_of_another_schema_is_refused() -> None:
         check_body(batch_from(message, body().schema))
 
 
+def test_a_packed_batch_is_read_as_any_other() -> None:
+    properties = [{f"field {n % 20}": n / 7} for n in range(500)]
+    batch = body_of_columns([b""] * 500, properties=properties)
+    packed = packed_bytes(batch)
+
+    assert 4 * packed.size < batch_bytes(batch).size
+    assert batch_from(packed, batch.schema).equals(batch)
+    check_body(batch_from(packed, batch.schema))
+
+
+def test_what_does_not_pay_or_would_not_be_taken_is_not_packed() -> None:
+    noise = body_of_columns([random.Random(1).randbytes(1_000)])
+    zeros = body_of_columns([b"\0" * 10_000_000])
+
+    for batch in (noise, zeros):
+        assert packed_bytes(batch).equals(batch_bytes(batch))
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_a_compressed_batch_is_refused(codec: str) -> None:
-    batch = body_of_columns([b"x" * 10_000])
+def test_a_batch_that_claims_to_be_far_larger_is_refused(codec: str) -> None:
+    batch = body_of_columns([b"x" * 10_000_000])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=codec)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
 
-    with pytest.raises(InvalidEvent, match="is compressed; send it uncompressed"):
+    with pytest.raises(InvalidEvent, match=r"claim to be 100\d+ bytes; send it uncompressed"):
         batch_from(messages[1].serialize(), batch.schema)
 
 

@@ -21,5 +21,17 @@ def test_what_is_listed_is_read_again(ids: set[int]) -> None:
 
 def test_the_bytes_are_the_same_everywhere() -> None:
     assert listed(IdSet([Span(1, 3), Span(256, 257)])).hex() == (
-        "0100000000000000020000000000000000010000000000" + "00"
+        "02" + "0100000000000000" + "0100" + "fe00"
+    )
+    assert listed(IdSet([Span(1, 2), Span(1 << 20, (1 << 20) + 1)])).hex() == (
+        "04" + "0100000000000000" + "ffff0f00"
+    )
+
+
+def test_ids_far_apart_and_those_of_older_lists_are_listed_themselves() -> None:
+    far = IdSet([Span(1, 2), Span(1 << 40, (1 << 40) + 1)])
+
+    assert listed(far).hex() == "0100000000000000" + "0000000000010000"
+    assert ids_in(bytes.fromhex("010000000000000002000000000000000001000000000000")) == IdSet(
+        [Span(1, 3), Span(256, 257)]
     )

@@ -13,7 +13,8 @@ import pyarrow as pa
 from penstock.client.conversation import Conversation
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes
+from penstock.columns.ipc import batch_bytes, packed_bytes
+from penstock.columns.states import is_packed
 from penstock.core.errors import EventTooLarge, NoSuchStage
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Published
@@ -53,7 +54,7 @@ class Publisher:
             await self._conversation.drained()
             self._sequence += 1
             sequence = self._sequence
-            buffers = [memoryview(batch_bytes(part)) for part in parts]
+            buffers = [memoryview(_bytes_of(part)) for part in parts]
             same = all(part.schema.equals(parts[0].schema, check_metadata=True) for part in parts)
             if same and sum(map(len, buffers)) <= FRAME_BODIES_MAX:
                 answer = self._send(parts[0].schema, buffers, sequence)
@@ -103,6 +104,10 @@ class Publisher:
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
         return parts_of(body, self._conversation.event_bytes_max)
+
+
+def _bytes_of(part: pa.RecordBatch) -> pa.Buffer:
+    return packed_bytes(part) if is_packed(part) else batch_bytes(part)
 
 
 async def stage(

@@ -15,8 +15,21 @@ SCHEMAS_MAX: Final = 256
 
 SCHEMA_BYTES_KEPT_MAX: Final = 64 * 1024
 
+INFLATED_MAX: Final = 64
+"""A compressed batch may be so many times as large as its bytes: a few of them cannot claim to
+be any size inside."""
+
+_UNKNOWN: Final = 1 << 62
+
+_END_BYTES: Final = 8
+"""What a stream ends with."""
+
+_PACKED: Final = ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+
 _INT32: Final = struct.Struct("<i").unpack_from
 _UINT32: Final = struct.Struct("<I").unpack_from
+_INT64: Final = struct.Struct("<q").unpack_from
+_PLACE: Final = struct.Struct("<qq").unpack_from
 _UINT16: Final = struct.Struct("<H").unpack_from
 
 _REFUSALS: Final = (pa.ArrowException, OSError, EOFError, ValueError)
@@ -46,20 +59,39 @@ def schema_from(message: bytes) -> pa.Schema:
     return schema
 
 
-def _is_compressed(message: pa.Buffer) -> bool:
-    """Does the message name a codec? A few such bytes could claim to be any size inside.
+def _inflated(message: pa.Buffer) -> int:
+    """Bytes a message claims to have once its buffers are uncompressed; 0: they are not
+    compressed.
 
     Reads the flatbuffer by hand; what is damaged here is for Arrow to find.
     """
     view = memoryview(message)
     try:
         start = 8 if _INT32(view, 0)[0] == -1 else 4
+        body = start + _UINT32(view, start - 4)[0]
         root = start + _UINT32(view, start)[0]
         header = _field(view, root, 2)
         batch = header + _UINT32(view, header)[0]
-        return _field(view, batch, 3) != 0
+        if not _field(view, batch, 3):
+            return 0
     except struct.error:
-        return False
+        return 0
+    try:
+        return _claimed(view, body, batch)
+    except struct.error:
+        return _UNKNOWN
+
+
+def _claimed(view: memoryview, body: int, batch: int) -> int:
+    field = _field(view, batch, 2)
+    buffers = field + _UINT32(view, field)[0]
+    size = 1
+    for at in range(_UINT32(view, buffers)[0]):
+        offset, length = _PLACE(view, buffers + 4 + 16 * at)
+        if length > 8:
+            claimed = _INT64(view, body + offset)[0]
+            size += length if claimed < 0 else claimed
+    return size
 
 
 def _field(view: memoryview, table: int, index: int) -> int:
@@ -77,14 +109,33 @@ def batch_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     return batch.serialize()
 
 
+def packed_bytes(batch: pa.RecordBatch) -> pa.Buffer:
+    """The same, compressed, unless that would not be taken or does not pay: for batches that are
+    mostly nulls, as deltas are where each changes something else."""
+    plain = batch.serialize()
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, batch.schema, options=_PACKED) as stream:
+        stream.write_batch(batch)
+    written = sink.getvalue()
+    head = batch.schema.serialize().size
+    packed = written.slice(head, written.size - head - _END_BYTES)
+    if 5 * packed.size > 4 * plain.size or plain.size > INFLATED_MAX * packed.size:
+        return plain
+    return packed
+
+
 def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in a message, sharing its memory; :class:`InvalidEvent` when it is not one.
 
     From a peer, validate before use: :func:`penstock.columns.check.check_body`.
     """
     buffer = message if isinstance(message, pa.Buffer) else pa.py_buffer(message)
-    if _is_compressed(buffer):
-        raise InvalidEvent("the record batch is compressed; send it uncompressed")
+    inflated = _inflated(buffer)
+    if inflated > INFLATED_MAX * buffer.size:
+        raise InvalidEvent(
+            f"{buffer.size} bytes of a compressed record batch claim to be {inflated} bytes; "
+            "send it uncompressed"
+        )
     try:
         return ipc.read_record_batch(buffer, schema)
     except _REFUSALS as error:

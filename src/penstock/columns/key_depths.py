@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.columns.batch import Int64s
 from penstock.core.ids import IdSet
-from penstock.core.listing import remember
+from penstock.core.listing import gap_bytes, head, remember
 
 Bools = npt.NDArray[np.bool_]
 
@@ -98,12 +98,20 @@ def _of_ascending(ids: Int64s) -> IdSet:
     gaps = np.flatnonzero(np.diff(ids) != 1)
     if len(gaps) > _SCATTERED:
         found = _of_scattered(ids)
-        written = ids.astype("<i8", copy=False).tobytes()
-        remember(written, found)
+        remember(_written(ids), found)
         return found
     firsts = np.concatenate((ids[:1], ids[gaps + 1]))
     ends = np.concatenate((ids[gaps], ids[-1:])) + 1
     return IdSet.of_runs(firsts.tolist(), ends.tolist())
+
+
+def _written(ids: Int64s) -> bytes:
+    """The list of ids :func:`penstock.core.listing.listed` would make, at once."""
+    gaps = np.diff(ids)
+    size = gap_bytes(int(gaps.max()))
+    if not size:
+        return ids.astype("<i8", copy=False).tobytes()
+    return head(size, int(ids[0])) + gaps.astype(f"<u{size}").tobytes()
 
 
 def _of_scattered(ids: Int64s) -> IdSet:

@@ -25,6 +25,8 @@ Codes = npt.NDArray[np.int32]
 DELTA: Final = "delta"
 SLOTS_KEPT_MIN: Final = 4_096
 """Values of the key below which none is forgotten."""
+PACKED_MIN: Final = 32
+"""Batches of fewer deltas are sent as they are."""
 _SLOTS_MIN: Final = 64
 
 
@@ -227,6 +229,11 @@ class States:
 def without_delta(schema: pa.Schema) -> pa.Schema:
     index = schema.get_field_index(DELTA)
     return schema if index < 0 else schema.remove(index)
+
+
+def is_packed(batch: pa.RecordBatch) -> bool:
+    """Whether a batch pays to be compressed on its way: many deltas, mostly of nulls."""
+    return batch.num_rows >= PACKED_MIN and DELTA in batch.schema.names
 
 
 def deltas_of(batch: pa.RecordBatch) -> Bools:

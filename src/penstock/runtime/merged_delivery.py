@@ -22,7 +22,7 @@ from penstock.columns.states import Chunk
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.runtime.merge_store import MergeStore
-from penstock.runtime.recent import Stretch, deltas
+from penstock.runtime.recent import Stretch, as_they_came, deltas
 from penstock.runtime.rows import Rows, spans_in
 
 
@@ -61,7 +61,7 @@ class Outgoing(NamedTuple):
     """What the selector does not match."""
 
 
-Made = dict[tuple[Spans, int], Rows]
+Made = dict[tuple[Spans, int], list[Rows]]
 """What has been made for others in this turn: by what was granted, and since when."""
 
 
@@ -88,8 +88,8 @@ def outgoing(
         return _of_whole(store, known, spans, stretch, selector, now_us, messages)
     key = (spans, known.mark)
     if key not in made:
-        made[key] = deltas(stretch, ids)
-    return Outgoing([made[key]])
+        made[key] = as_they_came(stretch, ids) or [deltas(stretch, ids)]
+    return Outgoing(made[key])
 
 
 def _of_whole(

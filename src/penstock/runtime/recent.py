@@ -24,6 +24,8 @@ from penstock.runtime.sealed_file import Publishers
 KEPT_BYTES_MAX: Final = 2 << 20
 """Beside the newest publish. Who is further behind gets full events."""
 KEPT_PIECES_MAX: Final = 8_192
+AS_THEY_CAME_MIN: Final = 64
+"""Batches of fewer events are sent as one."""
 
 
 class Raw(NamedTuple):
@@ -97,13 +99,22 @@ class Recent:
         )
 
 
+def as_they_came(stretch: Stretch, wanted: Int64s) -> list[Rows] | None:
+    """The batches of ``stretch`` as they were published, if that is little more than the deltas
+    of ``wanted``, which are all there are; a delta that another follows does no harm."""
+    pieces = [raw.piece for raw in stretch.pieces]
+    if len(stretch.ids) > 2 * len(wanted) or len(stretch.ids) < AS_THEY_CAME_MIN * len(pieces):
+        return None
+    if not stretch.deltas.all() or not all(piece.is_whole for piece in pieces):
+        return None
+    if len(np.unique(stretch.slots)) != len(wanted):
+        return None  # some have left meanwhile
+    return [Rows([Span(piece.first, piece.end)], piece=piece) for piece in pieces]
+
+
 def deltas(stretch: Stretch, wanted: Int64s) -> Rows:
     """One delta for each of the events ``wanted`` (ascending ids, each the newest of its key):
     all properties its key's deltas have changed in ``stretch``."""
-    if len(stretch.pieces) == 1 and len(wanted) == len(stretch.ids):
-        piece = stretch.pieces[0].piece
-        if piece.is_whole:
-            return Rows([Span(piece.first, piece.end)], piece=piece)
     rows = np.searchsorted(stretch.ids, wanted)
     batch = _batch(stretch, rows)
     return Rows(spans_in(batch), batch=batch, publishers=_publishers(stretch, wanted))

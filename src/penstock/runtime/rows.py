@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.ipc import batch_bytes
+from penstock.columns.ipc import batch_bytes, packed_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
+from penstock.columns.states import is_packed
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Buffer
 from penstock.runtime.pieces import Piece, stored_together
@@ -125,9 +126,12 @@ class Rows:
     def body(self) -> Buffer:
         """The bytes to send; made once however many receive them."""
         if self._body is None:
-            self._body = (
-                memoryview(batch_bytes(self.batch)) if self.piece is None else self.piece.body
-            )
+            if self.piece is not None:
+                self._body = self.piece.body
+            elif is_packed(self.batch):
+                self._body = memoryview(packed_bytes(self.batch))
+            else:
+                self._body = memoryview(batch_bytes(self.batch))
         return self._body
 
 
