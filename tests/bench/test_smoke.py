@@ -36,9 +36,7 @@ def results_in(file: Path) -> dict[str, Result]:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "shape", ["S1", "S3", "S4", "S6", "S7", "S8", "S9", "S11", "S13", "S14"]
-)
+@pytest.mark.parametrize("shape", ["S1", "S3", "S4", "S6", "S7", "S8", "S9", "S11", "S13", "S14"])
 def test_a_shape_measures_every_contender_or_says_what_it_lacks(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 

@@ -56,7 +56,9 @@ def test_a_subscriber_sees_what_is_a_delta(
     with rates.subscribe(start="earliest", timeout=5) as reading:
         reading.next_batch()
         eur.update(ask=5.5)
-        (delta,) = reading.next_batch() or ()
+        batch = reading.next_batch()
+    assert batch is not None
+    (delta,) = batch
     assert delta.is_delta
     option = ["--merged"] if merged else []
 

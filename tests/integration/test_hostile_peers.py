@@ -16,7 +16,8 @@ import penstock
 from penstock.client.sync import Session
 from penstock.columns.ipc import batch_bytes, schema_bytes
 from penstock.core.ids import Span
-from penstock.core.messages import Definition, FromEarliest, FromId, FromLatest, FromTime, Storage
+from penstock.core.messages import Definition, Storage
+from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, frame

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.core.messages import FromLatest
+from penstock.core.starts import FromLatest
 from penstock.frontends.connection import WRITE_HIGH_WATER
 from penstock.testing.peers import RawPeer
 from penstock.testing.process import ServerProcess

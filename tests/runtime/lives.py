@@ -16,8 +16,9 @@ from penstock.columns.rows import Rows as RowsOf
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError, StorageFailed
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, FromEarliest, FromLatest, Spans
+from penstock.core.messages import Definition, Spans
 from penstock.core.ports import Clock
+from penstock.core.starts import FromEarliest, FromLatest
 from penstock.runtime.bodies import Body
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.realm import Limits, RunningRealm

@@ -16,8 +16,9 @@ from penstock.columns.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError
 from penstock.core.ids import Span
-from penstock.core.messages import Definition, FromEarliest, Spans, Storage
+from penstock.core.messages import Definition, Spans, Storage
 from penstock.core.ports import Blobs, Journal
+from penstock.core.starts import FromEarliest
 from penstock.runtime.bodies import Body
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.maintaining import MaintenanceLimits

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.columns.event import Event
 from penstock.core.errors import MemoryLimit
-from penstock.core.messages import FromEarliest, Storage
+from penstock.core.messages import Storage
+from penstock.core.starts import FromEarliest
 from penstock.runtime.placing import MemoryLimits
 from penstock.runtime.realm import Limits
 from penstock.runtime.sealing import SealingLimits

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.columns.event import Event
 from penstock.core.errors import CapacityReached
-from penstock.core.messages import FromEarliest, Storage
+from penstock.core.messages import Storage
+from penstock.core.starts import FromEarliest
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.core.errors import IllegalState, InvalidName, NameAlreadyBound, NameDoesNotExist
 from penstock.core.ids import IdSet
-from penstock.core.messages import Definition, FromEarliest, Storage
+from penstock.core.messages import Definition, Storage
+from penstock.core.starts import FromEarliest
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.columns.batch import ids_of
 from penstock.core.ids import Span
-from penstock.core.messages import Definition, FromEarliest
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.rows import Rows
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

@@ -8,7 +8,8 @@ from typing import Final, Literal, NamedTuple
 import pytest
 
 from penstock.columns.event import Event
-from penstock.core.messages import Definition, FromEarliest
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
 from penstock.testing.loop import simulate
 from tests.runtime.lives import Lives, Outlet
 

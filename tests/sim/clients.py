@@ -16,7 +16,8 @@ from penstock.columns.event import Event
 from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import FromEarliest, Spans
+from penstock.core.messages import Spans
+from penstock.core.starts import FromEarliest
 from penstock.runtime.bodies import Body, body_from
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.rows import Rows

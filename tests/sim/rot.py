@@ -22,7 +22,7 @@ from penstock.columns.event import Event
 from penstock.columns.rows import Rows as EventRows
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSet
-from penstock.core.messages import FromEarliest
+from penstock.core.starts import FromEarliest
 from penstock.runtime.checking import Finding, StoreReport
 from penstock.runtime.realm import RunningRealm
 from penstock.testing.disk import FaultyDisk

@@ -15,7 +15,8 @@ from random import Random
 from penstock.bootstrap import rules
 from penstock.core.counters import Counters
 from penstock.core.errors import NameAlreadyBound, StorageFailed
-from penstock.core.messages import Definition, FromEarliest
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
 from penstock.runtime.maintaining import MaintenanceLimits
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.sealing import SealingLimits

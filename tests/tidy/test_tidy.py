@@ -26,6 +26,7 @@ WITHOUT_TEST_FILE: dict[str, str] = {
     "src/penstock/core/effects.py": "records without behaviour",
     "src/penstock/core/seat.py": "seats and the protocol of kinds; tested with the durables",
     "src/penstock/core/messages.py": "the vocabulary: records without behaviour",
+    "src/penstock/core/starts.py": "records without behaviour",
     "src/penstock/core/ports.py": "protocols; the contract kit tests their adapters",
 }
 """Modules of the core without a test file of their name, each with why."""

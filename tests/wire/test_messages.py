@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.core.ids import Span
-from penstock.core.messages import Definition, FromEarliest, FromId, FromLatest, FromTime, Storage
+from penstock.core.messages import Definition, Storage
+from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.messages import FromClient, FromServer, Message
 

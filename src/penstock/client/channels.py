@@ -24,7 +24,7 @@ from penstock.columns.ipc import batch_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument
-from penstock.core.messages import FromId
+from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened, Location
 

@@ -16,8 +16,8 @@ from penstock.columns.selectors import InvalidSelector, parse
 from penstock.columns.selectors.headers import HEADERS
 from penstock.columns.selectors.wording import quoted
 from penstock.core.errors import InvalidArgument, NameDoesNotExist
-from penstock.core.messages import FromEarliest
 from penstock.core.queue import READERS
+from penstock.core.starts import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened
 

@@ -12,7 +12,7 @@ from penstock.client.conversation import Conversation
 from penstock.client.subscription import Subscription
 from penstock.columns.event import Event
 from penstock.core.errors import InvalidArgument
-from penstock.core.messages import FromId
+from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from penstock.core.errors import InvalidArgument
-from penstock.core.messages import AnyStart, FromEarliest, FromId, FromLatest, FromTime
+from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
 
 StartLike = str | int | datetime
 

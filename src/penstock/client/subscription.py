@@ -16,7 +16,7 @@ from penstock.columns.event import Event
 from penstock.columns.ipc import batch_from
 from penstock.core.errors import PenstockError, SessionClosed
 from penstock.core.ids import Span
-from penstock.core.messages import AnyStart, FromId
+from penstock.core.starts import AnyStart, FromId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Subscribed
 

@@ -18,7 +18,6 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
     AckPrevious,
-    AnyStart,
     Attach,
     ConfirmRecall,
     CreateDurable,
@@ -26,10 +25,6 @@ from penstock.core.messages import (
     DeleteDurable,
     Demand,
     Detach,
-    FromEarliest,
-    FromId,
-    FromLatest,
-    FromTime,
     Lose,
     Purge,
     PurgeDurable,
@@ -40,6 +35,7 @@ from penstock.core.messages import (
 from penstock.core.names import durable_name
 from penstock.core.ports import Clock
 from penstock.core.queue import READERS
+from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
 from penstock.runtime import views
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.delivery import Dispatch, Outlet

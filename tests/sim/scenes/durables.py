@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.event import Event
 from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition, FromEarliest, FromId, Storage
+from penstock.core.messages import Definition, Storage
+from penstock.core.starts import FromEarliest, FromId
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Outlet, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

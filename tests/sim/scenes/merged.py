@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
-from penstock.core.messages import Definition, FromEarliest
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
 from penstock.testing.loop import pass_time
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 from tests.sim.clients import Outlet, Publisher, stored

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.columns.event import Event
 from penstock.core.counters import Counters
 from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition, FromEarliest, FromId, FromLatest, Storage
+from penstock.core.messages import Definition, Storage
+from penstock.core.starts import FromEarliest, FromId, FromLatest
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts

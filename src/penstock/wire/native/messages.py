@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from penstock.core.errors import RemoteProtocolViolation
-from penstock.core.messages import AnyStart, Definition, Spans
+from penstock.core.messages import Definition, Spans
+from penstock.core.starts import AnyStart
 
 # Part of this module for whoever uses it.
 # isort: off

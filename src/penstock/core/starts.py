@@ -1,0 +1,28 @@
+"""Where a subscription or durable begins (SEM E6)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Start(Struct, frozen=True, tag=True):
+    """Where a subscription or durable begins (SEM E6)."""
+
+
+class FromId(Start, frozen=True):
+    event_id: int
+
+
+class FromEarliest(Start, frozen=True):
+    """The oldest stored event."""
+
+
+class FromLatest(Start, frozen=True):
+    """Only events published from now on."""
+
+
+class FromTime(Start, frozen=True):
+    at_us: int
+
+
+AnyStart = FromId | FromEarliest | FromLatest | FromTime
