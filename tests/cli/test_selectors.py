@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client.sync import Channel
+from penstock.client.sync import Channel, Session
+from tests.protocols import ORDER, shop
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -110,3 +111,19 @@ def test_a_channel_that_is_not_there_is_an_error(penstock_command: Run) -> None:
 
     assert result.exit_code == 1
     assert "nowhere" in result.stderr
+
+
+@pytest.mark.spec("P1")
+def test_the_fields_of_messages_are_known(penstock_command: Run, session: Session) -> None:
+    channel = session.channels.create("shop", descriptors=shop())
+    channel.publish_many([channel.messages().event("shop.Order", ORDER)])
+
+    shown = penstock_command(
+        "selector", "check", "total > 5 AND lines[].sku = 'nut'", "--channel", "shop"
+    )
+    other = penstock_command("selector", "check", "nothing = 5", "--channel", "shop")
+
+    assert "matches 1 of 1 event" in shown.stdout
+    assert "note:" not in shown.stdout
+    assert "int64" in shown.stdout
+    assert "no event here has had nothing" in other.stdout

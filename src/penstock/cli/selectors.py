@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, write, write_facts, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -68,7 +69,10 @@ def check(
         return
     with session(url) as realm:
         found = realm.channels.get(channel)
-        names = checked(selector.expression, found.columns())
+        columns, messages = found.columns(), known_to(found)
+        if messages is not None:
+            columns = messages.seen_in(columns)
+        names = checked(selector.expression, columns)
         _show(selector, names, _chosen(found, selector), format)
 
 

@@ -6,10 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from penstock.columns.batch import ids_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.durable import Durable
@@ -35,15 +33,14 @@ from penstock.core.messages import (
 from penstock.core.names import durable_name
 from penstock.core.ports import Clock
 from penstock.core.queue import READERS
-from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
+from penstock.core.starts import AnyStart, FromTime
 from penstock.runtime import views
-from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.beginnings import first_id
 from penstock.runtime.delivery import Dispatch, Outlet
 from penstock.runtime.group import Group
-from penstock.runtime.matching import SCAN_EVENTS, Among, Matching
+from penstock.runtime.matching import Among, Matching
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
-from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
 from penstock.wire.native.answers import DurableInfo, Location, SealedPart
@@ -475,30 +472,3 @@ class Subscriptions:
         if not reads:
             return await self._shard.act(action, sweeps=(number,))
         return await act_reading(self._shard, self._dispatch.files, number, action)
-
-
-def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:
-    """The id where ``start`` is now (SEM E6)."""
-    match start:
-        case FromId(event_id):
-            return max(0, event_id)
-        case FromEarliest():
-            return 0
-        case FromLatest():
-            return channel.state.next_id
-        case FromTime(at_us):
-            coarse = channel.state.ages.first_at(at_us, channel.state.next_id)
-            return _first_since(channel, store, coarse, at_us)
-
-
-def _first_since(channel: Channel, store: ChannelStore, coarse: int, at_us: int) -> int:
-    """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
-    at = coarse
-    while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
-        for rows in store.read((span,), Damage()):
-            published = rows.batch.column("published").cast("int64").to_numpy()
-            row = int(np.searchsorted(published, at_us))
-            if row < len(published):
-                return int(ids_of(rows.batch)[row])
-        at = span.end
-    return channel.state.next_id

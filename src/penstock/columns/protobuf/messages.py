@@ -71,6 +71,21 @@ class Messages:
             events = pa.array([event.data for event in events], pa.binary())
         return descriptors.table(message_type, events)
 
+    def seen_in(self, stored: pa.Schema) -> pa.Schema:
+        """The columns of the store with the fields of its messages among the properties: what
+        names in a selector may mean (SEM P1)."""
+        if self._descriptors is None:
+            return stored
+        none = pa.array([], pa.binary())
+        fields = [
+            field for kind in self.types for field in self._descriptors.table(kind, none).schema
+        ]
+        index = stored.get_field_index("properties")
+        if index < 0:
+            return stored.append(pa.field("properties", pa.struct(fields)))
+        properties = pa.field("properties", pa.struct([*stored.field(index).type, *fields]))
+        return stored.set(index, properties)
+
     def _known(self, message_type: str) -> Descriptors:
         if self._descriptors is None:
             raise InvalidEvent(

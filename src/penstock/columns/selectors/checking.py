@@ -131,6 +131,9 @@ def _below(kind: pa.DataType, step: Step) -> Iterator[pa.DataType]:
         if pa.types.is_list(kind):
             yield kind.value_type
         return
+    if pa.types.is_map(kind):
+        yield kind.item_type
+        return
     for field in kind if pa.types.is_struct(kind) else ():
         known_as = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode())
         if known_as == step.encode():
