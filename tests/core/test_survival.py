@@ -186,3 +186,15 @@ def test_publishing_goes_on_after_each_kind_of_end() -> None:
 
     assert seen == sorted(set(seen))
     assert seen[0] >= 4
+
+
+@pytest.mark.spec("T2", "S1")
+def test_a_frozen_channel_is_what_it_was_however_late_it_is_written_out() -> None:
+    play = play_of(type="mixed")
+    play.do(publish(200, ttls=((1_000, tuple(span(i) for i in range(0, 200, 2))),)))
+    frozen, before = play.channel.frozen(), play.channel.snapshot()
+    play.do(publish(3))
+    play.do(Purge((span(0), span(7))))
+
+    assert frozen() == before
+    assert play.channel.snapshot() != before
