@@ -72,17 +72,8 @@ KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "share
 AT_ONCE = ("shared", "serial", "shared_queued")
 """Types that redeliver at once, counted; they take a window, and keep a selector."""
 EVENT_TIMEOUT_MS = 100
-FIRST = [
-    "shared",
-    "even",
-    "exclusive",
-    "priority",
-    "serial",
-    "strict",
-    "lanes",
-    "lanes",
-    "shared_queued",
-]
+FIRST = ["shared", "even", "exclusive", "priority", "shared_queued", "serial", "strict"]
+FIRST += ["lanes", "lanes"]
 Step = Callable[[Any, Random], None]
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
 

@@ -16,8 +16,7 @@ from penstock.core.counters import Counters
 from penstock.core.ids import Span
 
 Spans = tuple[Span, ...]
-Ids = Spans | bytes
-"""Ids as they are stored: ranges, or packed (``core.written``)."""
+Ids = Spans | bytes  # as they are stored: ranges, or packed (``core.written``)
 
 
 class Digest(Struct, frozen=True):
@@ -156,19 +155,16 @@ class Publish(Command, frozen=True):
 class CreateDurable(Command, frozen=True):
     name: str
     kind: str
-    start_id: int = 0
-    """First id of interest; the shell has resolved earliest, latest and times."""
+    start_id: int = 0  # first id of interest: the shell has resolved latest, and times
     selector: str = ""
     matched: Spans = ()
     """With a selector: the stored events at or after ``start_id`` it matches."""
-    persistent: bool | None = None
-    """None: true where the channel's events survive a restart (SEM D3)."""
+    persistent: bool | None = None  # None: where the channel's events survive (SEM D3)
     max_deliveries: int = 0
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
     strict_order: bool = False
-    order_by: str = ""
-    """A property: events of one value of it are kept in order (SEM D11); empty: none."""
+    order_by: str = ""  # a property: each value a lane (SEM D11)
 
 
 class DeleteDurable(Command, frozen=True):
@@ -413,11 +409,10 @@ class Buried(Fact, frozen=True):
 
 
 class PackedIds(Fact, frozen=True):
-    """A fact about scattered ids, as it is stored (``core.written``); it is nowhere else."""
+    """A fact about scattered ids as it is stored, and nowhere else (``core.written``)."""
 
     fact: Acked | RolledBack | Buried | Removed
     ids: bytes
-    dead: bytes = b""
 
 
 class Edited(Fact, frozen=True):

@@ -35,7 +35,7 @@ def ranges(ids: Ids) -> Spans:
 
 
 def packed(fact: StoredFact) -> StoredFact:
-    """``fact`` as it is stored."""
+    """``fact`` as it is stored. Dead events, which move in small steps, stay ranges."""
     match fact:
         case Acked(name, spans) if len(spans) > RANGES_MAX:
             return PackedIds(Acked(name, ()), IdSet(spans).packed())
@@ -43,9 +43,8 @@ def packed(fact: StoredFact) -> StoredFact:
             return PackedIds(RolledBack(name, ()), IdSet(spans).packed())
         case Buried(name, spans) if len(spans) > RANGES_MAX:
             return PackedIds(Buried(name, ()), IdSet(spans).packed())
-        case Removed(spans, cause, dead) if len(spans) > RANGES_MAX:
-            dead_ids = IdSet(dead).packed() if dead else b""
-            return PackedIds(Removed((), cause), IdSet(spans).packed(), dead_ids)
+        case Removed(spans, cause, ()) if len(spans) > RANGES_MAX:
+            return PackedIds(Removed((), cause), IdSet(spans).packed())
         case _:
             return fact
 
@@ -61,4 +60,4 @@ def unpacked(fact: PackedIds) -> StoredFact:
         case Buried(name):
             return Buried(name, spans)
         case Removed(_, cause):
-            return Removed(spans, cause, ranges(fact.dead) if fact.dead else ())
+            return Removed(spans, cause)
