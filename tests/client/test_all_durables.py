@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import product
@@ -46,10 +47,11 @@ async def connected(client: str, url: str) -> AsyncIterator[Any]:
 
 
 async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
+    pause = threading.Event()
     for _ in range(3_000):
         if await is_so():
             return
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(pause.wait, 0.01)
     raise AssertionError("it did not come about")
 
 
