@@ -57,7 +57,10 @@ class KeyIndex:
         """``values`` of the one key, when somebody else numbers them: see :meth:`renumbered`."""
         assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
         self._keys = [
-            _Key(values or Values(name), Newest() if depth == 1 else NewestFew(depth))
+            _Key(
+                Values(name) if values is None else values,
+                Newest() if depth == 1 else NewestFew(depth),
+            )
             for name, depth in keys.items()
         ]
         self._shares = values is not None
