@@ -36,7 +36,9 @@ def results_in(file: Path) -> dict[str, Result]:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("shape", ["S1", "S3", "S4", "S6", "S7", "S8", "S9", "S11", "S13", "S14"])
+@pytest.mark.parametrize(
+    "shape", ["S1", "S3", "S4", "S6", "S7", "S7M", "S8", "S9", "S11", "S13", "S14"]
+)
 def test_a_shape_measures_every_contender_or_says_what_it_lacks(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
@@ -83,7 +85,9 @@ def test_an_unknown_shape_is_refused_with_those_there_are() -> None:
     done = run_bench("S99")
 
     assert done.returncode == 2
-    assert "no shape S99; there are S1, S3, S4, S7, S8, S9, S11, S12, S13, S14" in done.stderr
+    assert (
+        "no shape S99; there are S1, S3, S4, S6, S7, S7M, S8, S9, S11, S12, S13, S14" in done.stderr
+    )
 
 
 def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
@@ -94,7 +98,10 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
 
 
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
-    assert list(shapes()) == ["S1", "S3", "S4", "S7", "S8", "S9", "S11", "S12", "S13", "S14"]
+    assert list(shapes()) == [
+        *("S1", "S3", "S4", "S6", "S7", "S7M", "S8"),
+        *("S9", "S11", "S12", "S13", "S14"),
+    ]
     assert set(peers()) == {"nats", "penstock", "redis"}
 
 

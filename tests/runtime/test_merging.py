@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.columns.event import Event
-from penstock.core.messages import Storage
 from penstock.runtime.sealing import SealingLimits
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, Lives, Outlet, clock_us
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
+from tests.spindles import spindles
 
 BUSY = SealingLimits(segment_bytes_max=300, interval_s=0.02, retry_s=0.02, journal_bytes_max=6_000)
 TTL_MS = 10_000
@@ -47,7 +47,7 @@ class Story:
             keys={KEY: 1},
             capacity=self.capacity,
             ttl=self.ttl_ms,
-            storage=Storage(events_per_spindle=self.random.choice((0, 5))),
+            storage=spindles(self.type, self.random.choice((0, 5))),
         )
         await self.lives.create("history", "persistent")
         await self.lives.realm.joins.create("rates", "history", "", False)

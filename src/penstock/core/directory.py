@@ -151,12 +151,12 @@ class Directory:
                 )
         check_limits(definition)
         kind, engine = self.rules.types[definition.type], self.rules.engines[definition.engine]
-        refuse_without_effect(definition, kind)
         if engine.merges and kind.relays:
             raise InvalidArgument(
                 f"a {definition.type} channel keeps no event, so there is no state to merge into; "
                 "take a type that stores events for engine merge"
             )
+        refuse_without_effect(definition, kind)
         if definition.cluster_wide and not kind.clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"

@@ -141,7 +141,7 @@ class _Matching:
 def _is_known_before(selector: Selector) -> bool:
     """Whether it asks only of what the publisher gave: no ids, times, defaults or origins."""
     given = all(
-        path == "data" or path == "tag" or (path.startswith("properties.") and "$" not in path)
+        path in ("data", "tag", "more") or (path.startswith("properties.") and "$" not in path)
         for path in selector.columns
     )
     return given and "NOW()" not in selector.text

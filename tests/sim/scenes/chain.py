@@ -14,6 +14,7 @@ from penstock.core.messages import Definition, Storage
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -28,13 +29,14 @@ class Chain:
         self._world = world
 
         def definition(dead: str = "", *, ttl: int = 0, capacity: int = 0) -> Definition:
+            type = random.choice(("persistent", "mixed", "paged"))
             return Definition(
-                type=random.choice(("persistent", "mixed", "paged")),
+                type=type,
                 kind=random.choice(("channel", "queue")),
                 ttl=ttl,
                 capacity=capacity,
                 dead_event_store=dead,
-                storage=Storage(events_per_spindle=random.choice((0, 6))),
+                storage=spindles(type, random.choice((0, 6))),
             )
 
         strict = Storage(events_per_spindle=random.choice((0, 6)), honour_capacity=True)

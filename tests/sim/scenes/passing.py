@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from penstock.columns.event import Event
 from penstock.core.counters import Counters
 from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from penstock.core.starts import FromEarliest, FromId, FromLatest
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -30,10 +31,11 @@ class Passing:
     def __init__(self, world: World) -> None:
         random = world.random
         self._world = world
+        type = random.choice(("persistent", "mixed", "paged"))
         self._definition = Definition(
-            type=random.choice(("persistent", "mixed", "paged")),
+            type=type,
             retain_consumed=True,
-            storage=Storage(events_per_spindle=random.choice((0, 10))),
+            storage=spindles(type, random.choice((0, 10))),
         )
         self._ledger = Ledger("aloud")
         self._air = Ledger("air")

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from penstock.columns.event import Event
 from penstock.core.errors import NameAlreadyBound, PenstockError, PublishingPaused, StorageFailed
-from penstock.core.messages import Definition, Storage
+from penstock.core.messages import Definition
 from penstock.runtime.transactions import Part
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -34,10 +35,11 @@ class Paused:
     def __init__(self, world: World) -> None:
         random = world.random
         self._world = world
+        type = random.choice(("persistent", "mixed", "paged"))
         self._definition = Definition(
-            type=random.choice(("persistent", "mixed", "paged")),
+            type=type,
             retain_consumed=True,
-            storage=Storage(events_per_spindle=random.choice((0, 10))),
+            storage=spindles(type, random.choice((0, 10))),
         )
         self._ledger = Ledger("gate")
         self._waiting = Ledger("gate")
