@@ -90,8 +90,7 @@ class ChannelStore:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
         if self.late:
             self.late.discard_all(IdSet(Span(*span) for span in spans))
-        if len(spans) > SCATTERED_MIN and self._pieces_around(spans) <= len(spans):
-            spans = ((spans[0][0], spans[-1][1]),)  # to look at each piece and file is less work
+        spans = self._to_look_at(spans)
         pieces: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
         piece = segment = NOWHERE  # a span inside the one met last is not looked up again
@@ -113,9 +112,14 @@ class ChannelStore:
                 file.recount(stored)
         self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
 
-    def _pieces_around(self, spans: Sequence[tuple[int, int]]) -> int:
-        first = bisect_right(self._ends, spans[0][0])
-        return bisect_right(self._ends, spans[-1][1] - 1) - first
+    def _to_look_at(self, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Of many spans, ascending, what is around them, if it has fewer pieces than spans."""
+        if len(spans) <= SCATTERED_MIN:
+            return spans
+        around = Span(spans[0][0], spans[-1][1])
+        first = bisect_right(self._ends, around.first)
+        pieces = bisect_right(self._ends, around.end - 1) - first
+        return (around,) if pieces < len(spans) else spans
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
         """Scattered ids have left the channel. Which pieces are empty is looked at once many
