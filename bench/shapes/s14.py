@@ -43,11 +43,11 @@ class GrowingDurables:
         scale = 50 if quick else 1
         return [
             *(
-                Case(f"{count} durables, all read", "D1", {"durables": count, "scale": scale})
+                Case(f"all read, durables: {count}", "D1", {"durables": count, "scale": scale})
                 for count in (1, 10, 100)
             ),
             *(
-                Case(f"{count} durables, none read", "D1", {"idle": count, "scale": scale})
+                Case(f"none read, durables: {count}", "D1", {"idle": count, "scale": scale})
                 for count in (0, 1, 10, 100)
             ),
         ]
