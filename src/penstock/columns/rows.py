@@ -47,11 +47,13 @@ class Rows:
 
     def value(self, name: str, row: int) -> Any:
         """The value of a column in a row; None where it is null or the column absent."""
-        if self._blocks is not None:
-            first, values = self._blocks.get(name, _NO_BLOCK)
-            if first <= row < first + len(values):
-                return values[row - first]
-            if row - first < 2 * BLOCK_ROWS and row > first:
+        blocks = self._blocks
+        if blocks is not None:
+            first, values = blocks.get(name, _NO_BLOCK)
+            place = row - first
+            if 0 <= place < len(values):
+                return values[place]
+            if 0 < place < 2 * BLOCK_ROWS:
                 return self._next_block(name, row)
         return self._value(name, row)
 
@@ -124,10 +126,10 @@ class Rows:
     def properties(self, row: int) -> dict[str, Any]:
         """The properties as published: values, nulls and absent keys exact (SEM E2)."""
         found: dict[str, Any] = self.value("properties", row) or {}
-        if self._is_plain is None:
-            self._is_plain = self._says_it_all()
         if self._is_plain:
             return found
+        if self._is_plain is None:
+            self._is_plain = self._says_it_all()
         if found:
             level = self._properties_level()
             sparse = self.value("sparse", row)
