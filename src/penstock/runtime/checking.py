@@ -99,7 +99,7 @@ def lost_events(recovered: Recovered) -> list[tuple[int, Finding]]:
         for file in store.files:
             for place in file.index.batches:
                 lost.remove(place.span)
-        for piece in store.tail:
+        for piece in store.held():
             for span in (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans:
                 lost.remove(span)
         if lost:

@@ -148,8 +148,9 @@ class MergeStore(ChannelStore):
 
     def _weigh(self) -> None:
         size = self.states.nbytes
-        for meter in (self.meter, self._realm):
-            meter.add_bytes(self._home, size - self._weighed)
+        self.meter.add_bytes(self._home, size - self._weighed)
+        if self._home != "journal":  # there the realm counts what waits to be sealed
+            self._realm.add_bytes(self._home, size - self._weighed)
         self._weighed = size
 
     def _code(self, publisher: str) -> int:

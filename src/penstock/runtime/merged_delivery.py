@@ -35,6 +35,8 @@ class Known:
         self.mark: int | None = None
         """It has been sent all that was on the channel when this was the next id: of the keys it
         knows, it knows the state then, or a later one."""
+        self.through = 0
+        """Nothing from here on has been sent."""
 
     def of(self, slots: Int64s, store: MergeStore) -> Bools:
         """Which of these it knows."""
@@ -61,8 +63,9 @@ class Outgoing(NamedTuple):
     """What the selector does not match."""
 
 
-Made = dict[tuple[Spans, int], list[Rows]]
-"""What has been made for others in this turn: by what was granted, and since when."""
+Made = dict[tuple[Spans, int, bool], list[Rows]]
+"""What has been made for others in this turn: by what was granted, since when, and whether none
+of it was sent before."""
 
 
 def outgoing(
@@ -86,9 +89,11 @@ def outgoing(
     slots = stretch.slots[at]
     if not (known.of(slots, store) & stretch.only_deltas(slots)).all():
         return _of_whole(store, known, spans, stretch, selector, now_us, messages)
-    key = (spans, known.mark)
+    is_fresh = int(stretch.ids[0]) >= known.through
+    key = (spans, known.mark, is_fresh)
     if key not in made:
-        made[key] = as_they_came(stretch, ids) or [deltas(stretch, ids)]
+        rows = as_they_came(stretch, ids) if is_fresh else None
+        made[key] = rows or [deltas(stretch, ids)]
     return Outgoing(made[key])
 
 
@@ -147,6 +152,7 @@ def _both(
 
 def kept_up(known: Known, cursor: int, next_id: int) -> None:
     """Everything up to ``cursor`` has been granted."""
+    known.through = cursor
     if cursor >= next_id:
         known.mark = next_id
 
