@@ -93,16 +93,17 @@ class Dispatch:
 
     # --- who is there --------------------------------------------------------------------
 
-    def open(self, number: int, outlet: Outlet) -> int:
-        """Register an outlet on channel ``number``; gives the subscription's realm-wide number."""
+    def open(self, number: int, outlet: Outlet, *, deltas: bool = False) -> int:
+        """Register an outlet on channel ``number``; gives the subscription's realm-wide number.
+
+        With ``deltas``, changes of what it has of a merge channel come as such (SEM K3).
+        """
         subscription = self._next
+        if deltas:
+            self._known[subscription] = Known()
         self._next += 1
         self._outlets[subscription] = (number, outlet)
         return subscription
-
-    def takes_deltas(self, subscription: int) -> None:
-        """What it has been sent of a merge channel comes as deltas (SEM K3)."""
-        self._known[subscription] = Known()
 
     def close(self, subscription: int) -> None:
         self._outlets.pop(subscription, None)

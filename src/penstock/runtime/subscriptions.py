@@ -83,12 +83,10 @@ class Subscriptions:
         """Begin to deliver stored events, then live ones, with no gap between (SEM E6).
 
         ``place`` is what the same subscription is known by on another connection; one that
-        ``confirms`` says what has arrived, and gets the rest there (SEM J5). With ``deltas``,
-        changes of what it has been sent of a merge channel come as such (SEM K3).
+        ``confirms`` says what has arrived, and gets the rest there (SEM J5). One that takes
+        ``deltas`` gets them of a merge channel (SEM K3).
         """
-        subscription = self._dispatch.open(number, outlet)
-        if deltas and not browse:
-            self._dispatch.takes_deltas(subscription)
+        subscription = self._dispatch.open(number, outlet, deltas=deltas and not browse)
 
         def subscribe(group: Group) -> Opened:
             channel = group.channel(number)
