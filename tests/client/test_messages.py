@@ -55,7 +55,7 @@ def test_selectors_read_the_fields_wherever_there_are_selectors(
         assert [event.event_id for event in islice(live, 3)] == [1, 2, 3]
     assert [event.event_id for event in orders.browse(selector=chosen)] == [1, 2, 3]
     assert orders.read(selector="total = 400").num_rows == 1
-    assert [event.event_id for event in durable.fetch(5, timeout=WAIT_S)] == [1, 2, 3]
+    assert [event.event_id for event in durable.fetch(3, timeout=WAIT_S)] == [1, 2, 3]
     assert [messages.decode(event)["total"] for event in work.peek(5)] == ["400"]
     assert not work.peek(5, selector="total = 100")
     assert orders.purge(selector="total = 200") == 1
