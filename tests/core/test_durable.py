@@ -314,3 +314,16 @@ def test_previous_covers_what_this_subscription_holds() -> None:
     play.do(AckPrevious(1, 3))
 
     assert outstanding(play) == [1, 3] or outstanding(play) == [2, 3]
+
+
+@pytest.mark.spec("D4", "E9")
+def test_an_event_given_back_again_and_again_makes_no_other_one_dearer() -> None:
+    play = durable_play("shared", 2, events=2)
+    for _ in range(3_000):
+        play.do(RollBack(1, (span(0),)))
+    durable = play.channel.state.durables["d"]
+
+    assert durable.redeliveries((span(0, 1),)) == ((3_000, (span(0),)),)
+    assert len(durable.levels) == 1, "what an acknowledgement looks through"
+    play.restart_from_snapshot()
+    assert play.channel.state.durables["d"].redeliveries((span(0, 1),)) == ((3_000, (span(0),)),)

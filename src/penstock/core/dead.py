@@ -74,12 +74,12 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
             rest.remove_all(theirs)
             split += [((*names, durable.name), theirs), (names, rest)]
         groups = [(names, group) for names, group in split if group]
-    highest = max((len(durable.levels) for durable in state.durables.values()), default=0)
-    for count in range(highest, 0, -1):
+    counts = {count for durable in state.durables.values() for count in durable.levels}
+    for count in sorted(counts, reverse=True):
         found = IdSet()
         for durable in state.durables.values():
-            if len(durable.levels) >= count:
-                found.add_all(durable.levels[count - 1].overlap(ids))
+            if count in durable.levels:
+                found.add_all(durable.levels[count].overlap(ids))
         found.remove_all(counted)
         if found:
             redeliveries.append((count, found.spans))

@@ -73,8 +73,8 @@ class Durable:
         """Soft state: outstanding and in nobody's hands."""
         self.parked = IdSet()
         """Soft state: rolled back, waiting for the next attach."""
-        self.levels: list[IdSet] = []
-        """Redelivery counts: ``levels[n - 1]`` holds the ids redelivered n times."""
+        self.levels: dict[int, IdSet] = {}
+        """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
         self.seats: list[Seat] = []
         self.read_us = 0
         """When a client last got or settled something."""
@@ -103,7 +103,7 @@ class Durable:
         """Acknowledged, or gone from the channel."""
         self._take_back(ids)
         waited = len(self.pending)
-        for ledger in (self.outstanding, self.pending, self.parked, *self.levels):
+        for ledger in (self.outstanding, self.pending, self.parked, *self.levels.values()):
             if ledger:
                 ledger.discard_all(ids)
         if self.lanes is not None:
@@ -150,19 +150,18 @@ class Durable:
                 seat.in_flight.discard_all(ids)
 
     def _count(self, back: IdSet) -> None:
-        for n in range(len(self.levels) - 1, -1, -1):
-            risen = self.levels[n].remove_all(back)
+        for n in sorted(self.levels, reverse=True):
+            level = self.levels[n]
+            risen = level.remove_all(back)
+            if not level:
+                del self.levels[n]
             if not risen:
                 continue
-            if n + 1 == len(self.levels):
-                self.levels.append(IdSet())
-            self.levels[n + 1].add_all(risen)
+            self.levels.setdefault(n + 1, IdSet()).add_all(risen)
             back = back.copy()
             back.remove_all(risen)
         if back:
-            if not self.levels:
-                self.levels.append(IdSet())
-            self.levels[0].add_all(back)
+            self.levels.setdefault(1, IdSet()).add_all(back)
 
     def reach(self, end: int, stored: IdSet) -> None:
         """Write down what is outstanding up to ``end``."""
@@ -386,15 +385,16 @@ class Durable:
         if self.max_deliveries == 1:
             return ids.copy()
         found = IdSet()
-        for level in self.levels[self.max_deliveries - 2 :]:
-            found.add_all(level.overlap(ids))
+        for count, level in self.levels.items():
+            if count >= self.max_deliveries - 1:
+                found.add_all(level.overlap(ids))
         return found
 
     def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
         if not self.levels:
             return ()
         found = []
-        for count, level in enumerate(self.levels, start=1):
+        for count, level in sorted(self.levels.items()):
             if level:
                 parts = [part for span in spans for part in level.within(span).spans]
                 if parts:
@@ -420,16 +420,16 @@ class Durable:
 
     @property
     def redelivered_count(self) -> int:
-        return sum(len(level) for level in self.levels)
+        return sum(map(len, self.levels.values()))
 
     def state(self, lost: IdSet | None = None) -> DurableState:
         """As a snapshot keeps it; without ``lost``, which no restart finds."""
-        sets = [self.outstanding, *self.levels]
+        outstanding, levels = self.outstanding, sorted(self.levels.items())
         if lost:
-            sets = [ids.copy() for ids in sets]
-            for ids in sets:
+            outstanding = outstanding.copy()
+            levels = [(n, level.copy()) for n, level in levels]
+            for ids in (outstanding, *(level for _, level in levels)):
                 ids.discard_all(lost)
-        outstanding, *levels = sets
         return DurableState(
             self.name,
             self.kind.name,
@@ -437,7 +437,7 @@ class Durable:
             self.persistent,
             self.head,
             written(outstanding),
-            tuple((n, written(level)) for n, level in enumerate(levels, start=1) if level),
+            tuple((n, written(level)) for n, level in levels if level),
             self.max_deliveries,
             self.cluster_wide,
             self.strict_order,
@@ -460,7 +460,5 @@ class Durable:
         durable.outstanding = id_set(state.outstanding)
         durable.pending = durable.outstanding.copy()
         for count, spans in state.redelivered:
-            while len(durable.levels) < count:
-                durable.levels.append(IdSet())
-            durable.levels[count - 1] = id_set(spans)
+            durable.levels[count] = id_set(spans)
         return durable
