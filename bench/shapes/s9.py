@@ -76,11 +76,13 @@ class StalledConsumer:
         await all_settled(clients)
         await closed(clients)
         with_it, without = (_typical(rounds[stalls]) for stalls in (True, False))
-        return {
+        figures = {
             "left": with_it.events_per_s / without.events_per_s,
-            "left_of_work": with_it.events_per_cpu_s / without.events_per_cpu_s,
             "events_per_s": with_it.events_per_s,
         }
+        if with_it.events_per_cpu_s and without.events_per_cpu_s:
+            figures["left_of_work"] = with_it.events_per_cpu_s / without.events_per_cpu_s
+        return figures
 
 
 class _Round(NamedTuple):
@@ -88,7 +90,7 @@ class _Round(NamedTuple):
 
     events_per_s: float
     events_per_cpu_s: float
-    """Of client and server: says more than the rate on a busy machine."""
+    """Of client and server: says more than the rate on a busy machine; 0 if too short to tell."""
 
 
 def _typical(rounds: Sequence[_Round]) -> _Round:
@@ -125,8 +127,8 @@ class _Nine:
         for ledger in self._ledgers:
             ledger.expect(count - clocked)
         await completed(self._ledgers)
-        cpu_s_per_event = max(figures["cpu_s_per_million"] / 1e6, 1e-9)  # ticks are long
-        return _Round(figures["events_per_s"], 1 / cpu_s_per_event)
+        cpu_s = figures["cpu_s_per_million"]
+        return _Round(figures["events_per_s"], 1e6 / cpu_s if cpu_s else 0.0)
 
 
 SHAPE = StalledConsumer()
