@@ -21,6 +21,15 @@ _BLOCK_SHIFT: Final = 10
 """Ids share a bitmap of :meth:`IdSet.of_bitmaps` when they are equal above these bits."""
 
 
+def is_first(slots: Int64s) -> Bools:
+    """Which of these have a slot that none before them has."""
+    rows = np.arange(len(slots))
+    first = np.empty(int(slots.max(initial=-1)) + 2, dtype=np.int64)
+    first[slots[::-1]] = rows[::-1]  # the last one written stays
+    found: Bools = first[slots] == rows
+    return found
+
+
 class Newest:
     """Depth 1: one id a value, all by columns."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns.batch import Int64s
-from penstock.columns.key_depths import Bools, Newest, NewestFew
+from penstock.columns.key_depths import Bools, Newest, NewestFew, is_first
 from penstock.columns.key_values import NO_SLOT, Values
 from penstock.core.ids import IdSet
 
@@ -113,10 +113,8 @@ class KeyIndex:
         assert isinstance(key.newest, Newest), "one event a value"
         total = sum(body.num_rows for body in bodies)
         keyed, follows = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
-        again = np.ones(len(slots), dtype=np.bool_)
-        again[np.unique(slots, return_index=True)[1]] = False
         keyed[rows] = True
-        follows[rows] = again | key.newest.lives(slots, stored)
+        follows[rows] = ~is_first(slots) | key.newest.lives(slots, stored)
         return Known(keyed, follows)
 
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columns.batch import Int64s, ids_of
+from penstock.columns.key_depths import is_first
 from penstock.columns.key_values import NO_SLOT, Values
 from penstock.columns.layout import BODY
 from penstock.columns.merging import Bools, merge, normal
@@ -190,9 +191,7 @@ class States:
 
     def _bases(self, slots: Int64s, whole: Bools) -> list[Chunk]:
         """The rows that deltas build on: those of keys whose first event here is one."""
-        met, first = np.unique(slots, return_index=True)
-        slots_of_deltas = met[~whole[first]]
-        ids = self._newest[slots_of_deltas]
+        ids = self._newest[slots[is_first(slots) & ~whole]]
         ids = np.sort(ids[ids >= 0])
         return list(self._with_ids(ids))
 
@@ -241,7 +240,9 @@ def deltas_of(batch: pa.RecordBatch) -> Bools:
     index = batch.schema.get_field_index(DELTA)
     if index < 0:
         return np.zeros(batch.num_rows, dtype=np.bool_)
-    flags = batch.column(index).fill_null(False)
+    flags = batch.column(index)
+    if flags.null_count:
+        flags = flags.fill_null(False)
     return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
@@ -253,11 +254,10 @@ def sparse_columns_only() -> ChannelSchema:
 
 def _newest_of(slots: Int64s) -> Int64s:
     """The rows that are the last of their slot; those without a slot stay all."""
-    back = slots[::-1]
-    _, last = np.unique(back, return_index=True)
-    is_last = slots == NO_SLOT
-    is_last[len(slots) - 1 - last] = True
-    return np.flatnonzero(is_last)
+    rows = np.arange(len(slots))
+    last = np.empty(int(slots.max()) + 2, dtype=np.int64)  # the end is for those without
+    last[slots] = rows  # the last one written stays
+    return np.flatnonzero((last[slots] == rows) | (slots == NO_SLOT))
 
 
 def _around(ids: Int64s) -> Span:

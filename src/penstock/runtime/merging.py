@@ -26,7 +26,11 @@ from penstock.runtime.sealed_file import Publishers, SealedFile
 
 def has_deltas(bodies: Sequence[Body]) -> bool:
     """Whether these are worth a look."""
-    return any(deltas_of(body.batch).any() for body in bodies if DELTA in body.batch.schema.names)
+    indexes = [body.batch.schema.get_field_index(DELTA) for body in bodies]
+    return any(
+        index >= 0 and body.batch.column(index).true_count
+        for index, body in zip(indexes, bodies, strict=True)
+    )
 
 
 def refuse(
