@@ -76,6 +76,19 @@ def test_a_packed_batch_is_read_as_any_other() -> None:
     check_body(batch_from(packed, batch.schema))
 
 
+def test_a_batch_that_is_large_once_it_is_uncompressed_is_refused() -> None:
+    words = random.Random(1).randbytes(2 << 20)
+    batch = body_of_columns([words * 40])
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
+
+    with pytest.raises(InvalidEvent, match=r"claim to be 8\d+ bytes; send it uncompressed"):
+        batch_from(messages[1].serialize(), batch.schema)
+
+
 def test_what_does_not_pay_or_would_not_be_taken_is_not_packed() -> None:
     noise = body_of_columns([random.Random(1).randbytes(1_000)])
     zeros = body_of_columns([b"\0" * 10_000_000])

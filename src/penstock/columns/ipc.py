@@ -19,6 +19,9 @@ INFLATED_MAX: Final = 64
 """A compressed batch may be so many times as large as its bytes: a few of them cannot claim to
 be any size inside."""
 
+INFLATED_BYTES_MAX: Final = 64 << 20
+"""And no larger than this."""
+
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8
@@ -109,6 +112,10 @@ def batch_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     return batch.serialize()
 
 
+def _inflated_max(size: int) -> int:
+    return min(INFLATED_MAX * size, INFLATED_BYTES_MAX)
+
+
 def packed_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     """The same, compressed, unless that would not be taken or does not pay: for batches that are
     mostly nulls, as deltas are where each changes something else."""
@@ -119,7 +126,7 @@ def packed_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     written = sink.getvalue()
     head = batch.schema.serialize().size
     packed = written.slice(head, written.size - head - _END_BYTES)
-    if 5 * packed.size > 4 * plain.size or plain.size > INFLATED_MAX * packed.size:
+    if 5 * packed.size > 4 * plain.size or plain.size > _inflated_max(packed.size):
         return plain
     return packed
 
@@ -131,7 +138,7 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
     """
     buffer = message if isinstance(message, pa.Buffer) else pa.py_buffer(message)
     inflated = _inflated(buffer)
-    if inflated > INFLATED_MAX * buffer.size:
+    if inflated > _inflated_max(buffer.size):
         raise InvalidEvent(
             f"{buffer.size} bytes of a compressed record batch claim to be {inflated} bytes; "
             "send it uncompressed"

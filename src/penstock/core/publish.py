@@ -8,7 +8,8 @@
 5. Number. The batch gets the next dense ids; an id is never given twice. On the JMS engine the
    ids may be all that is kept of it (``core.engine.Engine.interest``).
 6. Replace. Of each publish key only so many of the newest events stay
-   (``columns.keys.KeyIndex``).
+   (``columns.keys.KeyIndex``). A delta of a merge channel is merged into the state of its key
+   once somebody reads it (``columns.merging.merge``).
 7. Make room. Over capacity the oldest events are evicted (``core.retention.make_room``); what
    was not consumed goes to the dead event store (``core.dead.unconsumed``).
 8. Apply. The ids join the channel and the ledger of every durable
