@@ -93,7 +93,7 @@ class Durable:
 
     def forget_all_but(self, stored: IdSet) -> None:
         """What a snapshot said might be kept, and was not."""
-        for ledger in (self.outstanding, self.pending, *self.levels):
+        for ledger in (self.outstanding, self.pending, *self.levels.values()):
             if ledger:
                 gone = ledger.copy()
                 gone.discard_all(stored)
