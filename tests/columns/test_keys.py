@@ -266,7 +266,7 @@ def bodies_of(batches: list[list[dict[str, Any]]]) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.spec("K1")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(
         [{"k": 1}, {"k": 2}, {"k": 3}, {"k": 1, "j": 1}, {"k": 1, "j": 3}, {"k": 2, "j": 2}]

@@ -20,7 +20,7 @@ settings.register_profile(
     "night", max_examples=20_000, stateful_step_count=80, deadline=None, derandomize=False
 )
 DAY = settings(
-    max_examples=150,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -31,6 +31,12 @@ TestChannelLife = ChannelLife.TestCase
 TestChannelLife.settings = settings.get_profile("night") if NIGHT else DAY
 TestJmsLife = JmsLife.TestCase
 TestJmsLife.settings = settings.get_profile("night") if NIGHT else DAY
+
+
+@pytest.mark.slow
+@pytest.mark.spec("D6", "D8", "D9", "D10", "D11", "D12", "D13", "K1", "T8")
+def test_many_lives_on_the_default_and_the_merge_engine() -> None:
+    run_state_machine_as_test(ChannelLife, settings=settings(DAY, max_examples=400))
 
 
 @pytest.mark.slow

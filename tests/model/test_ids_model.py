@@ -176,7 +176,7 @@ class OneSetLives(RuleBasedStateMachine):
         assert self.ours.packed() == fresh.packed(), "whatever it lived through"
 
 
-OneSetLives.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+OneSetLives.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 test_one_set_lives = OneSetLives.TestCase
 
 

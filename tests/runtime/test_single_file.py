@@ -180,6 +180,7 @@ def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_path: P
     simulate(life(), Random(1))
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S1")
 def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
     async def life(seed: int, good_syncs: int) -> int:

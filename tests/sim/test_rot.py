@@ -53,6 +53,7 @@ def _unchecked_journal(monkeypatch: pytest.MonkeyPatch) -> str:
     return "journal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [_unchecked_segments, _unchecked_pages, _unchecked_journal])
 def test_a_realm_that_trusts_its_bytes_is_caught(
     spoil: Callable[[pytest.MonkeyPatch], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,8 @@ from penstock.spark.plan import EventRange, FileRows, WireRows
 from penstock.spark.reading import ChannelReader, ChannelStreamReader
 from penstock.spark.source import PenstockSource
 
+pytestmark = pytest.mark.slow
+
 Sealed = Callable[[Channel, int], None]
 Row = dict[str, Any]
 

@@ -146,7 +146,7 @@ class JournalLife(RuleBasedStateMachine):
 
 TestJournalLife = pytest.mark.spec("S1")(JournalLife.TestCase)
 TestJournalLife.settings = settings(
-    max_examples=120,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

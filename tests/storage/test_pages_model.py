@@ -131,7 +131,7 @@ class PagesLife(RuleBasedStateMachine):
 
 TestPagesLife = pytest.mark.spec("S1")(PagesLife.TestCase)
 TestPagesLife.settings = settings(
-    max_examples=120,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

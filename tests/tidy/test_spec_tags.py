@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.tidy.parsing import tree_of
+
 TESTS = Path(__file__).resolve().parents[1]
 RULES_FILE = TESTS / "semantics" / "rules.toml"
 STATES = frozenset({"built", "part", "planned"})
@@ -32,7 +34,7 @@ def rules() -> dict[str, Rule]:
 
 def tags_in(source: str) -> Iterator[str]:
     """The rule ids of every ``pytest.mark.spec(...)`` in a test file."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.spec":
             for argument in node.args:
                 assert isinstance(argument, ast.Constant), f"line {node.lineno}: not a rule id"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.parsing import parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 
 MODULE_LINES_MAX = 500
@@ -84,7 +86,7 @@ def test_every_module_says_what_it_is() -> None:
     silent = [
         name_of(path)
         for path in modules()
-        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))
+        if path.stat().st_size and not ast.get_docstring(parsed(path))
     ]
 
     assert silent == []
@@ -122,7 +124,7 @@ def test_no_test_sleeps(module: str) -> None:
         f"{name_of(path)}:{node.lineno}"
         for path in files_below("tests")
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == f"{module}.sleep"
         and ast.unparse(node.args[0]) != "0"

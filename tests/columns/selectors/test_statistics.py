@@ -141,7 +141,7 @@ def _leaves(column: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 @pytest.mark.spec("F5")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS, batches())
 def test_nothing_that_matches_is_pruned(
     expression: Expression, events: list[dict[str, Any]]

@@ -90,7 +90,7 @@ def test_it_does_not_know(text: str) -> None:
 
 
 @pytest.mark.spec("F5")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(EXPRESSIONS, batches())
 def test_nothing_that_matches_is_ruled_out(
     expression: Expression, events: list[dict[str, Any]]
