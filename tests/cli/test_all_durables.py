@@ -13,6 +13,8 @@ import penstock
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 
 

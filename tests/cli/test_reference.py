@@ -17,6 +17,8 @@ from penstock.settings import described
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_setting_is_listed_with_its_variable(penstock_command: Run) -> None:
     listed = json.loads(penstock_command("settings", "--format", "json").stdout)

@@ -16,6 +16,8 @@ import pytest
 import penstock
 from penstock import aio
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 CUMULATIVE = ("exclusive", "priority")
 TYPES = ("persistent", "reliable", "mixed", "paged", "off_heap", "simple")

@@ -16,6 +16,8 @@ from penstock.client.sync import Channel, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30.0
 Call = Callable[[Session, Channel, Path], object]
 

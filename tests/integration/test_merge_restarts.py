@@ -15,7 +15,7 @@ import penstock
 from penstock.bootstrap import verify_store
 from penstock.client.sync import Channel
 
-pytestmark = pytest.mark.spec("K2", "K4", "S1")
+pytestmark = [pytest.mark.spec("K2", "K4", "S1"), pytest.mark.slow]
 
 KINDS = ("persistent", "mixed", "paged")
 ROWS = 500

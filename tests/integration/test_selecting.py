@@ -19,6 +19,8 @@ from penstock.columns.body import body_of
 from penstock.columns.selectors import Selector
 from penstock.core.ids import Span
 
+pytestmark = pytest.mark.slow
+
 PER_PHASE = 400
 PHASES = 5
 

@@ -22,7 +22,7 @@ from penstock.runtime.repairing import Repaired
 ROWS = 1_000
 QUICK = {"storage__seal_interval_ms": 1, "storage__sweep_interval_ms": 1}
 
-pytestmark = pytest.mark.spec("S1")
+pytestmark = [pytest.mark.spec("S1"), pytest.mark.slow]
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tests.transfers.moving import (
     until,
 )
 
-pytestmark = pytest.mark.spec("C7")
+pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]
 
 
 def test_an_import_into_a_taken_name_is_refused_and_changes_nothing(
