@@ -104,6 +104,24 @@ def test_nothing_that_matches_is_ruled_out(
         assert not matches or selector.may_match_in(summary, now_us=NOW_US)
 
 
+@pytest.mark.spec("F2", "F5")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NOT misspelt = lines[]",
+        "NOT lines[] < misspelt",
+        "NOT misspelt <> lines[] + 1",
+        "NOT JMSType = lines[]",
+        "NOT misspelt BETWEEN lines[] AND lines[0]",
+    ],
+)
+def test_an_empty_array_is_compared_with_nothing(text: str) -> None:
+    batch = batch_of([{"properties": {"lines": []}}, {"properties": {"lines": [1]}}])
+
+    assert Selector(text).mask(batch).to_pylist() == [True, False]
+    assert Selector(text).may_match_in(summary_of(batch))
+
+
 @pytest.mark.spec("F5")
 def test_no_summary_rules_out_nothing() -> None:
     assert Selector("a = 1").may_match_in(b"")

@@ -33,6 +33,7 @@ from penstock.columns.selectors.expressions import (
     Reference,
     Text,
     Truth,
+    each_references,
 )
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.patterns import parts
@@ -174,7 +175,8 @@ def _compare(
     if known is None:
         return ANYTHING
     if known.has_no_value:
-        return UNKNOWN
+        # Of an empty array no element is compared with what is missing: that is false.
+        return ANYTHING if each_references(right) else UNKNOWN
     literal = _literal(right, statistics.now_us)
     if literal is None:
         return ANYTHING
