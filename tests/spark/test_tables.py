@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from google.protobuf import api_pb2
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -79,6 +80,59 @@ def test_a_selector_that_rules_out_files(
 
     assert sorted(row.n for row in chosen.collect()) == list(range(2_990, 3_000))
     assert nothing.collect() == []
+
+
+@pytest.mark.spec("F5", "P1")
+def test_a_selector_reads_the_fields_of_messages(
+    spark: SparkSession, url: str, client: Session, sealed: Callable[[Channel, int], None]
+) -> None:
+    orders = client.channels.create(
+        "orders",
+        type="persistent",
+        storage={"events_per_spindle": 1_000},
+        descriptors=api_pb2,
+    )
+    messages = orders.messages()
+    orders.publish_many(
+        [
+            messages.event("google.protobuf.Api", {"name": f"n{n}", "methods": [{"name": "Get"}]})
+            for n in range(1_500)
+        ]
+    )
+    sealed(orders, 1)
+
+    chosen = load(spark, url, selector="name IN ('n7', 'n1400') AND methods[].name = 'Get'")
+
+    assert sorted(row.event_id for row in chosen.collect()) == [7, 1_400]
+
+
+@pytest.mark.spec("F5", "K4")
+def test_a_merge_channel_is_a_table_of_states(
+    spark: SparkSession, url: str, client: Session
+) -> None:
+    orders = client.channels.create("orders", engine="merge", keys={"n": 1})
+    for n in range(3):
+        orders.register(n, bid=1, ask=2)
+    orders.update(1, ask=5)
+
+    table = load(spark, url)
+    assert sorted((row.n, row.bid, row.ask) for row in table.collect()) == [
+        (0, 1, 2),
+        (1, 1, 5),
+        (2, 1, 2),
+    ]
+    assert [row.n for row in load(spark, url, selector="ask = 5 AND bid = 1").collect()] == [1]
+
+
+@pytest.mark.spec("F5")
+def test_one_query_does_not_narrow_the_next(spark: SparkSession, url: str, orders: Channel) -> None:
+    """Spark would go on using the filters of the first, were they handed to the source."""
+    orders.publish_many([penstock.Event(properties={"n": n}) for n in range(20)])
+    table = load(spark, url)
+
+    assert table.where("n >= 15").count() == 5
+    assert table.count() == 20
+    assert table.where("n < 15").count() == 15
 
 
 def test_columns_selectors_and_schemas_choose(
