@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -70,6 +71,33 @@ def test_what_is_no_message_of_a_known_type_is_unknown() -> None:
         assert selected(selector, strange, plain, broken) == []
     assert selected("total IS NULL", strange, plain, broken) == [0, 1, 2]
     assert selected("total = 250", broken, order(), broken, strange, order(), broken) == [1, 4]
+
+
+@pytest.mark.spec("P2")
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 300])
+def test_broken_messages_are_found_among_others(count: int) -> None:
+    broken = penstock.Event(b"\xff\xff", headers={TYPE_HEADER: "shop.Order"})
+    places = {0, count // 2, count // 2 + 1, count - 1}
+    events = [broken if place in places else order() for place in range(count)]
+
+    assert selected("total = 250", *events) == [n for n in range(count) if n not in places]
+    assert selected("total IS NULL", *events) == sorted(places & set(range(count)))
+    assert selected("total IS NULL", *[broken] * count) == list(range(count))
+
+
+@pytest.mark.spec("P2")
+def test_broken_messages_do_not_hold_up_the_others() -> None:
+    """As many as fit into one publish: nobody is served while they are looked at."""
+    good = order()
+    broken = penstock.Event(b"\xff\xff", headers={TYPE_HEADER: "shop.Order"})
+
+    def cost(event: penstock.Event) -> float:
+        began = process_time()
+        selected("total = 250", *[event] * 4_096)
+        return process_time() - began
+
+    cost(good)
+    assert cost(broken) < 20 * cost(good) + 0.2
 
 
 def test_messages_of_several_types_and_properties_stand_side_by_side() -> None:

@@ -7,7 +7,7 @@ type that is not known, or whose bytes are not of its type, has nulls: unknown t
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,8 @@ from penstock.core.errors import InvalidEvent
 
 TYPE_HEADER = "message_type"
 """The header that names the type of the message in an event's data."""
+_PARTS: Final = 16
+"""Into so many a part with a broken message is split, to find it."""
 
 
 class MessageFields:
@@ -75,22 +77,31 @@ class MessageFields:
 
     def _messages(self, kind: str, data: Any) -> tuple[pa.RecordBatch, list[int]]:
         """The messages as columns, and the places of those that are broken."""
-        broken: list[int] = []
+        try:
+            return self._descriptors.table(kind, data), []
+        except InvalidEvent:
+            broken = self._broken(kind, data, 0)
+        places = np.zeros(len(data), dtype=np.bool_)
+        places[broken] = True
+        whole = pc.if_else(pa.array(places), pa.scalar(b"", pa.binary()), data)
+        return self._descriptors.table(kind, whole), broken
 
-        def decode(first: int, end: int) -> list[pa.RecordBatch]:
+    def _broken(self, kind: str, data: Any, first: int) -> list[int]:
+        """The places of broken messages in data that has some, counted from ``first``.
+
+        To decode a good message alone costs most: so parts are split until they are small.
+        """
+        if len(data) == 1:
+            return [first]
+        found: list[int] = []
+        step = -(-len(data) // _PARTS)
+        for at in range(0, len(data), step):
+            part = data.slice(at, step)
             try:
-                return [self._descriptors.table(kind, data.slice(first, end - first))]
+                self._descriptors.table(kind, part)
             except InvalidEvent:
-                if end - first == 1:
-                    broken.append(first)
-                    return [self._descriptors.table(kind, pa.array([b""], pa.binary()))]
-                middle = (first + end) // 2
-                return decode(first, middle) + decode(middle, end)
-
-        parts = decode(0, len(data))
-        if len(parts) == 1:
-            return parts[0], broken
-        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0], broken
+                found += self._broken(kind, part, first + at)
+        return found
 
 
 def _data(batch: pa.RecordBatch) -> Any:
