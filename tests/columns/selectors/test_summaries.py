@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from time import process_time
 from typing import Any
 
 import pyarrow as pa
@@ -120,6 +121,43 @@ def test_an_empty_array_is_compared_with_nothing(text: str) -> None:
 
     assert Selector(text).mask(batch).to_pylist() == [True, False]
     assert Selector(text).may_match_in(summary_of(batch))
+
+
+NUMBERS = [*range(-100, 0), *range(100, 200)]
+
+
+@pytest.mark.spec("F5")
+@pytest.mark.parametrize(
+    ("text", "may_match"),
+    [
+        (f"price IN ({', '.join(map(str, NUMBERS))})", False),
+        (f"price IN (49, {', '.join(map(str, NUMBERS))})", True),
+        (f"price NOT IN ({', '.join(map(str, NUMBERS))})", True),
+        (f"sku IN ({', '.join(repr(f'skv-{n}') for n in NUMBERS)})", False),
+        (f"sku IN ('sku-0007', {', '.join(repr(f'skv-{n}') for n in NUMBERS)})", True),
+        (f"region IN ({', '.join(repr(f'f{n}') for n in NUMBERS)})", False),
+        (f"misspelt NOT IN ({', '.join(map(str, NUMBERS))})", False),
+        (f"event_id IN ('x', {', '.join(map(str, NUMBERS))})", True),
+        (f"published IN (1777852800000, {', '.join(map(str, NUMBERS))})", True),
+    ],
+)
+def test_a_long_list_is_compared_with_bounds(text: str, may_match: bool) -> None:
+    assert Selector(text).may_match_in(SUMMARY) == may_match
+
+
+@pytest.mark.spec("F5")
+def test_a_summary_is_asked_in_less_time_than_the_events() -> None:
+    selector = Selector(f"event_id IN ({', '.join(map(str, range(1_000, 11_000)))})")
+    events = pa.concat_batches([EVENTS] * 163)
+
+    began = process_time()
+    for _ in range(4):
+        assert not selector.may_match_in(SUMMARY)
+    asked = process_time() - began
+    for _ in range(4):
+        assert not selector.mask(events).true_count
+
+    assert asked < 2 * (process_time() - began - asked) + 0.02
 
 
 @pytest.mark.spec("F5")

@@ -89,7 +89,7 @@ def _call(reader: Reader, first: Token, steps: list[Step]) -> Expression:
 
 def _size(reader: Reader, expected: str) -> int:
     if reader.token.kind is not Kind.INTEGER:
-        raise reader.fault(f"{expected}, a whole number from 0 on,")
+        raise reader.fault(f"{expected}, a whole number from 0 on")
     return min(int(reader.advance().value), _INDEX_MAX)
 
 

@@ -41,7 +41,8 @@ class Selector:
         self.text = canonical(self.expression)
         if len(self.text) > LENGTH_MAX:
             # What is stored is the canonical text: it has to parse again.
-            raise fault(text, 0, f"at most {LENGTH_MAX} characters", f"{len(self.text)} of them")
+            expected = f"at most {LENGTH_MAX} characters with spaces around operators"
+            raise fault(text, 0, expected, f"{len(self.text)} of them")
         self.columns = _columns(self.expression)
         """Paths of the stored columns it reads, in dots, down to the first array:
         ``properties.carrier``, ``headers.type``, ``data``. The others can stay unread."""

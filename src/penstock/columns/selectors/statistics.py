@@ -27,6 +27,7 @@ from penstock.columns.selectors.expressions import (
     Integer,
     IsNull,
     Like,
+    Literal,
     Not,
     Now,
     Or,
@@ -77,6 +78,9 @@ ANYTHING: Final = Outcomes(may_hold=True, may_fail=True)
 UNKNOWN: Final = Outcomes(may_hold=False, may_fail=False)
 
 _LEAST: Final = -(1 << 63)
+_FEW: Final = 64
+"""Values of a longer list are compared with bounds in one go: one by one takes more time than
+looking at the events does."""
 
 
 class Known(NamedTuple):
@@ -110,8 +114,7 @@ def outcomes(node: Expression, statistics: Known) -> Outcomes:
             )
             return _turned(outcomes(ends, statistics), is_turned=negated)
         case In(operand, options, negated):
-            equals = [Compare(Comparison.EQUAL, operand, option) for option in options]
-            return _turned(outcomes(Or(tuple(equals)), statistics), is_turned=negated)
+            return _turned(_in(operand, options, statistics), is_turned=negated)
         case Like(Reference() as reference, pattern, escape, negated):
             return _turned(_like(reference, pattern, escape, statistics), is_turned=negated)
         case IsNull(Reference() as reference, negated):
@@ -120,6 +123,34 @@ def outcomes(node: Expression, statistics: Known) -> Outcomes:
             return _plain(node, statistics)
         case _:
             return ANYTHING
+
+
+def _in(operand: Expression, options: Sequence[Literal], statistics: Known) -> Outcomes:
+    if len(options) > _FEW:
+        return _among(operand, options, statistics)
+    equals = [Compare(Comparison.EQUAL, operand, option) for option in options]
+    return outcomes(Or(tuple(equals)), statistics)
+
+
+def _among(operand: Expression, options: Sequence[Literal], statistics: Known) -> Outcomes:
+    """Whether a value of a long list lies within the bounds."""
+    known = _known(operand, statistics) if isinstance(operand, Reference) else None
+    if known is None:
+        return ANYTHING
+    if known.has_no_value:
+        return UNKNOWN
+    low, high, values = known.minimum, known.maximum, [option.value for option in options]
+    bounds = (low, high, *(known.distinct or ()))
+    alike = any(
+        all(map(test, values)) and all(map(test, bounds))
+        for test in (_is_number, lambda value: isinstance(value, str))
+    )
+    if not alike or not low <= high:
+        return ANYTHING
+    within = (value for value in values if low <= value <= high)
+    if known.distinct is None:
+        return Outcomes(any(True for _ in within), may_fail=True)
+    return Outcomes(any(value in known.distinct for value in within), may_fail=True)
 
 
 def _plain(node: Reference | Truth, statistics: Known) -> Outcomes:
