@@ -5,7 +5,13 @@ from __future__ import annotations
 from time import process_time
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 
 import penstock
 from penstock.columns.body import body_of
@@ -83,6 +89,32 @@ def test_broken_messages_are_found_among_others(count: int) -> None:
     assert selected("total = 250", *events) == [n for n in range(count) if n not in places]
     assert selected("total IS NULL", *events) == sorted(places & set(range(count)))
     assert selected("total IS NULL", *[broken] * count) == list(range(count))
+
+
+@pytest.mark.spec("P1")
+def test_a_type_that_spans_millions_of_fields_is_left_alone() -> None:
+    file = FileDescriptorProto(name="doubling.proto", package="doubling", syntax="proto3")
+    for level in range(24):
+        message = file.message_type.add(name=f"Level{level}")
+        for number in (1, 2):
+            message.field.add(
+                name=f"part{number}",
+                number=number,
+                type=FieldDescriptorProto.TYPE_MESSAGE,
+                label=FieldDescriptorProto.LABEL_OPTIONAL,
+                type_name=f".doubling.Level{level + 1}",
+            )
+    file.message_type.add(name="Level24")
+    descriptors = FileDescriptorSet(file=[file]).SerializeToString()
+    events = [
+        penstock.Event(headers={TYPE_HEADER: f"doubling.Level{level}"}, properties={"part1": 1})
+        for level in (0, 20)
+    ]
+
+    mask = Selector("part1 IS NULL").mask(body_of(events), messages=fields_of(descriptors))
+
+    assert mask.to_pylist() == [False, True]
+    Messages("orders", descriptors).seen_in(pa.schema([]))
 
 
 @pytest.mark.spec("P2")

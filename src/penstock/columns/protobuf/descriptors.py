@@ -19,6 +19,10 @@ from penstock.core.errors import InvalidDescriptor, InvalidEvent, Unavailable
 DESCRIPTORS_BYTES_MAX: Final = 1 << 20
 """Bytes of a channel's descriptors: they travel with what describes the channel."""
 
+FIELDS_MAX: Final = 10_000
+"""Fields of a message, those of the messages inside it among them: each is a column, and a few
+types that hold each other twice would make millions."""
+
 
 class Descriptors:
     """The message types of a serialized ``FileDescriptorSet``.
@@ -52,6 +56,7 @@ class Descriptors:
             raise InvalidDescriptor("these descriptors define no message type")
         self._known = frozenset(self.types)
         self._columns: Any = None
+        self._too_wide: dict[str, bool] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._known
@@ -59,6 +64,13 @@ class Descriptors:
     def has_field(self, name: str, field: str) -> bool:
         """Whether the message type ``name`` is known and has this field."""
         return name in self._known and field in self._type(name).fields_by_name
+
+    def is_too_wide(self, name: str) -> bool:
+        """Whether a message of this type has more fields than selectors read."""
+        found = self._too_wide.get(name)
+        if found is None:
+            found = self._too_wide[name] = _is_too_wide(self._type(name))
+        return found
 
     def encoded(self, name: str, value: object) -> bytes:
         """``value`` as a message of type ``name``: a dictionary in the JSON mapping, its text,
@@ -218,6 +230,21 @@ def _in_order_of_use(files: Any) -> list[Any]:
     for name in given:
         add(name)
     return list(ordered.values())
+
+
+def _is_too_wide(kind: Any) -> bool:
+    room = FIELDS_MAX
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(kind, (kind.full_name,))]
+    while waiting:
+        message, around = waiting.pop()
+        room -= len(message.fields)
+        if room < 0:
+            return True
+        for field in message.fields:
+            inside = field.message_type
+            if inside is not None and inside.full_name not in around:
+                waiting.append((inside, (*around, inside.full_name)))
+    return False
 
 
 def _names(files: list[Any]) -> list[str]:

@@ -57,7 +57,7 @@ class MessageFields:
         return {
             kind: pc.equal(names, kind).fill_null(False)
             for kind in pc.unique(names).to_pylist()
-            if kind in self._descriptors
+            if kind in self._descriptors and not self._descriptors.is_too_wide(kind)
         }
 
     def _decoded(self, batch: pa.RecordBatch, kind: str, rows: Any) -> Any:

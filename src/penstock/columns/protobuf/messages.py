@@ -78,7 +78,10 @@ class Messages:
             return stored
         none = pa.array([], pa.binary())
         fields = [
-            field for kind in self.types for field in self._descriptors.table(kind, none).schema
+            field
+            for kind in self.types
+            if not self._descriptors.is_too_wide(kind)
+            for field in self._descriptors.table(kind, none).schema
         ]
         index = stored.get_field_index("properties")
         if index < 0:
