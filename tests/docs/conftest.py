@@ -7,6 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 from typer.testing import CliRunner
 
 import penstock
@@ -15,10 +20,23 @@ from tests.docs.pages import Command
 from tests.docs.reading import Reader, environment
 
 
+def write_shop(folder: Path) -> None:
+    """The files that the page about messages has its readers make."""
+    file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    order = file.message_type.add(name="Order")
+    label = FieldDescriptorProto.LABEL_OPTIONAL
+    order.field.add(name="sku", number=1, type=FieldDescriptorProto.TYPE_STRING, label=label)
+    order.field.add(name="count", number=2, type=FieldDescriptorProto.TYPE_INT32, label=label)
+    for name in ("shop.pb", "newer.pb"):
+        (folder / name).write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    (folder / "orders.ndjson").write_text('{"sku": "b", "count": 1}\n')
+
+
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where a realm listens that keeps its files in ``data``, below the current directory."""
     monkeypatch.chdir(tmp_path)
+    write_shop(tmp_path)
     with penstock.Realm("data") as realm:
         yield realm.listen()
 
