@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
-from penstock.client.inbox import Begun, Inbox
+from penstock.client.inbox import Begun, Inbox, Loops
 from penstock.client.settling import Settlements
 from penstock.client.subscription import received_batch, redelivery_counts
 from penstock.columns.event import Event
@@ -63,7 +63,7 @@ class DurableSubscription:
         self._is_open = False
         self._settlements = Settlements(conversation)
         self._handling: asyncio.Task[None] | None = None
-        self._begun: Begun[DeliveredBatch] = Begun()
+        self.loops: Loops[DeliveredBatch] = Loops()
         self._met = asyncio.Event()
         self._met.set()
         self._demand = 0
@@ -82,6 +82,7 @@ class DurableSubscription:
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
         if not self._is_open:
+            self._inbox = Inbox()  # the last one may have ended with the seat
             self._number = self._settlements.subscription = self._conversation.add(self)
             try:
                 await self._attach()
@@ -143,7 +144,7 @@ class DurableSubscription:
 
     def failed(self, error: PenstockError) -> None:
         self._inbox.clear()  # the realm has taken these back
-        self._begun.forget()
+        self.loops.forget()
         self._inbox.fail(error)
         self._met.set()
 
@@ -159,7 +160,7 @@ class DurableSubscription:
         return await self._next(self._timeout if timeout is None else timeout)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
-        if (rest := self._begun.rest()) is not None:
+        for rest in reversed(self.loops.rests()):
             self._leave(*rest)
         batch = await self._inbox.get(timeout)
         while self._is_strict and batch is not None and self._settlements.rolls_back:
@@ -173,11 +174,6 @@ class DurableSubscription:
         if batch is not None:
             self._handed(batch)
         return batch
-
-    def begin(self, batch: DeliveredBatch) -> Begun[DeliveredBatch]:
-        """The events of ``batch`` are handed out one by one; what is left comes next."""
-        self._begun.begin(batch)
-        return self._begun
 
     def _leave(self, batch: DeliveredBatch, count: int) -> None:
         rest = None if batch.is_stale else batch.part(count).without(self._recalled)
@@ -226,33 +222,41 @@ class DurableSubscription:
             rows += len(following)
         return batch if len(parts) == 1 else joined(parts)
 
-    async def batches(self) -> AsyncIterator[DeliveredBatch]:
+    def batches(self) -> AsyncIterator[DeliveredBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
-        opened_here = not self._is_open
+        return self.loops.add(self._batches)
+
+    async def _batches(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+        self.loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
-                    self.begin(batch)  # until it is done with
+                    begun.begin(batch)  # until it is done with
                 yield batch
+                if not self._is_open:
+                    return
                 if self._auto_ack:
-                    self._begun.forget()
+                    begun.forget()
                     await batch.ack()
         finally:
-            if opened_here:
+            if self.loops.ends(begun):
                 await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
-        opened_here = not self._is_open
+    def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
+        return self.loops.add(self._events)
+
+    async def _events(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+        self.loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
                     batch, rest = rest, None
-                    begun = self.begin(batch)
+                    begun.begin(batch)
                     for row, event in enumerate(batch):
                         if self.may_recall:
                             rest = await self._left_of(batch, row)
-                            self._begun.forget()
+                            begun.forget()
                             break
                         if batch.is_stale:
                             break  # the realm has taken the rest back, and delivers it again
@@ -264,7 +268,7 @@ class DurableSubscription:
                             await event.ack()
                             begun.count += 1
         finally:
-            if opened_here:
+            if self.loops.ends(begun):
                 await self.close()
 
     async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
@@ -274,6 +278,10 @@ class DurableSubscription:
         """
         self._settlements.hurry()
         await self._met.wait()  # an earlier one was cancelled, and is being called back
+        if self._is_strict:
+            await self._settlements.rolled_back()  # what that one has left may be recalled
+            if self._settlements.has_lost_rollback:
+                self._inbox.clear()  # all of it has gone back
         self._inbox.raise_failure()
         missing = count - self._inbox.rows
         if missing > 0:
@@ -351,12 +359,14 @@ class DurableSubscription:
         ids = IdSet.of(event_ids)
         if recalled := self._recalled.overlap(ids):
             raise self._recall_of(recalled.lowest)
+        self._settlements.hurry()  # what was settled before is before it
         await self._settlements.send(ids, previous=previous)
 
     async def rollback(self, event_ids: Iterable[int]) -> None:
         """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
         ids = IdSet.of(event_ids)
         ids.remove_all(self._recalled)  # these are back already
+        self._settlements.hurry()  # what was settled before is before it
         if ids:
             await self._settlements.send(ids, roll_back=True)
 
@@ -401,7 +411,7 @@ class DurableSubscription:
         if not self._is_open:
             return
         self._is_open = False
-        self._begun.forget()
+        self.loops.forget()
         try:
             if self._handling is not None and self._handling is not asyncio.current_task():
                 self._handling.cancel()

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable, Sized
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.core.errors import PenstockError
 
 B = TypeVar("B", bound=Sized)
+L = TypeVar("L")
 
 
 class Begun(Generic[B]):
-    """The batch that is handed out event by event: whoever stops in the middle of it has the rest
-    still to come."""
+    """The batch that a loop hands out event by event: whoever stops in the middle of it has the
+    rest still to come."""
 
     def __init__(self) -> None:
         self._batch: B | None = None
+        self.loop: Callable[[], Any] = _nobody
+        """Gives the loop while it goes on."""
         self.count = 0
         """Events of it that were handed out."""
 
@@ -32,6 +36,57 @@ class Begun(Generic[B]):
     def forget(self) -> None:
         """What was left of it is not to come any more."""
         self._batch = None
+
+
+def _nobody() -> None:
+    return None
+
+
+class Loops(Generic[B]):
+    """The loops over one subscription, by any number of tasks or threads, each with a batch."""
+
+    def __init__(self) -> None:
+        self._begun: dict[int, Begun[B]] = {}
+        self._running: set[int] = set()
+        self._have_opened = False
+
+    def add(self, loop_with: Callable[[Begun[B]], L]) -> L:
+        """A new loop, a generator, with the batch it hands out. When nobody has it any more, it
+        is over: a generator cannot say so by itself as early."""
+        begun = Begun[B]()
+        loop = loop_with(begun)
+        begun.loop = weakref.ref(loop)
+        self._begun[id(begun)] = begun
+        return loop
+
+    def begins(self, begun: Begun[B], *, opens: bool) -> None:
+        """A loop takes its first step; whether that opens the subscription."""
+        self._have_opened = self._have_opened or opens
+        self._running.add(id(begun))
+
+    def ends(self, begun: Begun[B]) -> bool:
+        """A loop is over, whoever may still have it; tells whether it is for this one to close
+        what loops have opened."""
+        begun.loop = _nobody
+        self._running.discard(id(begun))
+        return self._have_opened and not self._running
+
+    def rests(self) -> list[tuple[B, int]]:
+        """What loops that are over have left, and how many events of it were handed out; once."""
+        over = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
+        left = [self._begun.pop(key).rest() for key in over]
+        return [rest for rest in left if rest is not None]
+
+    def left(self) -> list[tuple[B, int]]:
+        """The same of all loops, also of those that go on."""
+        left = [begun.rest() for begun in list(self._begun.values())]
+        return [rest for rest in left if rest is not None]
+
+    def forget(self) -> None:
+        """The subscription is closed: what was left of all of them is not to come any more."""
+        self._have_opened = False
+        for begun in list(self._begun.values()):
+            begun.forget()
 
 
 class Inbox(Generic[B]):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
-from penstock.client.inbox import Begun, Inbox
+from penstock.client.inbox import Begun, Inbox, Loops
 from penstock.client.merging import Merger
 from penstock.columns.batch import EventBatch, stamp
 from penstock.columns.event import Event
@@ -74,7 +74,7 @@ class Subscription:
         self._last_id = last_id
         self._merger = merger
         self._inbox: Inbox[EventBatch] = Inbox()
-        self.begun: Begun[EventBatch] = Begun()
+        self.loops: Loops[EventBatch] = Loops()
         self._number = 0
         self._is_open = False
         self._first_id = 0
@@ -91,6 +91,7 @@ class Subscription:
     async def open(self) -> Subscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
         if not self._is_open:
+            self._forget()  # the last one may have ended
             self._number = self._conversation.add(self)
             try:
                 await self._ask(self._start)
@@ -167,9 +168,9 @@ class Subscription:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         check_timeout(timeout)
         await self.open()
-        if (rest := self.begun.rest()) is not None:
-            left, count = rest
-            return EventBatch(left.to_arrow().slice(count), publishers=left.publishers)
+        for left, count in reversed(self.loops.rests()):
+            rows = left.to_arrow().slice(count)
+            self._inbox.put_back(EventBatch(rows, publishers=left.publishers))
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
         if batch is not None and not len(self._inbox) and self._renews_credit:
             self._renew_credit()
@@ -181,27 +182,37 @@ class Subscription:
             self._credit += more
             self._conversation.tell(wire.Credit(self._number, more))
 
-    async def batches(self) -> AsyncIterator[EventBatch]:
+    def batches(self) -> AsyncIterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
-        opened_here = not self._is_open
+        return self.loops.add(self._batches)
+
+    async def _batches(self, begun: Begun[EventBatch]) -> AsyncIterator[EventBatch]:
+        self.loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 yield batch
+                if not self._is_open:  # closed meanwhile
+                    return
         finally:
-            if opened_here:
+            if self.loops.ends(begun):
                 await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncIterator[Event]:
         """Events as they come; what one iteration leaves comes with the next."""
-        opened_here = not self._is_open
+        return self.loops.add(self._events)
+
+    async def _events(self, begun: Begun[EventBatch]) -> AsyncIterator[Event]:
+        self.loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
-                self.begun.begin(batch)
+                begun.begin(batch)
                 for event in batch:
-                    self.begun.count += 1
+                    begun.count += 1
                     yield event
+                    if not self._is_open:
+                        return
         finally:
-            if opened_here:
+            if self.loops.ends(begun):
                 await self.close()
 
     @property
@@ -217,9 +228,20 @@ class Subscription:
         """Stop reading."""
         if self._is_open:
             self._is_open = False
+            self._keep_place()
+            self.loops.forget()
             self._conversation.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))
             await self._conversation.request(wire.Unsubscribe(0, self._number), resend=True)
+
+    def _keep_place(self) -> None:
+        """Opened again, it goes on with the first event that was not handed out."""
+        if self._browse:  # this one is gone through again
+            return
+        left = [int(batch.event_ids[count]) for batch, count in self.loops.left()]
+        if (waiting := self._inbox.waiting()) is not None:
+            left.append(int(waiting.event_ids[0]))
+        self._start = FromId(min(left, default=self._next_id))
 
     async def __aenter__(self) -> Subscription:
         return await self.open()

@@ -76,9 +76,9 @@ class DeliveredBatch(EventBatch):
         event._loop = self._loop
         return event
 
-    def begin(self) -> Begun[delivered.DeliveredBatch]:
+    def begin(self, begun: Begun[delivered.DeliveredBatch]) -> None:
         """Its events are handed out one by one; what is left comes next."""
-        return self._inner.subscription.begin(self._inner)
+        begun.begin(self._inner)
 
     @property
     def is_stale(self) -> bool:

@@ -8,9 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from penstock.client import durables as aio_durables
+from penstock.client.delivered import DeliveredBatch as AioDeliveredBatch
 from penstock.client.delivered import DeliveredEvent as AioDeliveredEvent
 from penstock.client.durable_subscription import DurableSubscription as AioDurableSubscription
 from penstock.client.durable_subscription import Handler as AioHandler
+from penstock.client.inbox import Begun
 from penstock.client.starts import StartLike
 from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.sync_subscription import Subscription
@@ -162,23 +164,32 @@ class DurableSubscription:
 
     def batches(self) -> Iterator[DeliveredBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
-        opened_here = not self._inner.is_open
+        return self._inner.loops.add(self._batches)
+
+    def _batches(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
+        self._inner.loops.begins(begun, opens=not self._inner.is_open)
         try:
             while (batch := self.next_batch()) is not None:
-                begun = batch.begin() if self._auto_ack else None
+                if self._auto_ack:
+                    batch.begin(begun)
                 yield batch
-                if begun is not None:
+                if not self._inner.is_open:
+                    return
+                if self._auto_ack:
                     begun.forget()
                     batch.ack()
         finally:
-            if opened_here:
+            if self._inner.loops.ends(begun):
                 self.close()
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
-        opened_here = not self._inner.is_open
+        return self._inner.loops.add(self._events)
+
+    def _events(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
+        self._inner.loops.begins(begun, opens=not self._inner.is_open)
         try:
             while (batch := self.next_batch()) is not None:
-                begun = batch.begin()
+                batch.begin(begun)
                 for event in batch:
                     if self._inner.may_recall and self._loop.call(self._inner.is_recalled(event)):
                         begun.count += 1
@@ -193,7 +204,7 @@ class DurableSubscription:
                         event.ack()
                         begun.count += 1
         finally:
-            if opened_here:
+            if self._inner.loops.ends(begun):
                 self.close()
 
     def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from penstock.client import subscription as aio_subscription
+from penstock.client.inbox import Begun
 from penstock.client.threads import LoopThread
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
@@ -34,26 +35,35 @@ class Subscription:
 
     def batches(self) -> Iterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
-        opened_here = not self._inner.is_open
+        return self._inner.loops.add(self._batches)
+
+    def _batches(self, begun: Begun[EventBatch]) -> Iterator[EventBatch]:
+        self._inner.loops.begins(begun, opens=not self._inner.is_open)
         try:
             while (batch := self.next_batch()) is not None:
                 yield batch
+                if not self._inner.is_open:  # closed meanwhile
+                    return
         finally:
-            if opened_here:
+            if self._inner.loops.ends(begun):
                 self.close()
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they come; what one iteration leaves comes with the next."""
-        begun = self._inner.begun
-        opened_here = not self._inner.is_open
+        return self._inner.loops.add(self._events)
+
+    def _events(self, begun: Begun[EventBatch]) -> Iterator[Event]:
+        self._inner.loops.begins(begun, opens=not self._inner.is_open)
         try:
             while (batch := self.next_batch()) is not None:
                 begun.begin(batch)
                 for event in batch:
                     begun.count += 1
                     yield event
+                    if not self._inner.is_open:
+                        return
         finally:
-            if opened_here:
+            if self._inner.loops.ends(begun):
                 self.close()
 
     def close(self) -> None:
