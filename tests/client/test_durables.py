@@ -426,3 +426,17 @@ def test_some_types_of_durable_cannot_be_purged(session: penstock.Session, type:
     with pytest.raises(IllegalState, match=f"mine is {type}"):
         mine.purge()
     assert mine.info().outstanding == 1
+
+
+@pytest.mark.spec("D16", "E9")
+def test_browsing_shows_how_often_events_were_delivered(orders: Channel) -> None:
+    durable = orders.durables.create("d")
+    orders.publish_many([penstock.Event(), penstock.Event()])
+    for _ in range(2):
+        durable.fetch(1, 5)[0].rollback()
+        durable.flush()
+
+    shown = [(event.event_id, event.redelivery_count) for event in durable.browse()]
+    assert shown == [(0, 2), (1, 0)]
+    browse = iter(durable.browse())
+    assert next(browse).redelivered

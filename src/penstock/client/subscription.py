@@ -49,7 +49,7 @@ def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
 class Subscription:
     """Events of a channel, in id order, each once; goes on after a reconnect where it was.
 
-    Iterate it for events, or :meth:`batches` for columns. Not for several tasks at once.
+    Iterate it for events, or :meth:`batches` for columns.
     """
 
     def __init__(
@@ -141,7 +141,8 @@ class Subscription:
         rows = received_batch(message, schema, body)
         if self._merger is not None:
             rows = self._merger.merged(rows)
-        batch = EventBatch(rows, publishers=message.publishers)
+        counts = redelivery_counts(message)  # a browse of a durable or queue shows them
+        batch = EventBatch(rows, counts or None, publishers=message.publishers)
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)
@@ -170,7 +171,8 @@ class Subscription:
         await self.open()
         for left, count in reversed(self.loops.rests()):
             rows = left.to_arrow().slice(count)
-            self._inbox.put_back(EventBatch(rows, publishers=left.publishers))
+            rest = EventBatch(rows, left.redeliveries, publishers=left.publishers)
+            self._inbox.put_back(rest)
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
         if batch is not None and not len(self._inbox) and self._renews_credit:
             self._renew_credit()
