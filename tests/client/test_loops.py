@@ -4,6 +4,7 @@ settlements made in different ways, which take effect in the order they were mad
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -142,6 +143,47 @@ def test_what_a_loop_has_opened_is_opened_by_the_next_one_again(
         assert (await do(durable.info)).outstanding == 0
 
     run(realm, client, live)
+
+
+@pytest.mark.spec("D13", "D14")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seat_is_left_before_it_is_taken_again(realm: penstock.Realm, kind: str) -> None:
+    async def live(session: aio.Session) -> None:
+        channel = await session.channels.create("orders")
+        durable = await channel.durables.create("d", type=kind)
+        reports: list[object] = []
+        session.on_error(reports.append)
+        await published(channel, 40)
+        subscription = durable.subscribe(timeout=QUIET_S)
+        got: list[int | None] = []
+
+        async def take() -> None:
+            async for event in subscription:
+                got.append(event.event_id)
+                await event.ack()
+                await asyncio.sleep(0)
+
+        for turns in range(1, 25):
+            taking = asyncio.get_running_loop().create_task(take())
+            before = len(got)
+            while len(got) == before:
+                await asyncio.sleep(0)
+            for _ in range(turns % 5):
+                await asyncio.sleep(0)
+            taking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await taking
+            for _ in range(turns % 7):
+                await asyncio.sleep(0)
+            if len(got) > 30:
+                break
+        await take()
+        await subscription.close()
+
+        assert got == list(range(40))
+        assert reports == []
+
+    run(realm, "asyncio", live)
 
 
 @pytest.mark.spec("E6")

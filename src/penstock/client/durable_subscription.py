@@ -63,6 +63,8 @@ class DurableSubscription:
         self._is_open = False
         self._settlements = Settlements(conversation)
         self._handling: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        """Held by whoever opens or closes: a seat is left before the next one is taken."""
         self.loops: Loops[DeliveredBatch] = Loops()
         self._met = asyncio.Event()
         self._met.set()
@@ -81,6 +83,11 @@ class DurableSubscription:
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
+        async with self._changing:
+            await self._open()
+        return self
+
+    async def _open(self) -> None:
         if not self._is_open:
             self._inbox = Inbox()  # the last one may have ended with the seat
             self._number = self._settlements.subscription = self._conversation.add(self)
@@ -93,7 +100,6 @@ class DurableSubscription:
             if self._handler is not None:
                 loop = asyncio.get_running_loop()
                 self._handling = loop.create_task(self._handle(self._handler))
-        return self
 
     async def _attach(self) -> None:
         self.attachment += 1
@@ -412,6 +418,10 @@ class DurableSubscription:
             return
         self._is_open = False
         self.loops.forget()
+        async with self._changing:
+            await self._close()
+
+    async def _close(self) -> None:
         try:
             if self._handling is not None and self._handling is not asyncio.current_task():
                 self._handling.cancel()
