@@ -157,17 +157,17 @@ def test_a_seat_is_left_before_it_is_taken_again(realm: penstock.Realm, kind: st
         subscription = durable.subscribe(timeout=QUIET_S)
         got: list[int | None] = []
 
-        async def take() -> None:
+        async def take(has_some: asyncio.Event) -> None:
             async for event in subscription:
                 got.append(event.event_id)
                 await event.ack()
+                has_some.set()
                 await asyncio.sleep(0)
 
         for turns in range(1, 25):
-            taking = asyncio.get_running_loop().create_task(take())
-            before = len(got)
-            while len(got) == before:
-                await asyncio.sleep(0)
+            has_some = asyncio.Event()
+            taking = asyncio.get_running_loop().create_task(take(has_some))
+            await has_some.wait()
             for _ in range(turns % 5):
                 await asyncio.sleep(0)
             taking.cancel()
@@ -177,7 +177,7 @@ def test_a_seat_is_left_before_it_is_taken_again(realm: penstock.Realm, kind: st
                 await asyncio.sleep(0)
             if len(got) > 30:
                 break
-        await take()
+        await take(asyncio.Event())
         await subscription.close()
 
         assert got == list(range(40))
