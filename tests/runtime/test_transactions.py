@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from random import Random
 from typing import Any
@@ -271,3 +272,24 @@ def test_the_power_may_fail_at_any_sync_and_it_is_all_there_or_nothing() -> None
 
     seen = {simulate(life(good), Random(good)) for good in range(16)}
     assert {there for there, _ in seen} == {0, 2, 4, 6, 8}
+
+
+@pytest.mark.spec("T6", "D6", "X1")
+def test_what_was_acknowledged_before_a_commit_does_not_die_by_it() -> None:
+    async def life() -> None:
+        lives = Lives()
+        async with lives.life():
+            await lives.create("dead")
+            await lives.create("orders", capacity=2, dead_event_store="dead")
+            await lives.durable("orders", "d")
+            seat = await lives.attach("orders", "d")
+            await lives.put("orders", *named("a", "b"))
+            await seat.has(2)
+            await lives.realm.transactions.begin("t", [])
+            async with asyncio.TaskGroup() as group:  # both in one
+                group.create_task(seat.settle(0))
+                group.create_task(lives.commit("t", {"orders": named("c")}))
+            assert datas(await lives.stored("orders")) == ["b", "c"]
+            assert datas(await lives.stored("dead")) == []
+
+    run(life())

@@ -95,6 +95,7 @@ class CommitStaged(Struct):
         return ((self.number, self.bodies),)
 
     def run(self, group: Group) -> Any:
+        group.settle()
         channel = group.channel(self.number)
         if self.producer:  # a replay is answered though its stages are long gone
             known = channel.state.producers.stored_as(self.producer, self.sequence)

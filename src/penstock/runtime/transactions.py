@@ -47,6 +47,7 @@ class Commit(Struct):
 
     def run(self, group: Group) -> Spans:
         """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        group.settle()
         begun = group.state.transactions.begun(self.transaction)
         group.refuse_while_paused()
         publishes = self._publishes()
