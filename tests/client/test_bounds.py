@@ -47,6 +47,22 @@ RANGES: dict[str, Call] = {
     "queue.purge": lambda s, r: s.queues.get("work").purge(start=r[0], end=r[1]),
     "durable.purge": lambda s, r: _orders(s).durables.get("d").purge(start=r[0], end=r[1]),
 }
+TEXTS: dict[str, Call] = {
+    "channels.get": lambda s, t: s.channels.get(t),
+    "channels.create": lambda s, t: s.channels.create(t),
+    "channels.delete": lambda s, t: s.channels.delete(t),
+    "queues.get": lambda s, t: s.queues.get(t),
+    "durables.get": lambda s, t: _orders(s).durables.get(t),
+    "durables.create": lambda s, t: _orders(s).durables.create(t),
+    "durables.create, type": lambda s, t: _orders(s).durables.create("e", type=t),
+    "durables.create, selector": lambda s, t: _orders(s).durables.create("e", selector=t),
+    "joins.create": lambda s, t: s.joins.create("orders", t),
+    "redrive": lambda s, t: s.redrive("orders", to=t),
+    "channel.purge": lambda s, t: _orders(s).purge(selector=t),
+    "channel.subscribe": lambda s, t: _orders(s).subscribe(selector=t).open(),
+    "queue.peek": lambda s, t: s.queues.get("work").peek(selector=t),
+    "is_committed": lambda s, t: s.is_committed(t),
+}
 
 
 @pytest.fixture
@@ -96,6 +112,21 @@ def test_a_range_that_cannot_be_is_refused(
         RANGES[of](stocked, given)
 
     assert _orders(stocked).info().events == stocked.queues.get("work").info().events == 10
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize("given", [5, None, b"orders", object(), "half \ud800"])
+@pytest.mark.parametrize("of", TEXTS)
+def test_what_is_no_text_is_refused_and_the_session_goes_on(
+    stocked: Session, of: str, given: Any
+) -> None:
+    with _orders(stocked).subscribe(start="earliest") as going_on:
+        with pytest.raises(penstock.InvalidArgument, match=r" is .*; give text, in Unicode"):
+            TEXTS[of](stocked, given)
+
+        assert stocked.is_connected
+        assert len(going_on.next_batch(1.0) or ()) == 10
+        assert _orders(stocked).info().events == 10
 
 
 @pytest.mark.spec("E6")

@@ -32,6 +32,7 @@ from penstock.core.errors import (
 )
 from penstock.core.messages import Spans
 from penstock.wire.native import messages as wire
+from penstock.wire.native.asking import check_request
 
 T = TypeVar("T")
 
@@ -362,11 +363,14 @@ class Conversation:
         ``schemas`` are those of ``bodies``, by :meth:`schema_number`; with ``resend`` a lost
         connection does not matter: it is asked again on the next one. Without a connection
         everything ``waits`` for the next one, but what belongs to the one that was lost.
+        Raises ``InvalidArgument`` at once for what no realm could read.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
             answer.set_exception(self._closed)
             return answer
+        if waits and not bodies:  # else it is made of what the library has checked
+            check_request(message)
         number = self._next_request
         self._next_request += 1
         message = msgspec.structs.replace(message, request=number)

@@ -1,0 +1,44 @@
+"""Requests a client may send: refused before they leave where no realm could read them."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+
+from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.wire.native import messages as wire
+
+_UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)
+"""What cannot be encoded raises one of the last three, such as text with half a surrogate."""
+_WANTED = {str: "text, in Unicode", bool: "True or False", int: "a whole number"}
+_SAID = {"kind": "type"}
+"""What users call a field by another name than the protocol."""
+_SHOWN = 80
+"""Most characters of a value in a message."""
+
+
+def check_request(message: wire.Request) -> None:
+    """Raises ``InvalidArgument`` that names the field and what it has to be.
+
+    A realm would take such a request for a broken protocol and end the connection with all
+    that is going on in it.
+    """
+    try:
+        wire.decode_from_client(memoryview(wire.encode(message)))
+    except (RemoteProtocolViolation, *_UNREADABLE) as error:
+        raise InvalidArgument(_what_is_wrong(message) or str(error)) from None
+
+
+def _what_is_wrong(message: wire.Request) -> str:
+    wanted = typing.get_type_hints(type(message))
+    for name in message.__struct_fields__:
+        given = getattr(message, name)
+        try:
+            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=wanted[name])
+        except _UNREADABLE as error:
+            said, shown = _SAID.get(name, name), repr(given)[:_SHOWN]
+            if wanted[name] in _WANTED:
+                return f"{said} is {shown}; give {_WANTED[wanted[name]]}"
+            return f"{said} is {shown}: {error}"
+    return ""
