@@ -68,6 +68,19 @@ def test_an_attribute_that_never_counts_on_a_type_is_refused_there(name: str, ty
 
 
 @pytest.mark.spec("C3", "S")
+@pytest.mark.parametrize("name", [*OF_SYNCS, *OF_FILES])
+def test_where_states_are_merged_properties_of_files_are_refused(name: str) -> None:
+    said = refusal(engine="merge", keys={"k": 1}, **given(name))
+
+    if name in OF_FILES:
+        assert f"storage.{name} has no effect on engine merge" in said
+        assert "take engine default or jms" in said
+        assert not any(refusal(engine=each, **given(name)) for each in ("default", "jms"))
+    else:
+        assert not said
+
+
+@pytest.mark.spec("C3", "S")
 @pytest.mark.parametrize(
     ("storage", "right"),
     [

@@ -94,6 +94,25 @@ def test_where_there_is_nothing_to_do_it_says_why() -> None:
     simulate(life(), Random(1))
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        *(Definition(type=each) for each in ("paged", "reliable", "simple", "off_heap")),
+        Definition(engine="merge", keys={"k": 1}),
+    ],
+)
+def test_where_there_are_no_segment_files_it_says_so(definition: Definition) -> None:
+    async def life() -> None:
+        async with living(MemoryJournal(), MemoryBlobs()) as realm:
+            await realm.create_channel("a", definition)
+            await publish(realm, 1, body([b"x"] * 10))
+            done = await realm.maintain("a")
+            assert done.reason == "a has no segment files"
+            assert (done.bytes_after, done.events) == (done.bytes_before, 10)
+
+    simulate(life(), Random(1))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:
     """Publishers publish and purgers purge while files are rewritten again and again."""

@@ -29,9 +29,15 @@ OF_WHAT_STAYS = ("keys", "dead_event_store", "retain_consumed")
 _USUAL, _USUAL_STORAGE = Definition(), Storage()
 
 
-def refuse_without_effect(definition: Definition, kind: ChannelType) -> None:
+def refuse_without_effect(definition: Definition, kind: ChannelType, *, merges: bool) -> None:
     """Raise ``InvalidArgument`` for an attribute that has no effect on a store of this type, or
     beside another attribute, saying what would be right."""
+    if merges:
+        for name in _unusual(definition.storage, OF_FILES):
+            raise InvalidArgument(
+                f"{name} has no effect on engine {definition.engine}: its states are in memory "
+                "and have no segment files; leave it out, or take engine default or jms"
+            )
     for name, needed in _without_effect(definition, kind):
         raise InvalidArgument(
             f"{name} has no effect on a {kind.name} {definition.kind}: it is for types that "

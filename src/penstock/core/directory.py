@@ -156,7 +156,7 @@ class Directory:
                 f"a {definition.type} channel keeps no event, so there is no state to merge into; "
                 "take a type that stores events for engine merge"
             )
-        refuse_without_effect(definition, kind)
+        refuse_without_effect(definition, kind, merges=engine.merges)
         if definition.cluster_wide and not kind.clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"

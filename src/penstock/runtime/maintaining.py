@@ -112,8 +112,9 @@ class Maintainer:
     async def maintain(self, number: int) -> Maintained:
         """Rewrite the files of a channel as one, without dead events; ids are kept.
 
-        On a channel of spindles this does nothing and says so. Raises ``IllegalState`` while it
-        is under way already, ``Damaged`` (nothing is changed then) and ``StorageFailed``.
+        On a channel of spindles or without files this does nothing and says so. Raises
+        ``IllegalState`` while it is under way already, ``Damaged`` (nothing is changed then) and
+        ``StorageFailed``.
         """
         channel = self._shard.state.channels.get(number)
         if channel is None:
@@ -125,6 +126,9 @@ class Maintainer:
             )
         state, store = channel.state, self._shard.state.stores[number]
         before = store.sealed_bytes
+        if state.type.home != "journal" or state.engine.merges:
+            reason = f"{state.name} has no segment files"
+            return Maintained(before, before, len(state.stored), reason)
         if rows := state.definition.storage.events_per_spindle:
             reason = f"{state.name} is kept in files of {rows} events: empty ones go by themselves"
             return Maintained(before, before, len(state.stored), reason)
