@@ -225,7 +225,7 @@ def test_one_store_that_refuses_keeps_all_of_them_unchanged(
     with session.transaction() as tx:
         tx.publish(orders, b"")
         tx.publish(full, b"")
-        with pytest.raises(penstock.CapacityReached):
+        with pytest.raises(penstock.CapacityReached, match="full has no room: 1 of 1 events"):
             tx.commit()
         tx.abort()
 

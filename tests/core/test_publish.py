@@ -66,7 +66,7 @@ def test_a_too_large_event_is_refused_with_both_sizes_and_nothing_is_stored() ->
 
 def test_memory_that_is_short_refuses_what_would_live_there() -> None:
     play = play_of(type="mixed")
-    with pytest.raises(MemoryLimit, match="300 bytes offered, 100 bytes"):
+    with pytest.raises(MemoryLimit, match="orders has no room: 300 bytes offered, 100 bytes"):
         play.do(Publish(Digest(3, 300, 100, volatile=(Span(1, 2),)), memory_left=100))
     play.do(Publish(Digest(3, 300, 100), memory_left=100))
 
@@ -76,7 +76,9 @@ def test_memory_that_is_short_refuses_what_would_live_there() -> None:
 @pytest.mark.spec("T4")
 def test_a_full_channel_that_honours_its_capacity_stores_nothing_more() -> None:
     play = play_of(capacity=3, storage=Storage(honour_capacity=True), events=2)
-    with pytest.raises(CapacityReached, match="2 of 3 events are stored, 2 more offered"):
+    with pytest.raises(
+        CapacityReached, match="orders has no room: 2 of 3 events are stored, 2 more offered"
+    ):
         play.do(publish(2))
     play.do(publish(1))
 

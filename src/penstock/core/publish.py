@@ -85,15 +85,21 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     kept = elsewhere or appended.volatile or appended.passing
     if kept and digest.size > command.memory_left:
         raise MemoryLimit(
-            f"{digest.size} bytes offered, {max(command.memory_left, 0)} bytes of the realm's "
-            f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
+            f"{state.name} has no room: {digest.size} bytes offered, "
+            f"{max(command.memory_left, 0)} bytes of the realm's limit for {state.type.name} "
+            "channels are free; consume, purge or raise the limit"
         )
     replaced = ids_in(digest.superseded).copy()
     replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue
     stays = digest.count - leaves - len(replaced)
     refuse_when_full(
-        state.definition, stored, stays, overshoot=command.overshoot, evicts=command.evicts
+        state.name,
+        state.definition,
+        stored,
+        stays,
+        overshoot=command.overshoot,
+        evicts=command.evicts,
     )
 
 

@@ -59,17 +59,24 @@ def check_keys(definition: Definition) -> None:
 
 
 def refuse_when_full(
-    definition: Definition, stored: int, incoming: int, *, overshoot: bool, evicts: bool = True
+    name: str,
+    definition: Definition,
+    stored: int,
+    incoming: int,
+    *,
+    overshoot: bool,
+    evicts: bool = True,
 ) -> None:
-    """SEM T4. A transaction that began below the limit (``overshoot``) may pass it as a whole;
-    what never ``evicts`` is refused on channels that do, too."""
+    """SEM T4, of the store ``name``. A transaction that began below the limit (``overshoot``)
+    may pass it as a whole; what never ``evicts`` is refused on channels that do, too."""
     honours = definition.storage.honour_capacity or not evicts
     if overshoot or not (honours and definition.capacity):
         return
     if stored + incoming > definition.capacity:
         raise CapacityReached(
-            f"{stored} of {definition.capacity} events are stored, {incoming} more offered; "
-            "wait until some are consumed or expire, or raise the capacity"
+            f"{name} has no room: {stored} of {definition.capacity} events are stored, "
+            f"{incoming} more offered; wait until some are consumed or expire, or raise the "
+            "capacity"
         )
 
 
