@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import penstock
 from penstock.client.sync import Channel, Session
 
 EVENTS = 40
@@ -38,3 +39,23 @@ def test_what_waits_comes_as_one_batch_with_its_counts_and_publishers(
     assert sum(seen.values()) == len(first)
     assert durable.info().outstanding == 0
     assert batches < EVENTS  # credit came back in crumbs, events did not
+
+
+@pytest.mark.spec("E9", "D16", "Q4")
+def test_who_looks_without_taking_sees_how_often_events_were_delivered_before(
+    session: Session,
+) -> None:
+    orders, work = session.channels.create("orders"), session.queues.create("work")
+    billing = orders.durables.create("billing", type="shared")
+    orders.publish_many([penstock.Event(b"")] * 3)
+    work.push_many([penstock.Event(b"")] * 3)
+    for _ in range(2):
+        billing.fetch(1, timeout=1.0)[0].rollback()
+    with work.reader(transactional=True) as reader:
+        for _ in range(2):
+            reader.rollback(reader.fetch(1, timeout=1.0)[0])
+
+    assert [event.redelivery_count for event in billing.browse()] == [2, 0, 0]
+    assert [event.redelivery_count for event in work.peek()] == [2, 0, 0]
+    assert [event.redelivery_count for event in work.peek(selector="event_id < 2")] == [2, 0]
+    assert [event.redelivered for event in orders.browse()] == [False] * 3
