@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.core.errors import IllegalState
+from penstock.core.errors import DurableUnbound, IllegalState
 from tests.client.test_all_durables import (
     CLIENTS,
     KINDS,
@@ -242,6 +242,76 @@ def test_a_loop_over_batches_ends_when_its_subscription_is_closed_in_it(
         assert (info.outstanding, info.clients) == (3, ())
 
     run(realm, client, live)
+
+
+@pytest.mark.spec("D14")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_an_administrator_has_taken_back_is_not_handed_out(
+    realm: penstock.Realm, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durable = await do(channel.durables.create, "d")
+        await published(channel, 5)
+        seen: list[int] = []
+        subscription = durable.subscribe()
+
+        def loop() -> None:
+            for event in subscription:
+                seen.append(event.event_id)
+                if len(seen) == 2:
+                    durable.unbind()
+
+        async def loop_there() -> None:
+            async for event in subscription:
+                seen.append(event.event_id)
+                if len(seen) == 2:
+                    await durable.unbind()
+
+        with pytest.raises(DurableUnbound):
+            await do(loop if client == "blocking" else loop_there)
+        assert seen == [0, 1]
+        assert (await do(durable.info)).outstanding == 5
+
+    run(realm, client, live)
+
+
+@pytest.mark.spec("D14")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_handler_does_not_get_what_an_administrator_has_taken_back(
+    realm: penstock.Realm, client: str
+) -> None:
+    async def live(session: Any) -> None:
+        channel = await do(session.channels.create, "orders")
+        durable = await do(channel.durables.create, "d")
+        reports: list[object] = []
+        session.on_error(reports.append)
+        await published(channel, 5)
+        seen: list[int] = []
+
+        def handle(event: Any) -> None:
+            seen.append(event.event_id)
+            if len(seen) == 2:
+                durable.unbind()
+
+        async def handle_there(event: Any) -> None:
+            seen.append(event.event_id)
+            if len(seen) == 2:
+                await durable.unbind()
+
+        subscription = durable.subscribe(handle if client == "blocking" else handle_there)
+        await do(subscription.open)
+        await eventually(lambda: _any(reports))
+        assert isinstance(reports[0], DurableUnbound)
+        assert seen == [0, 1]
+        await do(subscription.close)
+        assert (await do(durable.info)).outstanding == 5
+
+    run(realm, client, live)
+
+
+async def _any(reports: list[object]) -> bool:
+    return bool(reports)
 
 
 # --- in the order they were made --------------------------------------------------------------

@@ -264,7 +264,7 @@ class DurableSubscription:
                             rest = await self._left_of(batch, row)
                             begun.forget()
                             break
-                        if batch.is_stale:
+                        if batch.is_stale or self.has_ended:
                             break  # the realm has taken the rest back, and delivers it again
                         begun.count += not self._auto_ack
                         yield event
@@ -336,7 +336,7 @@ class DurableSubscription:
                         if self.may_recall:
                             rest = await self._left_of(batch, row)
                             break
-                        if batch.is_stale or not self._is_open:
+                        if batch.is_stale or self.has_ended or not self._is_open:
                             break
                         await self._handle_one(handler, event)
         except PenstockError as error:
@@ -407,6 +407,11 @@ class DurableSubscription:
         connection was lost: those events may be delivered again.
         """
         await self._settlements.flush()
+
+    @property
+    def has_ended(self) -> bool:
+        """The realm, or the session, has ended it: what was not settled is the realm's again."""
+        return self._inbox.has_failed
 
     @property
     def is_open(self) -> bool:

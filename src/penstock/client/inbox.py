@@ -116,6 +116,11 @@ class Inbox(Generic[B]):
         if self._error is not None:
             raise self._error
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the subscription ended with an error."""
+        return self._error is not None
+
     def clear(self) -> None:
         self._batches.clear()
 

@@ -194,7 +194,7 @@ class DurableSubscription:
                     if self._inner.may_recall and self._loop.call(self._inner.is_recalled(event)):
                         begun.count += 1
                         continue
-                    if batch.is_stale:
+                    if batch.is_stale or self._inner.has_ended:
                         break  # the realm has taken the rest back, and delivers it again
                     begun.count += not self._auto_ack
                     yield event
