@@ -41,10 +41,10 @@ INSIDE = {
     aio.Reader: {
         *("reopen", "delivered", "finished", "failed", "is_open", "next_part", "handed", "hurry"),
     },
-    aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open", "begun"},
+    aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open"},
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
-        *("recalled", "may_recall", "is_recalled", "has_rolled_back", "begin", "hurry"),
+        *("recalled", "may_recall", "is_recalled", "has_rolled_back", "has_ended", "hurry"),
     },
     aio.Producer: {"send_gathered", "send_gathered_soon"},
     aio.DeliveredBatch: {"subscription", "attachment", "without", "part"},
