@@ -271,6 +271,8 @@ def test_what_an_administrator_has_taken_back_is_not_handed_out(
         with pytest.raises(DurableUnbound):
             await do(loop if client == "blocking" else loop_there)
         assert seen == [0, 1]
+        await looped(subscription, 1, seen)  # it takes a seat again
+        assert seen == [0, 1, 0]
         assert (await do(durable.info)).outstanding == 5
 
     run(realm, client, live)

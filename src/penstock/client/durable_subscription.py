@@ -422,7 +422,7 @@ class DurableSubscription:
         if not self._is_open:
             return
         self._is_open = False
-        self.loops.forget()
+        self.loops.closed()
         async with self._changing:
             await self._close()
 

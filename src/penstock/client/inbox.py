@@ -82,9 +82,13 @@ class Loops(Generic[B]):
         left = [begun.rest() for begun in list(self._begun.values())]
         return [rest for rest in left if rest is not None]
 
-    def forget(self) -> None:
-        """The subscription is closed: what was left of all of them is not to come any more."""
+    def closed(self) -> None:
+        """The subscription is closed, whoever has opened it."""
         self._have_opened = False
+        self.forget()
+
+    def forget(self) -> None:
+        """What was left of all of them is not to come any more."""
         for begun in list(self._begun.values()):
             begun.forget()
 

@@ -231,7 +231,7 @@ class Subscription:
         if self._is_open:
             self._is_open = False
             self._keep_place()
-            self.loops.forget()
+            self.loops.closed()
             self._conversation.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))
             await self._conversation.request(wire.Unsubscribe(0, self._number), resend=True)
