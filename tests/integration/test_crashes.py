@@ -24,6 +24,8 @@ from penstock.testing.process import ServerProcess
 pytestmark = pytest.mark.process
 
 KILLS = 5
+PUBLISHERS = 3
+"""Two that pipeline and one that waits each time."""
 WAIT_S = 120.0
 WORKER = """
 import sys, penstock
@@ -110,10 +112,25 @@ class Traffic:
         self.durable = orders.durables.create("d")
         self.acknowledged: dict[str, int] = {}
         self.seen: list[int] = []
+        self._counting = threading.Lock()
+        self._left = PUBLISHERS
+        self._all_published = threading.Event()
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Around each publisher; who consumes goes on until all have ended."""
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._left -= 1
+                if not self._left:
+                    self._all_published.set()
 
     def pipeline(self, name: str, stop: threading.Event) -> None:
         sent = 0
         with (
+            self._publishing(),
             penstock.connect(self._url, reconnect_timeout=WAIT_S) as session,
             session.channels.get("orders").producer(batch_events=20) as producer,
         ):
@@ -125,22 +142,26 @@ class Traffic:
                 self.acknowledged[name] = producer.acknowledged
 
     def publish_singly(self, stop: threading.Event) -> None:
-        for sent in itertools.count():
-            if stop.is_set():
-                return
-            self.orders.publish(b"", properties={"by": "single", "n": sent})
-            self.acknowledged["single"] = sent + 1
+        with self._publishing():
+            for sent in itertools.count():
+                if stop.is_set():
+                    return
+                self.orders.publish(b"", properties={"by": "single", "n": sent})
+                self.acknowledged["single"] = sent + 1
 
-    def subscribe(self, stop: threading.Event) -> None:
+    def subscribe(self, _: threading.Event) -> None:
         with self.orders.subscribe(start="earliest") as subscription:
-            while not stop.is_set() or len(self.seen) <= self.orders.info().last_event_id:
+            while (
+                not self._all_published.is_set()
+                or len(self.seen) <= self.orders.info().last_event_id
+            ):
                 batch = subscription.next_batch(1.0)
                 if batch is not None:
                     self.seen += batch.event_ids.tolist()
 
-    def work(self, stop: threading.Event) -> None:
+    def work(self, _: threading.Event) -> None:
         with self.durable.subscribe(window=200) as subscription:
-            while not stop.is_set() or self.durable.info().outstanding:
+            while not self._all_published.is_set() or self.durable.info().outstanding:
                 batch = subscription.next_batch(0.5)
                 # Refused: the connection was lost, and the realm delivers them again.
                 with suppress(penstock.ConnectionLost, penstock.IllegalState):
