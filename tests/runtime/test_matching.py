@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.columns.event import Event
-from penstock.core.errors import InvalidSelector
+from penstock.core.errors import InvalidSelector, NameDoesNotExist
+from penstock.core.starts import FromEarliest
 from penstock.runtime import matching
 from penstock.testing.loop import simulate
 from tests.runtime.lives import Lives
@@ -116,5 +117,29 @@ def test_what_is_chosen_is_exact_however_scattered(chosen: str) -> None:
             )
             left = {event.event_id for event in await lives.stored("orders")}
             assert left == set(range(400)) - expected
+
+    run(life())
+
+
+@pytest.mark.spec("T9")
+@pytest.mark.parametrize("selector", ["", "n = 1"])
+def test_what_is_asked_of_a_channel_that_is_gone_is_refused_and_the_realm_goes_on(
+    selector: str,
+) -> None:
+    async def life() -> None:
+        lives = Lives()
+        async with lives.life():
+            number = await lives.create("orders")
+            await lives.realm.delete_channel("orders")
+            subscriptions = lives.realm.subscriptions
+            with pytest.raises(NameDoesNotExist):
+                await subscriptions.purge(number, None, None, selector)
+            with pytest.raises(NameDoesNotExist):
+                await subscriptions.purge_durable(number, "team", None, None, selector)
+            with pytest.raises(NameDoesNotExist):
+                await subscriptions.create_durable(
+                    number, "team", "shared", FromEarliest(), selector, persistent=None
+                )
+            assert await lives.realm.list_channels() == []
 
     run(life())

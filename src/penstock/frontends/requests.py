@@ -3,6 +3,7 @@ the rest in ``administration`` and ``publications``."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,12 @@ class Requests:
             refusal = InvalidArgument(f"subscription {number} is open already")
             connection.fail(message.request, refusal)
             return
+        if number in connection.opening:
+            refusal = InvalidArgument(f"subscription {number} is being opened; take another number")
+            connection.fail(message.request, refusal)
+            return
         connection.subscriptions[number] = 0
+        connection.opening[number] = asyncio.Event()
         connection.spawn(message.request, lambda: self._open(message))
 
     async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
@@ -105,16 +111,28 @@ class Requests:
         connection, subscriptions = self._connection, self._realm.subscriptions
         number, text = message.subscription, message.selector
         try:
+            await self._seats_given_back(number)
             outlet = Subscription(connection, number, Selector(text) if text else None)
             opened = await self._opened(message, outlet)
+            if number in connection.subscriptions:
+                connection.subscriptions[number] = opened.number
+            else:  # the connection was lost, or the subscription ended, while it was being opened
+                subscriptions.detach(opened.number)
         except BaseException:
             connection.forget(number)
             raise
-        if number in connection.subscriptions:
-            connection.subscriptions[number] = opened.number
-        else:  # the connection was lost, or the subscription ended, while it was being opened
-            subscriptions.detach(opened.number)
+        finally:
+            connection.opening.pop(number).set()
+            connection.given_up.discard(number)
         return Subscribed(opened.first_id, opened.stop_id, opened.strict_order, opened.confirms)
+
+    async def _seats_given_back(self, number: int) -> None:
+        """A seat that its client does not want any more is given back before another is taken."""
+        for earlier, opened in list(self._connection.opening.items()):
+            if earlier == number:
+                return  # those after it wait for it, if need be
+            if earlier in self._connection.given_up:
+                await opened.wait()
 
     def _opened(
         self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable, outlet: Outlet
@@ -152,6 +170,8 @@ class Requests:
         if subscription is None:
             self._connection.send(wire.Done(request))
             return
+        if number in self._connection.opening:
+            self._connection.given_up.add(number)
         self._realm.subscriptions.detach(subscription, lambda _, error: self._done(request, error))
 
     def _settle(self, message: wire.Settle) -> None:

@@ -48,6 +48,8 @@ def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) ->
 def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
     """About how many bytes a step of a redrive out of a store leads to, wherever its events go
     (SEM T10)."""
+    if number not in state.channels:  # deleted meanwhile: the step says so
+        return 0
     own, store = state.channels[number].state, state.stores[number]
     rows = min(len(own.stored), moved_at_once(own))
     size = int(rows * (max(own.event_bytes, store.event_bytes) + _ROW_BYTES))

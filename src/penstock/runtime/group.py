@@ -158,8 +158,11 @@ class Group:
             self._store(number, self.channel(number), Acked(durable, ids.spans))
 
     def sweep(self, number: int) -> None:
-        """Remove what is due. Dead events move in small steps: one a group."""
-        channel = self.state.channels[number]
+        """Remove what is due. Dead events move in small steps: one a group.
+
+        Raises ``NameDoesNotExist``.
+        """
+        channel = self.state.channels.get(number) or self.channel(number)
         if not channel.needs_sweep(self.now_us):
             return
         if channel.state.overdue and (number in self._moved or not self.may_move):

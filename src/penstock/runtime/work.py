@@ -78,7 +78,7 @@ class PublishBatches(Struct):
             return known  # SEM X3: also while publishing is paused
         group.refuse_while_paused()
         if later:
-            own = group.state.channels[number].state
+            own = group.channel(number).state
             merging.refuse(own, group.state.stores[number], self.bodies, digest)
             number, digest = scheduled(group, number, self.bodies, digest)
         return group.publish(
