@@ -14,7 +14,6 @@ from penstock.runtime.sealing import SealingLimits
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, Lives, Outlet, clock_us
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
-from tests.spindles import spindles
 
 BUSY = SealingLimits(segment_bytes_max=300, interval_s=0.02, retry_s=0.02, journal_bytes_max=6_000)
 TTL_MS = 10_000
@@ -47,7 +46,6 @@ class Story:
             keys={KEY: 1},
             capacity=self.capacity,
             ttl=self.ttl_ms,
-            storage=spindles(self.type, self.random.choice((0, 5))),
         )
         await self.lives.create("history", "persistent")
         await self.lives.realm.joins.create("rates", "history", "", False)
