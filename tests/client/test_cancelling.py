@@ -27,6 +27,8 @@ from tests.client.test_all_durables import (
     says,
 )
 
+pytestmark = pytest.mark.slow
+
 IN_ORDER = list(range(20))
 
 

@@ -18,6 +18,8 @@ from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.test_durables import ids
 
+pytestmark = pytest.mark.slow
+
 EVENTS = 240
 SKUS = 7
 

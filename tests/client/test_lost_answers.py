@@ -13,6 +13,8 @@ from penstock.client.sync import Channel, Queue, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30.0
 
 

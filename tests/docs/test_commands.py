@@ -10,6 +10,8 @@ import typer.main
 from penstock.cli.program import app
 from tests.docs.pages import PAGES, Command, commands
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = [command for page in PAGES for command in commands(page)]
 
 

@@ -20,7 +20,7 @@ settings.register_profile(
     "night", max_examples=20_000, stateful_step_count=80, deadline=None, derandomize=False
 )
 DAY = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -15,6 +15,8 @@ from penstock.storage.embedded import FilePages
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
 
+pytestmark = pytest.mark.slow
+
 Name = tuple[int, Place]
 
 channels = st.integers(1, 3)

@@ -27,7 +27,7 @@ from tests.transfers.moving import (
     until,
 )
 
-pytestmark = pytest.mark.spec("C7")
+pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]
 
 
 TYPES = ("persistent", "mixed", "reliable", "simple", "off_heap", "paged")
