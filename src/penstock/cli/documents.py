@@ -78,6 +78,8 @@ def event_of(line: bytes | str, messages: Messages | None = None) -> Event:
             )
         others = fields.pop("properties")
         others.pop(_stamp(), None)
+    if (wait := fields.get("deliver_at")) is not None:
+        fields["deliver_at"] = _time(wait)
     if "message" in fields:
         return _message(fields, others, messages)
     return _event(fields, others)
@@ -94,8 +96,6 @@ def _message(
     for name in ("data", "data_base64"):
         if name in fields:
             raise InvalidArgument(f"'message' and {name!r}; an event has one of them")
-    if (wait := fields.get("deliver_at")) is not None:
-        fields["deliver_at"] = _time(wait)
     return messages.event(kind, fields.pop("message"), properties=properties, **fields)
 
 
@@ -103,8 +103,6 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
     from penstock.columns.event import Event
 
     data = _data(fields.pop("data", ""), fields.pop("data_base64", None))
-    if (wait := fields.get("deliver_at")) is not None:
-        fields["deliver_at"] = _time(wait)
     if "properties" in fields:
         raise InvalidArgument("'properties' is no object")
     return Event(data, properties=properties, **fields)

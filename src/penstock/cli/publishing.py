@@ -170,16 +170,15 @@ def send(
             number = target.many([target.store.messages().event(message, body, **parts)])[0]
     at: datetime | None = parts.get("deliver_at")
     if at is None:
-        write(f"event {number} {target.done} {target.name}")
+        write(f"event {number} {target.done} {target.store.name}")
     else:
-        write(f"event scheduled on {target.name} for {moment(at)} UTC, number {number}")
+        write(f"event scheduled on {target.store.name} for {moment(at)} UTC, number {number}")
 
 
 class Target(NamedTuple):
     """Where events go."""
 
     store: Channel | Queue
-    name: str
     one: Callable[..., int]
     many: Callable[[Sequence[Event]], range]
     table: Callable[[Any], range]
@@ -189,13 +188,12 @@ class Target(NamedTuple):
 def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Target:
     if kind == "queue":
         queue = realm.queues.get(name)
-        return Target(queue, queue.name, queue.push, queue.push_many, queue.push_table, "pushed to")
+        return Target(queue, queue.push, queue.push_many, queue.push_table, "pushed to")
     channel = realm.channels.get(name)
     if delta:
         return _deltas_to(channel)
     return Target(
         channel,
-        channel.name,
         channel.publish,
         channel.publish_many,
         channel.publish_table,
@@ -229,7 +227,7 @@ def _deltas_to(channel: Channel) -> Target:
     def table(rows: Any) -> range:
         return channel.publish_table(rows, delta=True)
 
-    return Target(channel, channel.name, one, many, table, "published on")
+    return Target(channel, one, many, table, "published on")
 
 
 # --- files --------------------------------------------------------------------------------
@@ -258,7 +256,7 @@ def _publish_file(
     rate = f", {published / took_s:,.0f} a second" if published >= RATED_EVENTS else ""
     done, given_are = ("scheduled on", "numbers") if waits else (target.done, "ids")
     write(
-        f"{count(published, 'event')} {done} {target.name}, {given_are} {first} .. {last}, "
+        f"{count(published, 'event')} {done} {target.store.name}, {given_are} {first} .. {last}, "
         f"in {took_s:.1f} s{rate}"
     )
 

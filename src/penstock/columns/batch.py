@@ -57,6 +57,12 @@ def ids_of(batch: pa.RecordBatch) -> Int64s:
     return ids
 
 
+def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:
+    """The runs in ascending ids: the first of each, and the one after its last."""
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    return np.concatenate((ids[:1], ids[breaks + 1])), np.concatenate((ids[breaks], ids[-1:])) + 1
+
+
 def body_part(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A stored batch without what the realm stamped on it: ready to be published again."""
     names = [name for name in batch.schema.names if name not in STAMPED]

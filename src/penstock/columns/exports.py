@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
+from penstock.columns.batch import runs_of
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import (
     SegmentBatch,
@@ -250,10 +251,8 @@ def _check_ids(file: ExportedFile, place: SegmentBatch, batch: pa.RecordBatch) -
 
 def id_set(ids: npt.NDArray[np.int64]) -> IdSet:
     """The set of ascending ids."""
-    breaks = np.flatnonzero(np.diff(ids) != 1)
-    firsts = ids[np.concatenate(([0], breaks + 1))].tolist()
-    lasts = ids[np.concatenate((breaks, [len(ids) - 1]))].tolist()
-    return IdSet(Span(first, last + 1) for first, last in zip(firsts, lasts, strict=True))
+    firsts, ends = runs_of(ids)
+    return IdSet(map(Span, firsts.tolist(), ends.tolist()))
 
 
 def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> None:

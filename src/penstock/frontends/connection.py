@@ -94,8 +94,6 @@ class Connection(asyncio.BufferedProtocol):
         """Realm-wide number of each subscription, by the client's number; 0 while it is opened."""
         self.opening: dict[int, asyncio.Event] = {}
         """Those that are being opened, the first one first; set once that is through."""
-        self.given_up: set[int] = set()
-        """Those of them that have ended meanwhile."""
         self._reader = FrameReader(preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX)
         self._requests = Requests(self)
         self._transport: asyncio.Transport | None = None

@@ -123,7 +123,6 @@ class Requests:
             raise
         finally:
             connection.opening.pop(number).set()
-            connection.given_up.discard(number)
         return Subscribed(opened.first_id, opened.stop_id, opened.strict_order, opened.confirms)
 
     async def _seats_given_back(self, number: int) -> None:
@@ -131,7 +130,7 @@ class Requests:
         for earlier, opened in list(self._connection.opening.items()):
             if earlier == number:
                 return  # those after it wait for it, if need be
-            if earlier in self._connection.given_up:
+            if earlier not in self._connection.subscriptions:  # it ended meanwhile
                 await opened.wait()
 
     def _opened(
@@ -170,8 +169,6 @@ class Requests:
         if subscription is None:
             self._connection.send(wire.Done(request))
             return
-        if number in self._connection.opening:
-            self._connection.given_up.add(number)
         self._realm.subscriptions.detach(subscription, lambda _, error: self._done(request, error))
 
     def _settle(self, message: wire.Settle) -> None:

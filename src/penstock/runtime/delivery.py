@@ -161,7 +161,7 @@ class Dispatch:
         round_ = _Round(number, channel, store, quarantiner)
         for effect in channel.offer(below):
             if isinstance(effect, FindLanes):
-                await self._find_lanes(effect, number, channel, store, quarantiner)
+                await self._find_lanes(round_, effect)
                 continue
             held = self._outlets.get(_subscription(effect))
             if held is None:  # its end waits at the shard: what was not sent was not delivered
@@ -183,20 +183,13 @@ class Dispatch:
                     raise AssertionError(f"no such effect: {effect}")
         return has_moved
 
-    async def _find_lanes(
-        self,
-        wanted: FindLanes,
-        number: int,
-        channel: Channel,
-        store: ChannelStore,
-        quarantiner: Quarantiner,
-    ) -> None:
+    async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:
         """Look which lanes events are in; those that cannot be read are in none."""
-        rows, damage = await self.read(store, wanted.spans)
-        self._report(number, store, damage, quarantiner)
+        rows, damage = await self.read(round_.store, wanted.spans)
+        self._report(round_, damage)
         keys, ends, ids = lanes_of([part.batch for part in rows], wanted.order_by)
         command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
-        channel.attend(command, self._clock.now_us())
+        round_.channel.attend(command, self._clock.now_us())
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
         """Whether any of it was for them; what was granted and could not be sent is given back."""
@@ -249,7 +242,7 @@ class Dispatch:
             state = round_.channel.state
             keep = state.definition.storage.enable_caching or state.moves_dead
             found = round_.read[spans] = await self.read(round_.store, spans, keep=keep)
-            self._report(round_.number, round_.store, found[1], round_.quarantiner)
+            self._report(round_, found[1])
         return found
 
     async def read(
@@ -269,14 +262,12 @@ class Dispatch:
         if store.files and spans[0].first < store.sealed_through:
             await self.files.open(store.files_for(spans))
 
-    def _report(
-        self, number: int, store: ChannelStore, damage: Damage, quarantiner: Quarantiner
-    ) -> None:
+    def _report(self, round_: _Round, damage: Damage) -> None:
         if damage.ids:
             for reason in damage.reasons:
-                _log.error("events.quarantined", channel=number, reason=reason)
-            store.quarantined += damage.reasons
-            quarantiner.quarantine(number, Quarantine(damage.ids.spans))
+                _log.error("events.quarantined", channel=round_.number, reason=reason)
+            round_.store.quarantined += damage.reasons
+            round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
 
 
 def _subscription(effect: object) -> int:

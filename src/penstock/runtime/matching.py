@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.columns.batch import ids_of
+from penstock.columns.batch import ids_of, runs_of
 from penstock.columns.selectors import Selector
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Clock
@@ -87,11 +86,7 @@ class Matching:
 
 def _chosen(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
     ids = ids_of(batch)[mask.to_numpy(zero_copy_only=False)]
-    if not len(ids):
-        return IdSet()
-    gaps = np.flatnonzero(np.diff(ids) != 1)
-    if len(gaps) > _MANY:
+    firsts, ends = runs_of(ids)
+    if len(firsts) - 1 > _MANY:
         return IdSet.of(ids.tolist())
-    firsts = ids[np.concatenate(([0], gaps + 1))]
-    ends = ids[np.concatenate((gaps, [len(ids) - 1]))] + 1
     return IdSet.of_runs(firsts.tolist(), ends.tolist())

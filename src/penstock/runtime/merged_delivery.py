@@ -12,14 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.batch import Int64s, ids_of
-from penstock.columns.digest import spans_of
+from penstock.columns.batch import Int64s, ids_of, runs_of
 from penstock.columns.key_depths import Bools
 from penstock.columns.key_values import NO_SLOT
 from penstock.columns.selectors import Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.columns.states import Chunk
-from penstock.core.ids import IdSet, Span
+from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.runtime.merge_store import MergeStore
 from penstock.runtime.recent import Stretch, as_they_came, deltas
@@ -116,10 +115,7 @@ def _of_whole(
     if selector is not None:
         mask = selector.mask(whole.batch, now_us=now_us, messages=messages)
         matches = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
-        others = IdSet()
-        for first, end in spans_of(pa.array(~matches)):
-            others.add_all(IdSet.of(whole.ids[first:end].tolist()))
-        skipped = others.spans
+        skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(whole.ids[~matches]))))
     as_delta = matches & known.of(slots, store)
     if stretch is None:
         as_delta[:] = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
+from penstock.columns.batch import runs_of
 from penstock.columns.ipc import batch_bytes, packed_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
@@ -192,12 +192,8 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
         return ()
     if ids[-1] - ids[0] + 1 == len(ids):
         return (Span(int(ids[0]), int(ids[-1]) + 1),)
-    breaks = np.flatnonzero(np.diff(ids) != 1)
-    firsts = ids[np.concatenate(([0], breaks + 1))]
-    lasts = ids[np.concatenate((breaks, [len(ids) - 1]))]
-    return tuple(
-        Span(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    )
+    firsts, ends = runs_of(ids)
+    return tuple(map(Span, firsts.tolist(), ends.tolist()))
 
 
 def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
