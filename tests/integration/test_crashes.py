@@ -20,13 +20,13 @@ import pytest
 import penstock
 from penstock.client.sync import Channel, Session
 from penstock.testing.process import ServerProcess
+from tests.integration.lives import WAIT_S, Lives
 
 pytestmark = pytest.mark.process
 
 KILLS = 5
 PUBLISHERS = 3
 """Two that pipeline and one that waits each time."""
-WAIT_S = 120.0
 WORKER = """
 import sys, penstock
 with penstock.connect(sys.argv[1]) as session:
@@ -45,38 +45,6 @@ def eventually(is_so: Callable[[], bool]) -> None:
             return
         pause.wait(0.02)
     raise AssertionError("it did not come about")
-
-
-class Lives:
-    """One server after the other on the same data and the same port."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.server = ServerProcess(directory).start()
-        self.url = self.server.url
-
-    def kill(self) -> None:
-        """End it by force and start the next."""
-        self.server.kill()
-        self.start()
-
-    def start(self) -> None:
-        port = self.url.rpartition(":")[2]
-        self.server.__exit__(None, None, None)
-        self.server = ServerProcess(self._directory, "--port", port).start()
-
-
-@pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    lives = Lives(tmp_path / "realm")
-    yield lives
-    lives.server.__exit__(None, None, None)
-
-
-@pytest.fixture
-def session(lives: Lives) -> Iterator[Session]:
-    with penstock.connect(lives.url, reconnect_timeout=WAIT_S) as session:
-        yield session
 
 
 @contextmanager

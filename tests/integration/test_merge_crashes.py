@@ -4,8 +4,6 @@ the updates that were answered, and the one under way (SEM K2-K4)."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,42 +11,12 @@ import pytest
 
 import penstock
 from penstock.client.sync import Channel, Session
-from penstock.testing.process import ServerProcess
+from tests.integration.lives import WAIT_S, Lives
 
 pytestmark = [pytest.mark.process, pytest.mark.spec("K2", "K3", "K4", "S1")]
 
 KEYS = [f"key {n}" for n in range(20)]
 KILLS = 3
-WAIT_S = 120.0
-
-
-class Lives:
-    """One server after the other on the same data and the same port."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.server = ServerProcess(directory).start()
-        self.url = self.server.url
-
-    def kill(self) -> None:
-        """End it by force and start the next."""
-        self.server.kill()
-        port = self.url.rpartition(":")[2]
-        self.server.__exit__(None, None, None)
-        self.server = ServerProcess(self._directory, "--port", port).start()
-
-
-@pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    lives = Lives(tmp_path / "realm")
-    yield lives
-    lives.server.__exit__(None, None, None)
-
-
-@pytest.fixture
-def session(lives: Lives) -> Iterator[Session]:
-    with penstock.connect(lives.url, reconnect_timeout=WAIT_S) as session:
-        yield session
 
 
 class Updates(threading.Thread):

@@ -1,0 +1,25 @@
+"""A server with several lives, and a session that goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.client.sync import Session
+from tests.integration.lives import WAIT_S, Lives
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    lives = Lives(tmp_path / "realm")
+    yield lives
+    lives.server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def session(lives: Lives) -> Iterator[Session]:
+    with penstock.connect(lives.url, reconnect_timeout=WAIT_S) as session:
+        yield session
