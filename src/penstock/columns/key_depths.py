@@ -19,6 +19,7 @@ _SCATTERED: Final = 64
 """More gaps than this: a set is made of bitmaps, not of ranges."""
 _BLOCK_SHIFT: Final = 10
 """Ids share a bitmap of :meth:`IdSet.of_bitmaps` when they are equal above these bits."""
+_BLOCK: Final = 1 << _BLOCK_SHIFT
 
 
 def is_first(slots: Int64s) -> Bools:
@@ -62,7 +63,7 @@ class Newest:
         """Ids to remove when events with these slots and ascending ids come."""
         self._last[slots] = ids  # the last one written stays
         is_last = self._last[slots] == ids
-        older = self._newest[slots[is_last]]
+        older = self._newest.take(slots[is_last])
         older.sort()
         unsure, sure = np.searchsorted(older, (0, self._sure)).tolist()
         found = _of_ascending(np.concatenate((older[sure:], ids[~is_last])))
@@ -104,19 +105,19 @@ class Newest:
 def _of_ascending(ids: Int64s) -> IdSet:
     if not len(ids):
         return IdSet()
-    gaps = np.flatnonzero(np.diff(ids) != 1)
-    if len(gaps) > _SCATTERED:
+    gaps = ids[1:] - ids[:-1]
+    breaks = np.flatnonzero(gaps != 1)
+    if len(breaks) > _SCATTERED:
         found = _of_scattered(ids)
-        remember(_written(ids), found)
+        remember(_written(ids, gaps), found)
         return found
-    firsts = np.concatenate((ids[:1], ids[gaps + 1]))
-    ends = np.concatenate((ids[gaps], ids[-1:])) + 1
+    firsts = np.concatenate((ids[:1], ids[breaks + 1]))
+    ends = np.concatenate((ids[breaks], ids[-1:])) + 1
     return IdSet.of_runs(firsts.tolist(), ends.tolist())
 
 
-def _written(ids: Int64s) -> bytes:
+def _written(ids: Int64s, gaps: Int64s) -> bytes:
     """The list of ids :func:`penstock.core.listing.listed` would make, at once."""
-    gaps = np.diff(ids)
     size = gap_bytes(int(gaps.max()))
     if not size:
         return ids.astype("<i8", copy=False).tobytes()
@@ -126,19 +127,21 @@ def _written(ids: Int64s) -> bytes:
 def _of_scattered(ids: Int64s) -> IdSet:
     """The set of ascending ids that share blocks, block by block."""
     blocks = ids >> _BLOCK_SHIFT
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(blocks)) + 1))
-    numbers = blocks[starts]
-    bits = np.zeros((len(numbers), 1 << _BLOCK_SHIFT), dtype=np.bool_)
-    rows = np.repeat(np.arange(len(numbers)), np.diff(np.append(starts, len(ids))))
-    bits[rows, ids & ((1 << _BLOCK_SHIFT) - 1)] = True
-    if bits.all(axis=1).any():
+    begins = np.empty(len(ids), dtype=np.bool_)
+    begins[0] = True
+    np.not_equal(blocks[1:], blocks[:-1], out=begins[1:])
+    starts = np.flatnonzero(begins)
+    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # one is full
         return IdSet.of(ids.tolist())
-    packed = np.packbits(bits, axis=1, bitorder="little").tobytes()
-    size = (1 << _BLOCK_SHIFT) // 8
+    bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
+    rows = np.cumsum(begins) - 1
+    bits[(rows << _BLOCK_SHIFT) + (ids & (_BLOCK - 1))] = True
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    size = _BLOCK // 8
     bitmaps = [
         int.from_bytes(packed[at : at + size], "little") for at in range(0, len(packed), size)
     ]
-    return IdSet.of_bitmaps(numbers.tolist(), bitmaps)
+    return IdSet.of_bitmaps(blocks[starts].tolist(), bitmaps)
 
 
 class _Cut(NamedTuple):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.columns import more
 from penstock.columns.batch import Int64s
+from penstock.columns.key_words import WordSlots, words_of
 from penstock.columns.memo import SchemaMemo
 from penstock.columns.shapes import struct_shape
 from penstock.columns.values import leaf_of
@@ -55,6 +56,7 @@ class Values:
         numbers = count().__next__
         self._families = {family: _Slots(numbers) for family in _FAMILIES.values()}
         self._fields = SchemaMemo(self._fields_of)
+        self._by_words: dict[tuple[str, int], WordSlots] = {}
         self._last: tuple[pa.RecordBatch, Int64s] | None = None
         """What was asked for last: two may want to know in turn."""
 
@@ -94,7 +96,7 @@ class Values:
                 column = struct.field(place)
                 if struct.null_count:
                     column = pc.struct_field(struct, [place])
-                slots = self._of_column(column, self._families[family])
+                slots = self._of_column(column, family)
                 found = slots if found is None else np.where(slots == NO_SLOT, found, slots)
         if found is None:
             found = np.full(batch.num_rows, NO_SLOT, dtype=np.int64)
@@ -102,7 +104,18 @@ class Values:
             self._read_more(batch.column("more"), found)
         return found
 
-    def _of_column(self, column: pa.Array, known: _Slots) -> Int64s:
+    def _of_column(self, column: pa.Array, family: str) -> Int64s:
+        words = words_of(column)
+        known = self._families[family]
+        if words is None:
+            return self._of_values(column, known)
+        key = (family, words.shape[1])
+        table = self._by_words.get(key)
+        if table is None:
+            table = self._by_words[key] = WordSlots(words.shape[1])
+        return table.slots_of(words, lambda rows: _slots(known, _plain(column.take(rows))))
+
+    def _of_values(self, column: pa.Array, known: _Slots) -> Int64s:
         if pa.types.is_floating(column.type):
             column = pc.if_else(pc.is_nan(column), None, column)
         if not column.null_count and _varies(column):
@@ -145,6 +158,7 @@ class Values:
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Forget the values whose slots are not alive; the others move up, in their order."""
         self._last = None
+        self._by_words = {}
         moved = (np.cumsum(alive) - 1).tolist()
         kept = alive.tolist()
         numbers = count(int(alive.sum())).__next__
