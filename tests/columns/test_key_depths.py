@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.columns.batch import Int64s
 from penstock.columns.key_depths import Newest, NewestFew
 from penstock.core.ids import IdSet, Span
+from penstock.core.listing import listed
 
 
 def numbers(*values: int) -> Int64s:
@@ -68,3 +71,16 @@ def test_pruning_keeps_what_lives_and_moves_it_up() -> None:
         assert newest.prune(2, live).tolist() == [False, True]
         newest.grow(2)
         assert list(newest.superseded(numbers(0, 0), numbers(6, 7), live))[:1] == [5]
+
+
+@given(st.lists(st.integers(1, 600) | st.integers(1, 1 << 20), min_size=70, max_size=200))
+def test_what_is_written_down_at_once_is_what_the_core_would_write(gaps: list[int]) -> None:
+    ids = np.cumsum(np.array(gaps, dtype=np.int64))
+    last, newest = np.arange(len(ids)), Newest()
+    newest.grow(len(ids))
+    newest.append(last, ids)
+
+    found = newest.superseded(last, ids + int(ids[-1]) + 1, IdSet())
+
+    assert len(found) == len(ids)
+    assert listed(found) == listed(IdSet.of(ids.tolist()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,10 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.listing import count_in, ids_in, listed
 
 
-@given(st.sets(st.integers(0, 1 << 62)))
+@given(
+    st.sets(st.integers(0, 1 << 62))
+    | st.lists(st.integers(1, 300)).map(lambda gaps: set(accumulate(gaps)))
+)
 def test_what_is_listed_is_read_again(ids: set[int]) -> None:
     wanted = IdSet.of(ids)
     written = listed(wanted)
@@ -25,6 +30,13 @@ def test_the_bytes_are_the_same_everywhere() -> None:
     )
     assert listed(IdSet([Span(1, 2), Span(1 << 20, (1 << 20) + 1)])).hex() == (
         "04" + "0100000000000000" + "ffff0f00"
+    )
+    close = [*range(0, 40, 4), 1000]
+    assert listed(IdSet.of(close)).hex() == (
+        "01" + "0000000000000000" + "0a000000" + "04" * 9 + "ffc403"
+    )
+    assert listed(IdSet.of(close[:-1])).hex() == (
+        "01" + "0000000000000000" + "09000000" + "04" * 9 + "00"
     )
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.columns.batch import Int64s
 from penstock.core.ids import IdSet
-from penstock.core.listing import gap_bytes, head, remember
+from penstock.core.listing import WIDE, gap_bytes, head, remember, short
 
 Bools = npt.NDArray[np.bool_]
 
@@ -118,10 +118,26 @@ def _of_ascending(ids: Int64s) -> IdSet:
 
 def _written(ids: Int64s, gaps: Int64s) -> bytes:
     """The list of ids :func:`penstock.core.listing.listed` would make, at once."""
-    size = gap_bytes(int(gaps.max()))
+    wide = gaps >= WIDE
+    size = gap_bytes(int(gaps.max()), len(gaps), int(np.count_nonzero(wide)))
+    first = int(ids[0])
     if not size:
         return ids.astype("<i8", copy=False).tobytes()
-    return head(size, int(ids[0])) + gaps.astype(f"<u{size}").tobytes()
+    if size > 1:
+        return head(size, first) + gaps.astype(f"<u{size}").tobytes()
+    return short(first, len(gaps), _narrow(gaps, wide))
+
+
+def _narrow(gaps: Int64s, wide: Bools) -> bytes:
+    """A byte a gap, three where it is a wide one."""
+    at = np.flatnonzero(wide)
+    if not len(at):
+        return gaps.astype(np.uint8).tobytes()
+    marked = np.where(wide, WIDE, gaps).astype(np.uint8)
+    lows, highs = gaps[at] & 0xFF, gaps[at] >> 8
+    return np.insert(
+        marked, np.repeat(at + 1, 2), np.column_stack((lows, highs)).reshape(-1)
+    ).tobytes()
 
 
 def _of_scattered(ids: Int64s) -> IdSet:
