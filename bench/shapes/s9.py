@@ -42,7 +42,7 @@ class StalledConsumer:
                 {
                     "durables": durables,
                     "batches": 4 if quick else batches,
-                    "rounds": 1 if quick else 5,
+                    "rounds": 1 if quick else 15,
                 },
             )
             for label, durables, batches in (
