@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.errors import InvalidArgument, InvalidSelector
 from penstock.spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
+from penstock.spark.starts import Places
 
 HERE = {"url": "penstock://localhost:9000", "channel": "orders"}
 
@@ -15,8 +16,8 @@ HERE = {"url": "penstock://localhost:9000", "channel": "orders"}
 def test_a_read_needs_a_realm_and_a_channel_only() -> None:
     options = source_options(HERE)
 
-    assert options.where == Where("penstock://localhost:9000", "orders")
-    assert (options.starting, options.ending) == (None, None)
+    assert options.where == Where("penstock://localhost:9000", "orders", "either")
+    assert (options.starting, options.ending) == (Places(), Places())
     assert options.events_per_trigger == READ_LIMIT_EVENTS
     assert options.access == "auto"
 
@@ -41,7 +42,7 @@ def test_spark_hands_names_over_in_lower_case() -> None:
         }
     )
 
-    assert (options.starting, options.ending) == ("earliest", 1200)
+    assert (options.starting, options.ending) == (Places("earliest"), Places(1200))
     assert (options.events_per_trigger, options.partitions_min) == (500, 4)
     assert options.include_headers
     assert options.columns == ("event_id", "price")
@@ -70,14 +71,26 @@ def test_no_realm_anywhere_is_an_error_that_says_how_to_name_one(
     [("latest", "latest"), ("Earliest", "earliest"), ("17", 17), ('{"orders": 1200}', 1200)],
 )
 def test_a_start_is_a_word_an_id_or_json(text: str, starting: str | int) -> None:
-    assert source_options(HERE | {"startingoffsets": text}).starting == starting
+    assert source_options(HERE | {"startingoffsets": text}).starting.of("orders") == starting
+
+
+def test_each_channel_may_have_a_start_of_its_own() -> None:
+    several = HERE | {"channel": "orders, day/*"}
+    noon = datetime(2013, 1, 31, 12, tzinfo=UTC)
+    offsets = source_options(several | {"startingoffsets": '{"orders": 7, "/day/1": "latest"}'})
+    times = source_options(several | {"startingtimestamp": '{"orders": "2013-01-31T12:00:00Z"}'})
+
+    assert [offsets.starting.of(name) for name in ("orders", "day/1", "day/2")] == [
+        *(7, "latest", None)
+    ]
+    assert [times.starting.of(name) for name in ("orders", "day/1")] == [noon, None]
 
 
 @pytest.mark.parametrize("text", ["2013-01-31T09:30:00Z", "2013-01-31 09:30", "1359624600000"])
 def test_a_start_may_be_a_time(text: str) -> None:
     options = source_options(HERE | {"startingtimestamp": text})
 
-    assert options.starting == datetime(2013, 1, 31, 9, 30, tzinfo=UTC)
+    assert options.starting.of("orders") == datetime(2013, 1, 31, 9, 30, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +106,11 @@ def test_a_start_may_be_a_time(text: str) -> None:
         ("startingoffsets", '{"trades": 1}', "names trades; this reads orders"),
         ("startingoffsets", "{", "no JSON"),
         ("startingtimestamp", "soon", "milliseconds since 1970"),
+        ("endingtimestamp", '{"orders": []}', "endingTimestamp is"),
+        ("endingtimestamp", '{"trades": 1}', "endingTimestamp names trades; this reads orders"),
+        ("endingoffsets", '{"orders": "earliest"}', "nothing lies before it"),
+        ("startingoffsets", '{"orders": true}', '"earliest", "latest", an event id, or JSON'),
+        ("queue", "orders", "the option channel or the option queue, not both"),
         ("endingoffsets", "earliest", "nothing lies before it"),
         ("maxeventspertrigger", "0", "1 or more"),
         ("minpartitions", "many", "1 or more"),

@@ -23,7 +23,13 @@ from penstock.columns.event import Event
 from penstock.columns.schema import ChannelSchema
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
-from penstock.spark.projection import Projection, arrow_schema, spark_schema
+from penstock.spark.projection import (
+    NO_EXTRAS,
+    Extras,
+    Projection,
+    arrow_schema,
+    spark_schema,
+)
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
@@ -41,14 +47,14 @@ def channel_of(*batches: pa.RecordBatch) -> pa.Schema:
 
 
 def read(
-    batch: pa.RecordBatch, channel: pa.Schema, ddl: str = "", *, include_headers: bool = False
+    batch: pa.RecordBatch, channel: pa.Schema, ddl: str = "", *, extras: Extras = NO_EXTRAS
 ) -> pa.RecordBatch:
-    schema = spark_schema(channel, include_headers=include_headers)
+    schema = spark_schema([channel], extras=extras)
     if ddl:
         given = _ddl(ddl)
         schema = given
     wanted = arrow_schema(schema)
-    found = Projection(channel, wanted, include_headers=include_headers).of(batch)
+    found = Projection(channel, wanted, extras=extras).of(batch)
     assert found.schema.equals(wanted)
     found.validate(full=True)
     return found
@@ -65,7 +71,7 @@ def _ddl(text: str) -> StructType:
 
 
 def test_a_channel_never_published_to_has_four_columns() -> None:
-    schema = spark_schema(ChannelSchema.empty().arrow)
+    schema = spark_schema([ChannelSchema.empty().arrow])
 
     assert schema.names == ["event_id", "published", "tag", "data"]
     assert [field.dataType for field in schema] == [
@@ -97,7 +103,7 @@ def test_every_kind_of_property_is_a_column_of_its_type() -> None:
     rows = found.to_pylist()
     assert {name: rows[0][name] for name in properties} == properties
     assert {rows[1][name] for name in properties} == {None}
-    schema = spark_schema(channel_of(batch))
+    schema = spark_schema([channel_of(batch)])
     assert schema["wall"].dataType == TimestampNTZType()
     assert schema["never"].dataType == StringType()
     assert isinstance(schema["lines"].dataType, ArrayType)
@@ -125,9 +131,9 @@ def test_a_second_type_of_a_property_is_a_second_column() -> None:
 def test_chosen_columns_come_in_the_order_chosen() -> None:
     batch = stored({"a": 1, "b": 2})
 
-    assert spark_schema(channel_of(batch), columns=("b", "event_id")).names == ["b", "event_id"]
+    assert spark_schema([channel_of(batch)], columns=("b", "event_id")).names == ["b", "event_id"]
     with pytest.raises(InvalidArgument, match="no column 'event': did you mean event_id"):
-        spark_schema(channel_of(batch), columns=("event",))
+        spark_schema([channel_of(batch)], columns=("event",))
 
 
 def test_a_schema_of_the_users_casts_and_fills() -> None:
@@ -159,14 +165,14 @@ def test_a_property_named_like_a_column_keeps_out_of_its_way() -> None:
 
     plain = read(batch, channel_of(batch)).to_pylist()[0]
     assert (plain["tag"], plain["properties.tag"], plain["ttl"]) == ("theirs", "mine", 5)
-    full = read(batch, channel_of(batch), include_headers=True).to_pylist()[0]
+    full = read(batch, channel_of(batch), extras=Extras(headers=True)).to_pylist()[0]
     assert (full["ttl"], full["properties.ttl"]) == (9, 5)
 
 
 def test_headers_come_on_request_and_whole() -> None:
     batch = stored({"a": 1}, headers={"correlation_id": "c-1"}, priority=7, persistent=False)
 
-    row = read(batch, channel_of(batch), include_headers=True).to_pylist()[0]
+    row = read(batch, channel_of(batch), extras=Extras(headers=True)).to_pylist()[0]
 
     assert row["headers"]["correlation_id"] == "c-1"
     assert row["headers"]["reply_to"] is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 import penstock
@@ -19,13 +17,13 @@ from penstock.client.sync import Channel, Session
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.spark.connections import ask
 from penstock.spark.plan import EventRange, FileRows, WireRows
-from penstock.spark.reading import ChannelReader, ChannelStreamReader
+from penstock.spark.reading import ChannelStreamReader
 from penstock.spark.source import PenstockSource
+from tests.spark.reading import Row, rows_of
 
 pytestmark = pytest.mark.slow
 
 Sealed = Callable[[Channel, int], None]
-Row = dict[str, Any]
 
 
 def events(first: int, end: int) -> list[penstock.Event]:
@@ -44,12 +42,6 @@ def orders(client: Session) -> Channel:
 
 def source(url: str, **options: str) -> PenstockSource:
     return PenstockSource({"url": url, "channel": "orders", **options})
-
-
-def rows_of(reader: ChannelReader | ChannelStreamReader, parts: list[InputPartition]) -> list[Row]:
-    """What tasks read: reader and partitions reach them pickled."""
-    reader, parts = pickle.loads(pickle.dumps((reader, parts)))
-    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def read(url: str, **options: str) -> list[Row]:

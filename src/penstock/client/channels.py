@@ -14,7 +14,7 @@ from penstock.client.durables import Durables
 from penstock.client.history import KeyState, StateQuestion, state_of
 from penstock.client.merging import Merger, Registered, delta_of, key_name_of, registered_of
 from penstock.client.publishing import ids_of_answer, parts_of, stage
-from penstock.client.starts import StartLike, check_range, start_of
+from penstock.client.starts import StartLike, start_of
 from penstock.client.subscription import Subscription
 from penstock.client.transfer import FolderLike, export, import_from
 from penstock.columns.batch import flatten
@@ -24,9 +24,8 @@ from penstock.columns.ipc import batch_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument
-from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened, Location
+from penstock.wire.native.answers import ChannelOpened
 
 
 class Channels:
@@ -230,21 +229,6 @@ class Channel(Destination):
             merger=merger,
         )
 
-    def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
-        """Stored events from ``start`` up to and including ``end``, then the end.
-
-        Raises ``InvalidArgument`` for a range of no events.
-        """
-        check_range(start, end)
-        return Subscription(
-            self._conversation,
-            self.number,
-            FromId(start),
-            selector=selector,
-            browse=True,
-            last_id=end,
-        )
-
     async def read(
         self,
         *,
@@ -272,10 +256,6 @@ class Channel(Destination):
                 f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
             )
         return table.select(list(columns))
-
-    async def locate(self, first_id: int, end_id: int) -> Location:
-        """Where the stored events of an id range can be read: sealed files, or over the wire."""
-        return await self._conversation.ask(wire.Locate(0, self.number, first_id, end_id), Location)
 
 
 def _empty(schema: ChannelSchema) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -13,15 +14,17 @@ from penstock.client.merging import as_deltas
 from penstock.client.producer import Producer, ProducerErrorListener
 from penstock.client.publishing import Publisher, bodies_of_events
 from penstock.client.schedule import Schedule
-from penstock.client.starts import check_range
+from penstock.client.starts import check_range, start_of
+from penstock.client.subscription import Subscription
 from penstock.client.transaction import Transaction
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import schema_from
 from penstock.columns.protobuf import Messages
 from penstock.columns.tables import bodies_of_table
+from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Maintained
+from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Location, Maintained
 
 
 class Destination:
@@ -79,6 +82,37 @@ class Destination:
                 await tx.publish(b"...")
         """
         return Transaction(self._conversation, self.number, self.name)
+
+    # --- reading -------------------------------------------------------------------------
+
+    def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
+        """Stored events from ``start`` up to and including ``end``, then the end. It takes
+        nothing, off a queue neither.
+
+        Raises ``InvalidArgument`` for a range of no events.
+        """
+        check_range(start, end)
+        return Subscription(
+            self._conversation,
+            self.number,
+            FromId(start),
+            selector=selector,
+            browse=True,
+            last_id=end,
+        )
+
+    async def locate(self, first_id: int, end_id: int) -> Location:
+        """Where the stored events of an id range can be read: sealed files, or over the wire."""
+        return await self._conversation.ask(wire.Locate(0, self.number, first_id, end_id), Location)
+
+    async def first_id_at(self, moment: datetime) -> int:
+        """The id of the first stored event published at ``moment`` or later; the next id to be
+        given when there is none."""
+        looking = Subscription(
+            self._conversation, self.number, start_of(moment), browse=True, first_credit=1
+        )
+        async with looking:
+            return looking.first_id
 
     # --- administration ------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 
 from penstock.client.channels import Channels
@@ -11,7 +12,9 @@ from penstock.client.conversation import (
     Conversation,
     ErrorListener,
 )
+from penstock.client.destination import Destination
 from penstock.client.joins import Joins
+from penstock.client.news import wait_for_events
 from penstock.client.queues import Queues
 from penstock.client.transaction import JointTransaction, describe
 from penstock.client.urls import RealmUrl
@@ -49,6 +52,11 @@ class Session(Conversation):
     async def info(self) -> RealmInfo:
         """What the realm says of itself."""
         return await self.ask(wire.DescribeRealm(0), RealmInfo)
+
+    async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
+        """Wait until one of the channels and queues has an event of the id given with it, or a
+        later one; False: none has for ``timeout`` seconds."""
+        return await wait_for_events(self, starts, timeout)
 
     # --- transactions --------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ class Subscription:
         browse: bool = False,
         last_id: int | None = None,
         merger: Merger | None = None,
+        first_credit: int = CREDIT_FIRST,
     ) -> None:
         check_timeout(timeout)
         self._conversation = conversation
@@ -80,8 +81,8 @@ class Subscription:
         self._first_id = 0
         self._next_id = 0
         """Where to go on after a reconnect."""
-        self._granted = CREDIT_FIRST
-        self._credit = CREDIT_FIRST
+        self._granted = first_credit
+        self._credit = first_credit
         """Events the server may still send."""
         self._renews_credit = True
         self._confirms = False

@@ -5,7 +5,7 @@ A test compares the two surfaces, so neither can forget a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from penstock.client.session import RECONNECT_TIMEOUT_S, ErrorListener
@@ -56,6 +56,12 @@ class Session:
     def on_error(self, listener: ErrorListener) -> None:
         """Hear of errors that belong to no call; called on the client's own thread."""
         self._inner.on_error(listener)
+
+    def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
+        """Wait until one of the channels and queues has an event of the id given with it, or a
+        later one; False: none has for ``timeout`` seconds."""
+        inner = {each._inner: start for each, start in starts.items()}
+        return self._loop.call(self._inner.wait_for_events(inner, timeout))
 
     # --- transactions --------------------------------------------------------------------
 

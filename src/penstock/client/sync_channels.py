@@ -18,7 +18,6 @@ from penstock.client.threads import LoopThread
 from penstock.client.transfer import FolderLike
 from penstock.columns.event import Event, Moment
 from penstock.columns.exports import Manifest
-from penstock.wire.native.answers import Location
 
 
 class Channels:
@@ -148,10 +147,6 @@ class Channel(Destination):
         )
         return Subscription(inner, self._loop)
 
-    def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
-        """Stored events from ``start`` up to and including ``end``, then the end."""
-        return Subscription(self._inner.browse(start=start, end=end, selector=selector), self._loop)
-
     def read(
         self,
         *,
@@ -164,7 +159,3 @@ class Channel(Destination):
         return self._loop.call(
             self._inner.read(start=start, end=end, columns=columns, selector=selector)
         )
-
-    def locate(self, first_id: int, end_id: int) -> Location:
-        """Where the stored events of an id range can be read."""
-        return self._loop.call(self._inner.locate(first_id, end_id))

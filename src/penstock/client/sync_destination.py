@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +12,11 @@ from penstock.client.producer import ProducerErrorListener
 from penstock.client.schedule import Schedule as AioSchedule
 from penstock.client.schedule import Scheduled
 from penstock.client.sync_producer import Producer
+from penstock.client.sync_subscription import Subscription
 from penstock.client.sync_transaction import Transaction
 from penstock.client.threads import LoopThread
 from penstock.columns.protobuf import Messages
-from penstock.wire.native.answers import ChannelInfo, Maintained
+from penstock.wire.native.answers import ChannelInfo, Location, Maintained
 
 
 class Destination:
@@ -57,6 +59,20 @@ class Destination:
                 tx.publish(b"...")
         """
         return Transaction(self._inner.transaction(), self._loop)
+
+    def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
+        """Stored events from ``start`` up to and including ``end``, then the end. It takes
+        nothing, off a queue neither."""
+        return Subscription(self._inner.browse(start=start, end=end, selector=selector), self._loop)
+
+    def locate(self, first_id: int, end_id: int) -> Location:
+        """Where the stored events of an id range can be read: sealed files, or over the wire."""
+        return self._loop.call(self._inner.locate(first_id, end_id))
+
+    def first_id_at(self, moment: datetime) -> int:
+        """The id of the first stored event published at ``moment`` or later; the next id to be
+        given when there is none."""
+        return self._loop.call(self._inner.first_id_at(moment))
 
     def purge(self, *, start: int | None = None, end: int | None = None, selector: str = "") -> int:
         """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""

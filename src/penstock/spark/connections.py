@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.client.sync import Channel, Session, connect
-from penstock.core.errors import CannotConnect, NameDoesNotExist, SessionClosed
+from penstock.client.sync import Channel, Destination, Queue, Session, connect
+from penstock.core.errors import CannotConnect, IllegalState, NameDoesNotExist, SessionClosed
+from penstock.core.ids import Span
 from penstock.spark.options import Where
 
 T = TypeVar("T")
@@ -21,17 +22,39 @@ _sessions: dict[tuple[int, str], Session] = {}
 
 
 class Link:
-    """A channel that is there now, and what tells it from another one of the same name."""
+    """A channel or queue that is there now, and what tells it from another one of the same
+    name."""
 
-    def __init__(self, session: Session, channel: Channel) -> None:
-        self.channel = channel
-        self.epoch = f"{session.realm_id}/{channel.number}"
+    def __init__(self, session: Session, destination: Channel | Queue) -> None:
+        self._destination = destination
+        self.store: Destination = destination
+        """The channel or queue, to be read."""
+        self.name = destination.name
+        self.epoch = f"{session.realm_id}/{destination.number}"
         """Identity of the realm and of the channel in it: another one after delete and create."""
+
+    @property
+    def channel(self) -> Channel:
+        """The channel. Raises ``IllegalState`` for a queue."""
+        if isinstance(self._destination, Channel):
+            return self._destination
+        raise IllegalState(f"{self.name} is a queue; a channel is needed here")
 
     @property
     def end(self) -> int:
         """One more than the newest event id."""
-        return self.channel.info().last_event_id + 1
+        return self.store.info().last_event_id + 1
+
+    @property
+    def first_stored(self) -> int:
+        """The lowest id an event is stored under; the next one to be given when there is none."""
+        return self.extent().first
+
+    def extent(self) -> Span:
+        """From the lowest id an event is stored under to the next one to be given."""
+        info = self.store.info()
+        end = info.last_event_id + 1
+        return Span(end if info.first_event_id is None else info.first_event_id, end)
 
 
 def ask(where: Where, question: Callable[[Link], T]) -> T:
@@ -39,15 +62,20 @@ def ask(where: Where, question: Callable[[Link], T]) -> T:
 
     Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
     """
-    key = (os.getpid(), where.url)
+    return ask_realm(where.url, lambda session: question(link(session, where)))
+
+
+def ask_realm(url: str, question: Callable[[Session], T]) -> T:
+    """What ``question`` gives for the realm. It may be asked twice, so it has to bear that."""
+    key = (os.getpid(), url)
     known = _sessions.get(key)
     if known is not None:
         try:
-            return question(_link(known, where))
+            return question(known)
         except (SessionClosed, CannotConnect):
             _sessions.pop(key, None)  # it gave up long ago; a new one may fare better
-    session = _sessions[key] = connect(where.url)
-    return question(_link(session, where))
+    session = _sessions[key] = connect(url)
+    return question(session)
 
 
 def disconnect() -> None:
@@ -57,11 +85,17 @@ def disconnect() -> None:
         _sessions.pop(key).close()
 
 
-def _link(session: Session, where: Where) -> Link:
+def link(session: Session, where: Where) -> Link:
+    """Raises ``NameDoesNotExist`` with the way to create it."""
+    kind = "queue" if where.kind == "queue" else "channel"
     try:
+        if kind == "queue":
+            return Link(session, session.queues.get(where.channel))
         return Link(session, session.channels.get(where.channel))
     except NameDoesNotExist as error:
+        if where.kind == "either" and where.channel in session.queues.list():
+            return Link(session, session.queues.get(where.channel))
         raise NameDoesNotExist(
-            f"the realm at {where.url} has no channel {where.channel!r}; create it first, for "
-            f"example: penstock channel create {where.channel}"
+            f"the realm at {where.url} has no {kind} {where.channel!r}; create it first, for "
+            f"example: penstock {kind} create {where.channel}"
         ) from error

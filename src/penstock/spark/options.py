@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from penstock.client.urls import parse_url
 from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument
+from penstock.spark.choice import Choice, choice_of
+from penstock.spark.starts import Places, places
 
 URL_VARIABLE: Final = "PENSTOCK_URL"
 """The environment variable that names the realm where no option does."""
@@ -25,14 +25,18 @@ read everything at once."""
 _SOURCE: Final = (
     "url",
     "channel",
+    "queue",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
+    "endingTimestamp",
     "maxEventsPerTrigger",
     "minPartitions",
     "selector",
     "columns",
     "includeHeaders",
+    "includeChannel",
+    "includeOrigin",
     "access",
 )
 _SINK: Final = ("url", "channel", "txnAppId", "txnVersion")
@@ -41,27 +45,43 @@ _ACCESS: Final = ("auto", "local", "remote")
 
 
 class Where(Struct, frozen=True):
-    """A channel of a realm."""
+    """A channel of a realm, or a queue."""
 
     url: str
     channel: str
+    kind: Literal["channel", "queue", "either"] = "channel"
 
 
 class SourceOptions(Struct, frozen=True):
     """What a read was asked for; see the table in the Spark guide."""
 
-    where: Where
-    starting: str | int | datetime | None = None
-    """``earliest``, ``latest``, an event id or a time; None: the default of the kind of read."""
-    ending: str | int | None = None
-    """``latest``, or the first event id that is not read any more."""
+    url: str
+    choice: Choice
+    """The channels or queues."""
+    starting: Places = Places()
+    ending: Places = Places()
+    """An id is the first one that is not read any more."""
     events_per_trigger: int = READ_LIMIT_EVENTS
     partitions_min: int | None = None
     selector: str = ""
     columns: tuple[str, ...] = ()
     """Chosen columns; none: all."""
     include_headers: bool = False
+    include_channel: bool = False
+    """Whether there is a column that says which channel an event is of."""
+    include_origin: bool = False
     access: str = "auto"
+
+    @property
+    def where(self) -> Where:
+        """The channel. Raises ``InvalidArgument`` where there may be several."""
+        if not self.choice.is_one:
+            raise InvalidArgument(f"one channel is needed here; this reads {self.choice.text}")
+        return self.where_is(self.choice.names[0])
+
+    def where_is(self, name: str) -> Where:
+        """One of the channels."""
+        return Where(self.url, name, "queue" if self.choice.queues else "either")
 
 
 class SinkOptions(Struct, frozen=True):
@@ -77,29 +97,24 @@ class SinkOptions(Struct, frozen=True):
 def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
     """Raises ``InvalidArgument`` naming the option and what it may be."""
     texts = _known(given, _SOURCE, _SINK)
-    where = _where(given, texts, default_url)
-    starting: str | int | datetime | None
-    starting = _offset("startingOffsets", texts, where.channel)
-    if "startingTimestamp" in texts:
-        if starting is not None:
-            raise InvalidArgument("give startingOffsets or startingTimestamp, not both")
-        starting = _moment(texts["startingTimestamp"])
+    url = _url(texts, default_url)
+    choice = _choice_of(given, texts)
     selector = texts.get("selector", "").strip()
     if selector:
         selector = Selector(selector).text
-    ending = _offset("endingOffsets", texts, where.channel)
-    if ending == "earliest":
-        raise InvalidArgument('endingOffsets is "earliest": nothing lies before it')
     return SourceOptions(
-        where,
-        starting,
-        ending,
+        url,
+        choice,
+        places("starting", texts, choice),
+        places("ending", texts, choice),
         _count("maxEventsPerTrigger", texts) or READ_LIMIT_EVENTS,
         _count("minPartitions", texts),
         selector,
         tuple(filter(None, map(str.strip, texts.get("columns", "").split(",")))),
         _flag("includeHeaders", texts),
-        _choice("access", texts, _ACCESS),
+        _flag("includeChannel", texts, otherwise=not choice.is_one),
+        _flag("includeOrigin", texts),
+        _one_of("access", texts, _ACCESS),
     )
 
 
@@ -142,6 +157,11 @@ def _known(
 
 
 def _where(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
+    url = _url(texts, default_url)
+    return Where(url, _named(given, texts, "channel"))
+
+
+def _url(texts: Mapping[str, str], default_url: str) -> str:
     url = texts.get("url") or default_url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise InvalidArgument(
@@ -149,57 +169,26 @@ def _where(given: Mapping[str, str], texts: Mapping[str, str], default_url: str)
             "it looks like penstock://localhost:9000"
         )
     parse_url(url)
+    return url
+
+
+def _choice_of(given: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
+    if texts.get("channel") and texts.get("queue"):
+        raise InvalidArgument("give the option channel or the option queue, not both")
+    option = "queue" if texts.get("queue") else "channel"
+    return choice_of(_named(given, texts, option), queues=option == "queue")
+
+
+def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
     path = next((text for key, text in given.items() if key.lower() == "path"), "")
-    channel = texts.get("channel") or path.strip("/")
-    if not channel:
+    named = texts.get(option) or path.strip("/")
+    if not named:
         raise InvalidArgument('no channel is named: set the option channel, or load("orders")')
-    if texts.get("channel") and path and path.strip("/") != texts["channel"]:
+    if texts.get(option) and path and path.strip("/") != texts[option]:
         raise InvalidArgument(
-            f"the option channel says {texts['channel']}, the path says {path}; give one of them"
+            f"the option {option} says {texts[option]}, the path says {path}; give one of them"
         )
-    return Where(url, channel)
-
-
-def _offset(option: str, texts: Mapping[str, str], channel: str) -> str | int | None:
-    text = texts.get(option)
-    if text is None:
-        return None
-    named: Any = text.strip()
-    if named.startswith("{"):
-        named = _of_channel(option, named, channel)
-    if isinstance(named, str) and named.lower() in ("earliest", "latest"):
-        return named.lower()
-    if isinstance(named, str) and named.isdecimal():
-        return int(named)
-    if isinstance(named, int) and not isinstance(named, bool) and named >= 0:
-        return named
-    raise InvalidArgument(
-        f'{option} is {text!r}; it is "earliest", "latest", an event id, or JSON such as '
-        f'{{"{channel}": 1200}}'
-    )
-
-
-def _of_channel(option: str, text: str, channel: str) -> Any:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{option} is no JSON: {error}") from error
-    if set(found) != {channel}:
-        raise InvalidArgument(f"{option} names {', '.join(found)}; this reads {channel}")
-    return found[channel]
-
-
-def _moment(text: str) -> datetime:
-    try:
-        if text.strip().isdecimal():
-            return datetime.fromtimestamp(int(text) / 1_000, UTC)
-        moment = datetime.fromisoformat(text.strip())
-    except (ValueError, OverflowError, OSError) as error:
-        raise InvalidArgument(
-            f"startingTimestamp is {text!r}; it is milliseconds since 1970, or a time such as "
-            "2013-01-31T09:30:00Z"
-        ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return named
 
 
 def _count(option: str, texts: Mapping[str, str]) -> int | None:
@@ -211,11 +200,12 @@ def _count(option: str, texts: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _flag(option: str, texts: Mapping[str, str]) -> bool:
-    return _choice(option, {option: texts.get(option, "false")}, ("false", "true")) == "true"
+def _flag(option: str, texts: Mapping[str, str], *, otherwise: bool = False) -> bool:
+    text = texts.get(option, str(otherwise))
+    return _one_of(option, {option: text}, ("false", "true")) == "true"
 
 
-def _choice(option: str, texts: Mapping[str, str], choices: tuple[str, ...]) -> str:
+def _one_of(option: str, texts: Mapping[str, str], choices: tuple[str, ...]) -> str:
     text = texts.get(option, choices[0]).strip().lower()
     if text not in choices:
         raise InvalidArgument(f"{option} is {text!r}; it is {' or '.join(choices)}")

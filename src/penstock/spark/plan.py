@@ -51,6 +51,8 @@ class WireRows(Struct, frozen=True):
 class EventRange(InputPartition):
     """What one task reads, in id order."""
 
+    channel: str
+    """Or queue: the name."""
     parts: tuple[FileRows | WireRows, ...]
     stored: bytes
     """The channel's schema, at least as new as these events."""
@@ -105,6 +107,12 @@ def partitions(
     wanted = max(parts_min, size // PARTITION_BYTES_MAX + 1, 1)
     rows_max = -(-rows // wanted)
     return [_parts(run) for run in _runs(units, rows_max)]
+
+
+def rows_in(location: Location) -> int:
+    """How many events it has."""
+    spans = [*location.tail, *(span for part in location.sealed for span in part.spans)]
+    return sum(span.size for span in spans)
 
 
 # --- what there is ------------------------------------------------------------------------

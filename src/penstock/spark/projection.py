@@ -6,6 +6,7 @@ a cast that loses nothing or says which column does not fit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,9 +17,18 @@ from pyspark.sql.types import StructType
 
 from penstock.columns.batch import FLAT
 from penstock.columns.fitting import fitted, place_of
-from penstock.columns.layout import FIELDS, HEADERS, STAMPED
+from penstock.columns.layout import FIELDS, HEADERS, ORIGIN, STAMPED
 from penstock.columns.memo import SchemaMemo
-from penstock.columns.shapes import Shape, Slot, StructShape, struct_shape
+from penstock.columns.schema import ChannelSchema
+from penstock.columns.shapes import (
+    Shape,
+    Slot,
+    StructShape,
+    Unsupported,
+    fits,
+    shape_of,
+    struct_shape,
+)
 from penstock.core.errors import InvalidArgument
 from penstock.spark.options import nearest
 
@@ -30,22 +40,49 @@ ON_REQUEST: Final[dict[str, pa.DataType]] = {
 }
 """Columns that ``includeHeaders`` adds; null where an event does not say."""
 
+CHANNEL: Final = "channel"
+"""The column ``includeChannel`` adds."""
+
+ORIGIN_COLUMN: Final = "origin"
+"""The column ``includeOrigin`` adds; null where an event was published here."""
+
 _PROPERTIES: Final = "properties"
 
 
-def spark_schema(
-    stored: pa.Schema, *, columns: tuple[str, ...] = (), include_headers: bool = False
-) -> StructType:
-    """Spark's schema for a channel that stores ``stored``: all columns, or the chosen ones.
+class Extras(Struct, frozen=True):
+    """Which columns there are besides those every read has."""
 
-    Raises ``InvalidArgument`` for a chosen column that is not there.
+    headers: bool = False
+    channel: bool = False
+    origin: bool = False
+
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        kinds: dict[str, pa.DataType] = {CHANNEL: pa.string()} if self.channel else {}
+        if self.headers:
+            kinds |= ON_REQUEST
+        if self.origin:
+            kinds[ORIGIN_COLUMN] = _ORIGIN_TYPE
+        return kinds
+
+
+NO_EXTRAS: Final = Extras()
+
+
+def spark_schema(
+    stored: Sequence[pa.Schema], *, columns: tuple[str, ...] = (), extras: Extras = NO_EXTRAS
+) -> StructType:
+    """Spark's schema for channels that store ``stored``: all columns, or the chosen ones.
+
+    Columns of one name and type are one; of a further type they are one more, such as
+    ``price::string``, as in one channel. Raises ``InvalidArgument`` for a chosen column that
+    is not there.
     """
     kinds: dict[str, pa.DataType] = {
         name: STAMPED[name] if name in STAMPED else FIELDS[name].type for name in FLAT
     }
-    if include_headers:
-        kinds |= ON_REQUEST
-    for slot_name, kind in _property_types(stored):
+    kinds |= extras.kinds
+    for slot_name, kind in _property_types(_united(stored)):
         name = f"{_PROPERTIES}.{slot_name}" if slot_name in kinds else slot_name
         kinds[name] = _readable(kind)
     for name in columns:
@@ -58,6 +95,15 @@ def spark_schema(
 def arrow_schema(schema: StructType) -> pa.Schema:
     """What Spark compares the batches of a source with."""
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def _united(stored: Sequence[pa.Schema]) -> pa.Schema:
+    if len(stored) == 1:
+        return stored[0]
+    schema = ChannelSchema.empty()
+    for each in stored:
+        schema = schema.grown(each)
+    return schema.arrow
 
 
 def _property_types(stored: pa.Schema) -> list[tuple[str, pa.DataType]]:
@@ -77,7 +123,11 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-_HEADERS_SHAPE: Final = struct_shape(ON_REQUEST["headers"])
+_ORIGIN_TYPE: Final = pa.struct(list(ORIGIN.items()))
+_SHAPES: Final = {
+    "headers": struct_shape(ON_REQUEST["headers"]),
+    ORIGIN_COLUMN: struct_shape(_ORIGIN_TYPE),
+}
 
 
 class _Step(Struct, frozen=True):
@@ -99,16 +149,28 @@ class Projection:
     """
 
     def __init__(
-        self, stored: pa.Schema, wanted: pa.Schema, *, include_headers: bool = False
+        self,
+        stored: pa.Schema,
+        wanted: pa.Schema,
+        *,
+        extras: Extras = NO_EXTRAS,
+        channel: str = "",
+        by_type: bool = False,
     ) -> None:
+        """``channel`` is what the column of that name says. ``by_type`` is for one of several
+        channels: what is ``price::string`` among all of them may be ``price`` in this one."""
         self._wanted = wanted
+        self._extras = extras.kinds
+        self._channel = channel
         index = stored.get_field_index(_PROPERTIES)
         shape = StructShape() if index < 0 else struct_shape(stored.field(index).type)
-        taken = {*FLAT, *(ON_REQUEST if include_headers else ())}
+        taken = {*FLAT, *self._extras}
         self._slots = {
             f"{_PROPERTIES}.{slot.name}" if slot.name in taken else slot.name: slot
             for slot in shape.slots
         }
+        if by_type:
+            self._slots = _by_type(shape, wanted, taken)
         self._shape = shape
         self._steps = SchemaMemo(self._plan)
 
@@ -116,9 +178,15 @@ class Projection:
         """Raises ``InvalidArgument`` naming a column whose values do not fit its Spark type."""
         steps = self._steps.of(batch.schema)
         arrays = [
-            _column(batch, step, field) for step, field in zip(steps, self._wanted, strict=True)
+            self._named(batch.num_rows, field)
+            if field.name == CHANNEL and CHANNEL in self._extras
+            else _column(batch, step, field)
+            for step, field in zip(steps, self._wanted, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+
+    def _named(self, rows: int, field: pa.Field) -> pa.Array:
+        return _cast(pa.repeat(pa.scalar(self._channel), rows), field)
 
     def _plan(self, schema: pa.Schema) -> list[_Step | None]:
         properties = schema.get_field_index(_PROPERTIES)
@@ -134,12 +202,12 @@ class Projection:
             if child is None:
                 return None
             return _Step(properties, child, shape.slots[child].shape, slot.shape)
-        index = schema.get_field_index(name) if name in FLAT or name in ON_REQUEST else -1
+        index = schema.get_field_index(name) if name in FLAT or name in self._extras else -1
         if index < 0:
             return None
-        if name == "headers":
+        if name in _SHAPES:
             kind = schema.field(index).type
-            return _Step(index, source=struct_shape(kind), target=_HEADERS_SHAPE)
+            return _Step(index, source=struct_shape(kind), target=_SHAPES[name])
         return _Step(index)
 
     def _source(self, slot: Slot, shape: StructShape) -> int | None:
@@ -148,6 +216,34 @@ class Projection:
             place = place_of(source, self._shape)
             if place is not None and place.name == slot.name:
                 return index
+        return None
+
+
+def _by_type(shape: StructShape, wanted: pa.Schema, taken: set[str]) -> dict[str, Slot]:
+    """For each wanted column the property it is of this channel: one that fits its type, else
+    the one of its name, which no other column has a better place for."""
+    columns: dict[str, list[tuple[str, Shape | None]]] = {}
+    for field in wanted:
+        if field.name not in taken:
+            logical, _, _ = field.name.removeprefix(f"{_PROPERTIES}.").partition("::")
+            columns.setdefault(logical, []).append((field.name, _property_shape(field.type)))
+    found: dict[str, Slot] = {}
+    for slot in shape.slots:
+        free = [each for each in columns.get(slot.logical, []) if each[0] not in found]
+        fitting = [name for name, kind in free if kind is not None and fits(kind, slot.shape)]
+        if fitting:
+            found[fitting[0]] = slot
+    for slot in shape.slots:
+        plain = f"{_PROPERTIES}.{slot.name}" if slot.name in taken else slot.name
+        if slot not in found.values() and plain in wanted.names and plain not in found:
+            found[plain] = slot
+    return found
+
+
+def _property_shape(kind: pa.DataType) -> Shape | None:
+    try:
+        return shape_of(kind)
+    except Unsupported:
         return None
 
 

@@ -1,13 +1,14 @@
-"""Reading a channel as a Spark table, once or as a stream."""
+"""Reading channels as a Spark table, once or as a stream."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -18,16 +19,26 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.client.sync import Session
 from penstock.columns.ipc import schema_bytes, schema_from
 from penstock.columns.protobuf import fields_of
 from penstock.columns.selectors import Selector
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument
 from penstock.core.ids import Span
-from penstock.spark.connections import Link, ask
-from penstock.spark.offsets import Offset, decode, encode, first_stored, first_wanted
+from penstock.spark.channels import (
+    check_not_ahead,
+    end_wanted,
+    first_wanted,
+    links_of,
+    placed,
+    spans_between,
+)
+from penstock.spark.connections import Link, ask, ask_realm
+from penstock.spark.offsets import Offset, Position, decode, encode
 from penstock.spark.options import SourceOptions
-from penstock.spark.plan import EventRange, FileRows, WireRows, partitions
-from penstock.spark.projection import Projection, arrow_schema
+from penstock.spark.plan import EventRange, FileRows, WireRows, partitions, rows_in
+from penstock.spark.portions import parts_of, portion
+from penstock.spark.projection import Extras, Projection, arrow_schema
 from penstock.spark.sealed import is_here, stored_batches
 
 BATCH_BYTES_MAX = 4 << 20
@@ -40,59 +51,76 @@ _frozen: list[bool] = []
 
 
 class ChannelReader(DataSourceReader):
-    """The events of a channel that are stored when the query is planned."""
+    """The events that are stored when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._wanted = arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        def plan(link: Link) -> list[InputPartition]:
-            first = first_wanted(self._options, link, "earliest")
-            end = link.end
-            if isinstance(self._options.ending, int):
-                end = min(end, self._options.ending)
-            return planned(self._options, link, Span(first, end))
+        def plan(session: Session) -> list[InputPartition]:
+            links = links_of(session, self._options)
+            spans = {
+                name: Span(
+                    first_wanted(self._options, link, "earliest"), end_wanted(self._options, link)
+                )
+                for name, link in links.items()
+            }
+            return planned(self._options, links, spans)
 
-        return ask(self._options.where, plan)
+        return ask_realm(self._options.url, plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(self._options, self._wanted, partition)
 
 
 class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A channel as an endless table; a position is the id of the next event."""
+    """Channels as an endless table; a position is the id of the next event of each."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._wanted = arrow_schema(schema)
-        self._target: int | None = None
+        self._target: dict[str, int] | None = None
         """Where to stop, for a query that reads what is there and ends."""
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        def first(link: Link) -> Offset:
-            return self._offset(link, first_wanted(self._options, link, "latest"))
+        def first(session: Session) -> Offset:
+            links = links_of(session, self._options)
+            return encode(
+                {
+                    name: Position(link.epoch, first_wanted(self._options, link, "latest"))
+                    for name, link in links.items()
+                }
+            )
 
-        return ask(self._options.where, first)
+        return ask_realm(self._options.url, first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.events_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = ask(self._options.where, lambda link: link.end)
+        def target(session: Session) -> dict[str, int]:
+            return {name: link.end for name, link in links_of(session, self._options).items()}
+
+        self._target = ask_realm(self._options.url, target)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        return ask(self._options.where, lambda link: self._latest(link, start, limit))
+        return ask_realm(self._options.url, lambda session: self._latest(session, start, limit))
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return ask(self._options.where, lambda link: self._offset(link, link.end))
+        def newest(session: Session) -> Offset:
+            links = links_of(session, self._options)
+            return encode({name: Position(link.epoch, link.end) for name, link in links.items()})
+
+        return ask_realm(self._options.url, newest)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        def plan(link: Link) -> list[InputPartition]:
-            span = Span(self._event_id(link, start), self._event_id(link, end))
-            return planned(self._options, link, span)
+        def plan(session: Session) -> list[InputPartition]:
+            links = links_of(session, self._options)
+            spans = spans_between(self._options, links, decode(start), decode(end))
+            return planned(self._options, links, spans)
 
-        return ask(self._options.where, plan)
+        return ask_realm(self._options.url, plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(self._options, self._wanted, partition)
@@ -103,53 +131,72 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Spark ends the process; nothing is held that the realm would not notice."""
 
-    def _offset(self, link: Link, event_id: int) -> Offset:
-        return encode(self._options.where.channel, link.epoch, event_id)
-
-    def _event_id(self, link: Link, offset: Offset) -> int:
-        return decode(offset, self._options.where.channel, link.epoch)
-
-    def _latest(self, link: Link, start: Offset, limit: ReadLimit) -> Offset:
-        at = self._event_id(link, start)
-        newest = link.end
-        if newest < at != self._options.starting:
-            raise IllegalState(
-                f"the checkpoint of this query is at event {at}, but the next event of channel "
-                f"{self._options.where.channel} will be {newest}: were older data restored?"
-            )
-        if newest <= at and self._target is None:
-            _wait_for_events(link, at)
-            newest = link.end
-        end = max(at, newest if self._target is None else self._target)
-        if isinstance(limit, ReadMaxRows) and end - at > limit.max_rows:
+    def _latest(self, session: Session, start: Offset, limit: ReadLimit) -> Offset:
+        links = links_of(session, self._options)
+        known = decode(start)
+        at = placed(self._options, known, links)
+        there = {name: link.extent() for name, link in links.items()}
+        check_not_ahead(self._options, at, there)
+        if self._target is None and all(there[name].end <= at[name].event_id for name in at):
+            waiting = {links[name].store: position.event_id for name, position in at.items()}
+            session.wait_for_events(waiting, LONG_POLL_S)
+            there = {name: link.extent() for name, link in links.items()}
+        elif self._target is not None:
+            there = {name: Span(s.first, self._target.get(name, 0)) for name, s in there.items()}
+        waiting_spans = {
             # What was removed at the front costs no micro-batches.
-            end = min(end, max(at, first_stored(link.channel)) + limit.max_rows)
-        elif not isinstance(limit, ReadMaxRows | ReadAllAvailable):
-            raise InvalidArgument(f"read limit {limit}; use the option maxEventsPerTrigger")
-        return self._offset(link, end)
+            name: Span(max(position.event_id, there[name].first), there[name].end)
+            for name, position in at.items()
+        }
+        ends = portion(waiting_spans, _events_max(limit))
+        return encode(
+            {
+                name: msgspec.structs.replace(position, event_id=max(position.event_id, ends[name]))
+                for name, position in at.items()
+                # One without events is not known yet: it joins with its first.
+                if name in known or ends[name] > position.event_id
+            }
+        )
 
 
-def _wait_for_events(link: Link, event_id: int) -> None:
-    with link.channel.subscribe(start=event_id) as subscription:
-        subscription.next_batch(LONG_POLL_S)
+def _events_max(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    if isinstance(limit, ReadAllAvailable):
+        return None
+    raise InvalidArgument(f"read limit {limit}; use the option maxEventsPerTrigger")
 
 
-def planned(options: SourceOptions, link: Link, span: Span) -> list[InputPartition]:
-    """The partitions for the events of ``span`` that are stored now and may match."""
-    if not span.size > 0:
-        return []
-    location = link.channel.locate(*span)
-    stored = schema_bytes(link.channel.columns())
+def planned(
+    options: SourceOptions, links: Mapping[str, Link], spans: Mapping[str, Span]
+) -> list[InputPartition]:
+    """The partitions for the events of ``spans`` that are stored now and may match."""
+    locations = {
+        name: links[name].store.locate(*span) for name, span in spans.items() if span.size > 0
+    }
+    shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
-    descriptors = link.channel.info().definition.descriptors if options.selector else b""
-    found = partitions(
-        location,
-        parts_min=options.partitions_min,
-        access=options.access,
-        # What is inside messages is in no summary.
-        passes=_passes("" if descriptors else options.selector, now_us),
-    )
-    return [EventRange(parts, stored, link.epoch, now_us, descriptors) for parts in found]
+    found: list[InputPartition] = []
+    for name, location in locations.items():
+        store = links[name].store
+        stored = schema_bytes(store.columns())
+        descriptors = store.info().definition.descriptors if options.selector else b""
+        cut = partitions(
+            location,
+            parts_min=shares[name],
+            access=options.access,
+            # What is inside messages is in no summary.
+            passes=_passes("" if descriptors else options.selector, now_us),
+        )
+        found += [
+            EventRange(name, parts, stored, links[name].epoch, now_us, descriptors) for parts in cut
+        ]
+    return found
+
+
+def extras_of(options: SourceOptions) -> Extras:
+    """The columns that were asked for besides those every read has."""
+    return Extras(options.include_headers, options.include_channel, options.include_origin)
 
 
 def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
@@ -170,7 +217,11 @@ def rows_of(
         _frozen.append(True)
     selector = Selector(options.selector) if options.selector else None
     projection = Projection(
-        schema_from(partition.stored), wanted, include_headers=options.include_headers
+        schema_from(partition.stored),
+        wanted,
+        extras=extras_of(options),
+        channel=partition.channel,
+        by_type=not options.choice.is_one,
     )
     for batch, mask in _stored(options, partition, selector):
         found = projection.of(batch)
@@ -194,7 +245,7 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
     """Stored batches, and which of their rows are wanted; None: all."""
     for part in partition.parts:
         if isinstance(part, WireRows):
-            yield from _from_wire(options, partition.epoch, part.span)
+            yield from _from_wire(options, partition, part.span)
         elif is_here(part):
             yield from _from_file(options, partition, part, selector)
         elif options.access == "local":
@@ -204,7 +255,7 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
             )
         else:
             span = Span(part.spans[0].first, part.spans[-1].end)
-            yield from _from_wire(options, partition.epoch, span)
+            yield from _from_wire(options, partition, span)
 
 
 def _from_file(
@@ -224,22 +275,23 @@ def _from_file(
         if options.access == "local":
             raise
         # Gone since it was planned, or damaged: the realm knows what is left of it.
-        yield from _from_wire(options, partition.epoch, Span(done, part.spans[-1].end))
+        yield from _from_wire(options, partition, Span(done, part.spans[-1].end))
 
 
-def _from_wire(options: SourceOptions, epoch: str, span: Span) -> _Found:
+def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:
     if not span.size:
         return
-    for batch in ask(options.where, lambda link: _browse(link, options, epoch, span)):
+    where = options.where_is(partition.channel)
+    for batch in ask(where, lambda link: _browse(link, options.selector, partition.epoch, span)):
         yield batch.to_arrow(), None
 
 
-def _browse(link: Link, options: SourceOptions, epoch: str, span: Span) -> Any:
+def _browse(link: Link, selector: str, epoch: str, span: Span) -> Any:
     if link.epoch != epoch:
         raise IllegalState(
-            f"channel {options.where.channel} was deleted and created again since this was planned"
+            f"channel {link.name} was deleted and created again since this was planned"
         )
-    reading = link.channel.browse(start=span.first, end=span.end - 1, selector=options.selector)
+    reading = link.store.browse(start=span.first, end=span.end - 1, selector=selector)
     reading.open()
     return _closing(reading)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from penstock.client.sync import Session
 from penstock.client.urls import parse_url
-from penstock.spark.connections import ask
+from penstock.core.errors import NameDoesNotExist
+from penstock.spark.channels import links_of
+from penstock.spark.connections import ask, ask_realm
 from penstock.spark.options import SinkOptions, SourceOptions, sink_options, source_options
 from penstock.spark.projection import spark_schema
-from penstock.spark.reading import ChannelReader, ChannelStreamReader
+from penstock.spark.reading import ChannelReader, ChannelStreamReader, extras_of
 from penstock.spark.writing import ChannelStreamWriter, ChannelWriter, check_writable
 
 
@@ -27,12 +31,10 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """All columns of the channel as it is now, or those the option ``columns`` chooses."""
+        """All columns of the channels as they are now, or those the option ``columns`` chooses."""
         options = self._source()
-        stored = ask(options.where, lambda link: link.channel.columns())
-        return spark_schema(
-            stored, columns=options.columns, include_headers=options.include_headers
-        )
+        stored = ask_realm(options.url, lambda session: _stored(session, options))
+        return spark_schema(stored, columns=options.columns, extras=extras_of(options))
 
     def reader(self, schema: StructType) -> ChannelReader:
         return ChannelReader(self._source(), schema)
@@ -56,6 +58,17 @@ class PenstockSource(DataSource):
         check_writable(schema, overwrite=overwrite)
         ask(options.where, lambda link: link.epoch)  # a missing channel is found before the tasks
         return options
+
+
+def _stored(session: Session, options: SourceOptions) -> list[pa.Schema]:
+    links = links_of(session, options)
+    if not links:
+        there = session.queues.list() if options.choice.queues else session.channels.list()
+        raise NameDoesNotExist(
+            f"no {options.choice.kind} fits {options.choice.text}; there are "
+            f"{', '.join(there) or 'none'}. A stream may start without any, with .schema(...)"
+        )
+    return [found.store.columns() for found in links.values()]
 
 
 def source_with(url: str) -> type[PenstockSource]:

@@ -1,0 +1,55 @@
+"""Waiting for events of several channels and queues at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from penstock.client.channels import Channel
+from penstock.client.conversation import Conversation
+from penstock.client.destination import Destination
+from penstock.client.subscription import Subscription
+from penstock.core.starts import FromId
+
+QUEUE_LOOK_S = 0.1
+"""Between two looks at a queue: it has readers, and tells nobody else of its events."""
+
+
+async def wait_for_events(
+    conversation: Conversation, starts: Mapping[Destination, int], timeout: float
+) -> bool:
+    """Whether one of them has an event of the given id or a later one within ``timeout`` s."""
+    has_come = asyncio.Event()
+    async with AsyncExitStack() as opened:
+        looks = [
+            _subscribed(
+                await opened.enter_async_context(
+                    Subscription(conversation, each.number, FromId(start), first_credit=1)
+                ),
+                has_come,
+            )
+            if isinstance(each, Channel)
+            else _queue(each, start, has_come)
+            for each, start in starts.items()
+        ]
+        try:
+            async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+                waiting = [group.create_task(look) for look in looks]
+                await has_come.wait()
+                for task in waiting:
+                    task.cancel()
+        except TimeoutError:
+            return False
+    return True
+
+
+async def _subscribed(subscription: Subscription, has_come: asyncio.Event) -> None:
+    if await subscription.next_batch() is not None:
+        has_come.set()
+
+
+async def _queue(queue: Destination, start: int, has_come: asyncio.Event) -> None:
+    while (await queue.info()).last_event_id < start:  # noqa: ASYNC110  nobody sets an event
+        await asyncio.sleep(QUEUE_LOOK_S)
+    has_come.set()

@@ -1,0 +1,115 @@
+"""The channels a read finds now, and how its positions relate to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.client.sync import Session
+from penstock.core.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock.core.ids import Span
+from penstock.spark.connections import Link, link
+from penstock.spark.offsets import Position, Positions
+from penstock.spark.options import SourceOptions
+
+Links = dict[str, Link]
+"""By name, in order."""
+
+
+def links_of(session: Session, options: SourceOptions) -> Links:
+    """All that are there and meant. Raises ``NameDoesNotExist`` for one that was named."""
+    there: list[str] = []
+    if options.choice.patterns:
+        there = session.queues.list() if options.choice.queues else session.channels.list()
+    found = {}
+    for name in options.choice.of(there):
+        try:
+            found[name] = link(session, options.where_is(name))
+        except NameDoesNotExist:
+            if name in options.choice.names:
+                raise  # else it was deleted a moment ago
+    return found
+
+
+def first_wanted(options: SourceOptions, link: Link, default: str) -> int:
+    """The event id where a read without a checkpoint begins."""
+    starting = options.starting.of(link.name)
+    if starting is None:
+        starting = default
+    if isinstance(starting, int):
+        return starting
+    if starting == "latest":
+        return link.end
+    if isinstance(starting, str):
+        return link.first_stored
+    return link.store.first_id_at(starting)
+
+
+def end_wanted(options: SourceOptions, link: Link) -> int:
+    """One more than the last event id a batch reads."""
+    ending, end = options.ending.of(link.name), link.end
+    if ending is None or isinstance(ending, str):
+        return end
+    return min(end, ending if isinstance(ending, int) else link.store.first_id_at(ending))
+
+
+def placed(
+    options: SourceOptions, positions: Positions, links: Mapping[str, Link]
+) -> dict[str, Position]:
+    """The positions of a checkpoint for the channels there are: those that came later begin
+    with their first event.
+
+    Raises ``IllegalState`` for a name that means another channel now, or none any more,
+    ``InvalidArgument`` for positions of what the query does not read.
+    """
+    check_names(options, positions)
+    for name, position in positions.items():
+        found = links.get(name)
+        if found is None:
+            raise IllegalState(
+                f"channel {name} is no more, and the checkpoint of this query is at its event "
+                f"{position.event_id}: it was deleted; start with a new checkpoint"
+            )
+        check_epoch(name, position, found)
+    return {
+        name: positions[name] if name in positions else Position(found.epoch, found.first_stored)
+        for name, found in links.items()
+    }
+
+
+def spans_between(
+    options: SourceOptions, links: Mapping[str, Link], start: Positions, end: Positions
+) -> dict[str, Span]:
+    """The ids of a micro-batch. Raises as :func:`placed`."""
+    placed(options, end, links)
+    return {
+        name: Span(start[name].event_id if name in start else 0, position.event_id)
+        for name, position in end.items()
+    }
+
+
+def check_not_ahead(options: SourceOptions, at: Positions, there: Mapping[str, Span]) -> None:
+    """Raises ``IllegalState`` for a position after events that were never given."""
+    for name, position in at.items():
+        if there[name].end < position.event_id != options.starting.of(name):
+            raise IllegalState(
+                f"the checkpoint of this query is at event {position.event_id}, but the next "
+                f"event of channel {name} will be {there[name].end}: were older data restored?"
+            )
+
+
+def check_names(options: SourceOptions, positions: Positions) -> None:
+    strange = [name for name in positions if not options.choice.takes(name)]
+    if strange:
+        raise InvalidArgument(
+            f"the checkpoint is for channel {', '.join(positions)}, the query reads "
+            f"{options.choice.text}; give each query a checkpoint of its own"
+        )
+
+
+def check_epoch(name: str, position: Position, link: Link) -> None:
+    """Raises ``IllegalState`` when the name means another channel now."""
+    if position.epoch != link.epoch:
+        raise IllegalState(
+            f"channel {name} is not the one this checkpoint was made with: it was deleted and "
+            "created again, or the realm's data were exchanged; start with a new checkpoint"
+        )

@@ -1,0 +1,77 @@
+"""Which channels, or queues, a read is of: one name, several, or patterns.
+
+In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for any part
+across them, ``?`` for one character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.errors import InvalidArgument
+from penstock.core.names import destination_name
+
+_WILD: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+class Choice(Struct, frozen=True):
+    """What was named, in canonical form."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
+    queues: bool = False
+    """Queues only; otherwise a name may be a channel's or a queue's, and patterns are for
+    channels."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it can never be more than one channel."""
+        return len(self.names) == 1 and not self.patterns
+
+    @property
+    def text(self) -> str:
+        """As a user would write it."""
+        return ", ".join((*self.names, *self.patterns))
+
+    @property
+    def kind(self) -> str:
+        return "queue" if self.queues else "channel"
+
+    def takes(self, name: str) -> bool:
+        """Whether a channel of this name is meant."""
+        return name in self.names or any(fits(name, pattern) for pattern in self.patterns)
+
+    def of(self, there: Iterable[str]) -> list[str]:
+        """The names that are read, in order: those that were named, and of those that are
+        ``there`` what the patterns take."""
+        found = {name for name in there if any(fits(name, pattern) for pattern in self.patterns)}
+        return sorted(found.union(self.names))
+
+
+def choice_of(text: str, *, queues: bool = False) -> Choice:
+    """What a list with commas says. Raises ``InvalidName``, ``InvalidArgument``."""
+    parts = [part for part in map(str.strip, text.split(",")) if part]
+    names = {destination_name(part) for part in parts if not is_pattern(part)}
+    patterns = {part.removeprefix("/") for part in parts if is_pattern(part)}
+    for pattern in patterns:
+        bare = re.sub(r"[*?]+", "x", pattern)
+        destination_name(bare)  # what is not wild has to be what names are made of
+    if not parts:
+        raise InvalidArgument("no channel is named")
+    return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it has wildcards, which no name has."""
+    return "*" in text or "?" in text
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name is one of a pattern."""
+    pieces = re.split(r"(\*\*|\*|\?)", pattern)
+    expression = "".join(_WILD.get(piece) or re.escape(piece) for piece in pieces)
+    return re.fullmatch(expression, name) is not None

@@ -1,0 +1,18 @@
+"""What tasks read."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.spark.reading import ChannelReader, ChannelStreamReader
+
+Row = dict[str, Any]
+
+
+def rows_of(reader: ChannelReader | ChannelStreamReader, parts: list[InputPartition]) -> list[Row]:
+    """Reader and partitions reach tasks pickled."""
+    reader, parts = pickle.loads(pickle.dumps((reader, parts)))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]

@@ -1,0 +1,47 @@
+"""Names and patterns: which channels are meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import InvalidName
+from penstock.spark.choice import Choice, choice_of, fits
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "others"),
+    [
+        ("orders/*", ["orders/eu", "orders/"], ["orders", "orders/eu/west", "old/orders/eu"]),
+        ("orders/**", ["orders/eu", "orders/eu/west"], ["orders", "order/eu"]),
+        ("**", ["a", "a/b/c"], []),
+        ("*", ["a"], ["a/b"]),
+        ("day-?", ["day-1"], ["day-", "day-10", "day-/"]),
+        ("*/delays", ["flights/delays"], ["flights/old/delays", "delays"]),
+        ("a#*", ["a#1"], ["ab1"]),
+    ],
+)
+def test_a_pattern_takes_names(pattern: str, fitting: list[str], others: list[str]) -> None:
+    assert [name for name in fitting + others if fits(name, pattern)] == fitting
+
+
+def test_a_list_is_sorted_and_canonical() -> None:
+    choice = choice_of("trades, /orders::eu ,orders\\us,orders/*,trades")
+
+    assert choice == Choice(("orders/eu", "orders/us", "trades"), ("orders/*",))
+    assert choice.text == "orders/eu, orders/us, trades, orders/*"
+    assert not choice.is_one
+    assert choice.of(["orders/asia", "orders/eu", "other"]) == [
+        *("orders/asia", "orders/eu", "orders/us", "trades")
+    ]
+
+
+def test_one_name_is_one_channel_and_a_pattern_never_is() -> None:
+    assert choice_of("orders").is_one
+    assert not choice_of("orders*").is_one
+    assert choice_of("orders*").of([]) == []
+
+
+@pytest.mark.parametrize("text", ["a b", "orders/", "or.ders*"])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidName):
+        choice_of(text)
