@@ -15,6 +15,7 @@ from penstock.client.destination import Destination
 from penstock.client.durable_subscription import DurableSubscription
 from penstock.client.durables import Durable, Durables
 from penstock.client.history import KeyState
+from penstock.client.holding import DurableHold
 from penstock.client.joins import Joins
 from penstock.client.merging import Registered
 from penstock.client.peeking import Peeked
@@ -49,6 +50,7 @@ __all__ = [
     "DeliveredEvent",
     "Destination",
     "Durable",
+    "DurableHold",
     "DurableSubscription",
     "Durables",
     "Event",

@@ -20,6 +20,7 @@ PAIRS = [
     (aio.Durables, sync.Durables),
     (aio.Durable, sync.Durable),
     (aio.DurableSubscription, sync.DurableSubscription),
+    (aio.DurableHold, sync.DurableHold),
     (aio.Queues, sync.Queues),
     (aio.Queue, sync.Queue),
     (aio.Reader, sync.Reader),
@@ -46,6 +47,7 @@ INSIDE = {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
         *("recalled", "may_recall", "is_recalled", "has_rolled_back", "has_ended", "hurry"),
     },
+    aio.DurableHold: {"reopen", "delivered", "finished", "failed"},
     aio.Producer: {"send_gathered", "send_gathered_soon"},
     aio.DeliveredBatch: {"subscription", "attachment", "without", "part"},
 }

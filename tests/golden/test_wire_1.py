@@ -56,7 +56,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Attach(7, 3, 2, "d", 10, False),
-        "9929070302a1640ac2a0c2",
+        "9a29070302a1640ac2a0c2c2",
     ),
     (
         wire.Settle(8, 2, (Span(0, 3), Span(5, 6)), True, False),
@@ -128,6 +128,7 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
     ("message", "sent"),
     [
         (wire.Attach(7, 3, 2, "d", 10), "9829070302a1640ac2a0"),
+        (wire.Attach(7, 3, 2, "d", 10), "9929070302a1640ac2a0c2"),
         (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
         (wire.Subscribe(6, 3, 1, FromEarliest(), 0),

@@ -10,11 +10,12 @@ from penstock.client.browsing import DurableBrowse
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.durable_subscription import DurableSubscription, Handler
+from penstock.client.holding import DurableHold
 from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
 from penstock.core.errors import InvalidArgument
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import DurableInfo
+from penstock.wire.native.answers import DurableInfo, Outstanding
 
 
 class Durables:
@@ -177,6 +178,18 @@ class Durable:
     def browse(self) -> Subscription:
         """What is outstanding, in order, then the end; changes nothing (SEM D16)."""
         return DurableBrowse(self._conversation, self._channel, self.name)
+
+    async def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
+        """Which events from ``start`` up to and including ``end`` are outstanding, by id, and how
+        often they were delivered again; changes nothing (SEM D16)."""
+        check_range(start, end)
+        last = (1 << 62) if end is None else end
+        message = wire.DescribeOutstanding(0, self._channel, self.name, start, last + 1)
+        return await self._conversation.ask(message, Outstanding)
+
+    def hold(self) -> DurableHold:
+        """Have the durable for yourself, and take its events by id instead of receiving them."""
+        return DurableHold(self._conversation, self._channel, self.name)
 
     async def purge(
         self, *, start: int | None = None, end: int | None = None, selector: str = ""

@@ -13,6 +13,7 @@ from penstock.client.session import Session as AioSession
 from penstock.client.sync_channels import Channel, Channels
 from penstock.client.sync_destination import Destination, Schedule
 from penstock.client.sync_durables import Durable, Durables, DurableSubscription
+from penstock.client.sync_holding import DurableHold
 from penstock.client.sync_joins import Joins
 from penstock.client.sync_queues import Queue, Queues, Reader
 from penstock.client.sync_subscription import Subscription
@@ -147,6 +148,7 @@ __all__ = [
     "Channels",
     "Destination",
     "Durable",
+    "DurableHold",
     "DurableSubscription",
     "Durables",
     "Joins",

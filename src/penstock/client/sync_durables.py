@@ -15,9 +15,10 @@ from penstock.client.durable_subscription import Handler as AioHandler
 from penstock.client.inbox import Begun
 from penstock.client.starts import StartLike
 from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.sync_holding import DurableHold
 from penstock.client.sync_subscription import Subscription
 from penstock.client.threads import LoopThread
-from penstock.wire.native.answers import DurableInfo
+from penstock.wire.native.answers import DurableInfo, Outstanding
 
 Handler = Callable[[DeliveredEvent], object]
 
@@ -130,6 +131,15 @@ class Durable:
         other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
         position only (SEM D)."""
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
+
+    def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
+        """Which events from ``start`` up to and including ``end`` are outstanding, by id, and how
+        often they were delivered again; changes nothing (SEM D16)."""
+        return self._loop.call(self._inner.outstanding(start, end))
+
+    def hold(self) -> DurableHold:
+        """Have the durable for yourself, and take its events by id instead of receiving them."""
+        return DurableHold(self._inner.hold(), self._loop)
 
     def unbind(self) -> int:
         """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from penstock.columns.layout import PRIORITY_DEFAULT, PRIORITY_MAX
+from penstock.columns.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
 from penstock.columns.rows import Rows
 from penstock.core.errors import InvalidEvent
 
@@ -39,6 +39,8 @@ class Origin(Struct, frozen=True):
     """The TTL of its own it had there, in milliseconds; 0 for none."""
     path: tuple[str, ...] = ()
     """All stores it has been on, the first one first."""
+    reason: str = ""
+    """Why a client has buried it, in the client's words (cause ``buried``)."""
 
     def __repr__(self) -> str:
         shown = (
@@ -264,16 +266,18 @@ def _in_utc(time: datetime | None) -> datetime | None:
 
 
 def _origin(found: Mapping[str, Any]) -> Origin:
+    cause, reason = cause_and_reason(found["cause"])
     return Origin(
         store=found["store"],
         event_id=found["event_id"],
         published=found["published"].astimezone(UTC),
-        cause=found["cause"],
+        cause=cause,
         at=found["at"].astimezone(UTC),
         durables=tuple(found["durables"] or ()),
         redeliveries=found["redeliveries"] or 0,
         ttl=found["ttl"] or 0,
         path=tuple(found["path"] or ()),
+        reason=reason,
     )
 
 

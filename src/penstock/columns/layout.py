@@ -100,7 +100,11 @@ ORIGIN: Final[dict[str, pa.DataType]] = {
     "ttl": pa.int64(),
     "path": pa.list_(pa.string()),
 }
-"""Where a dead or joined event was before (SEM E3, T7, L2); written by the realm alone."""
+"""Where a dead or joined event was before (SEM E3, T7, L2); written by the realm alone. A buried
+event's ``cause`` is ``buried: `` and why."""
+
+REASON_CHARACTERS_MAX: Final = 2_000
+_REASON_FOLLOWS: Final = ": "
 
 STAMPED: Final[dict[str, pa.DataType]] = {
     "event_id": pa.int64(),
@@ -161,3 +165,14 @@ def check_property_name(name: object) -> None:
         raise InvalidEvent(
             f"property name {name!r} starts with {RESERVED_PREFIX!r}, which is reserved; rename it"
         )
+
+
+def with_reason(cause: str, reason: str) -> str:
+    """The ``cause`` of an origin, where somebody has said why."""
+    return f"{cause}{_REASON_FOLLOWS}{reason[:REASON_CHARACTERS_MAX]}" if reason else cause
+
+
+def cause_and_reason(written: str) -> tuple[str, str]:
+    """What :func:`with_reason` was given."""
+    cause, _, reason = written.partition(_REASON_FOLLOWS)
+    return cause, reason

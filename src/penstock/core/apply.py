@@ -33,7 +33,7 @@ from penstock.core.recall import behind, recall
 from penstock.core.state import ChannelState
 from penstock.core.written import id_set, unpacked
 
-COUNTED_AS = {Cause.UNDELIVERABLE: "dead"}
+COUNTED_AS = {Cause.UNDELIVERABLE: "dead", Cause.BURIED: "dead"}
 """Counters whose name is not their cause's."""
 
 

@@ -1,5 +1,5 @@
-"""Which events are dead when they leave: unconsumed, by age, capacity or too many redeliveries
-(SEM T5, T6, T10).
+"""Which events are dead when they leave: unconsumed, by age, capacity or too many redeliveries,
+or because a client said so (SEM T5, T6, T10).
 
 With no durable every event is unconsumed. With durables an event is dead when at least one of
 them wanted it and has not acknowledged it, whatever the durables' types.
@@ -11,8 +11,9 @@ from bisect import bisect_right
 
 from msgspec import Struct
 
+from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Spans
+from penstock.core.messages import Buried, Cause, Removed, Spans, StoredFact
 from penstock.core.state import ChannelState
 
 MOVED_EVENTS_MAX = 10_000
@@ -41,6 +42,22 @@ def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:
     for durable in state.durables.values():
         wanted.add_all(durable.wanting(ids))
     return wanted
+
+
+def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> list[StoredFact]:
+    """SEM T10: dead for this durable; it leaves the channel unless another still wants it."""
+    wanted = IdSet()
+    for other in state.durables.values():
+        if other is not durable:
+            wanted.add_all(other.wanting(dead))
+    alone = IdSet() if state.definition.retain_consumed else dead.copy()
+    alone.remove_all(wanted)
+    shared = dead.copy()
+    shared.remove_all(alone)
+    facts: list[StoredFact] = [Buried(durable.name, shared.spans)] if shared else []
+    if alone:
+        facts.append(Removed(alone.spans, cause, alone.spans))
+    return facts
 
 
 def lowest(ids: IdSet, limit: int) -> IdSet:

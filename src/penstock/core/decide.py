@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.core.dead import lowest, moved_at_once, unconsumed
+from penstock.core.dead import buried, lowest, moved_at_once, unconsumed
 from penstock.core.durable import Durable
 from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument, NameAlreadyBound
+from penstock.core.holding import Bury, Hold, check_sole, decide_holding
 from penstock.core.ids import IdSet, Span
 from penstock.core.interest import unwanted
 from penstock.core.messages import (
@@ -12,7 +13,6 @@ from penstock.core.messages import (
     Acked,
     AckPrevious,
     Attach,
-    Buried,
     Cause,
     Command,
     ConfirmRecall,
@@ -89,12 +89,13 @@ def acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, 
     if isinstance(command, AckPrevious):
         event_id = command.event_id
         refuse_recalled(durable, seat, (Span(event_id, event_id + 1),), state.stored)
-        return durable.name, durable.below(seat, event_id)
+        return durable.name, durable.below(seat, event_id, state.stored)
     spans = command.spans
     refuse_recalled(durable, seat, spans, state.stored)
     mine = durable.settled_by(seat, spans, state.stored)
     if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
-        mine = durable.below(seat, max((span[1] for span in spans), default=0) - 1)
+        last = max((span[1] for span in spans), default=0) - 1
+        mine = durable.below(seat, last, state.stored)
     return durable.name, mine
 
 
@@ -102,6 +103,8 @@ def _rare(state: ChannelState, command: Command) -> Decided:
     match command:
         case Attach():
             _check_attach(state, command)
+        case Hold() | Bury():
+            return decide_holding(state, command)
         case Subscribe(stop_id=None) if state.definition.kind != "channel":
             raise IllegalState(
                 f"{state.name} is a {state.definition.kind}: open a reader, or peek; "
@@ -133,23 +136,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     exhausted = durable.exhausted(back.overlap(state.stored))
     back.remove_all(exhausted)
     facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
-    return Decided((*_buried(state, durable, exhausted), *facts))
-
-
-def _buried(state: ChannelState, durable: Durable, exhausted: IdSet) -> list[StoredFact]:
-    """SEM T10: dead for this durable; it leaves the channel unless another still wants it."""
-    wanted = IdSet()
-    for other in state.durables.values():
-        if other is not durable:
-            wanted.add_all(other.wanting(exhausted))
-    alone = IdSet() if state.definition.retain_consumed else exhausted.copy()
-    alone.remove_all(wanted)
-    shared = exhausted.copy()
-    shared.remove_all(alone)
-    facts: list[StoredFact] = [Buried(durable.name, shared.spans)] if shared else []
-    if alone:
-        facts.append(Removed(alone.spans, Cause.UNDELIVERABLE, alone.spans))
-    return facts
+    return Decided((*buried(state, durable, exhausted, Cause.UNDELIVERABLE), *facts))
 
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
@@ -230,6 +217,7 @@ def _check_attach(state: ChannelState, command: Attach) -> None:
         raise InvalidArgument(
             f"durable {durable.name} has no readers of their own selector; only queues do"
         )
+    check_sole(state, durable, sole=command.sole)
     if not kind.may_attach(durable.seats):
         raise DurableInUse(
             f"durable {durable.name} of {state.name} is {kind.name} and held by session "

@@ -184,6 +184,13 @@ class Durable:
             self._unpark()
         self.seats.append(seat)
 
+    def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
+        """Hand what is pending of ``span``, below the channel's next id, to a sole seat."""
+        self.reach(span.end, stored)
+        taken = self.pending.within(span)
+        self.pending.remove_all(taken)
+        seat.in_flight.add_all(taken)
+
     def _unpark(self) -> None:
         self.pending.add_all(self.parked)
         self.parked = IdSet()
@@ -361,9 +368,12 @@ class Durable:
                 )
         return mine
 
-    def below(self, seat: Seat, event_id: int) -> IdSet:
+    def below(self, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
         """What ``ack(previous)`` covers, up to and including ``event_id``: what the seat holds;
-        for a cumulative kind everything outstanding up to the newest event the seat has got."""
+        for a cumulative kind everything outstanding up to the newest event the seat has got;
+        for a sole seat everything outstanding."""
+        if seat.sole:
+            return self.wanting(stored.within(Span(0, event_id + 1)))
         if not self.kind.cumulative:
             return seat.in_flight.within(Span(0, event_id + 1))
         covered = Span(0, min(event_id + 1, seat.reach))

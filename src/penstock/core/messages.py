@@ -61,6 +61,9 @@ class Cause(StrEnum):
     """Nobody has interest in it any more (SEM J2)."""
     UNDELIVERABLE = "redelivery_limit"
     """Rolled back too often (SEM T10); counted as dead."""
+    BURIED = "buried"
+    """A client that could not do anything with it has sent it to the dead (SEM T10); counted as
+    dead."""
     QUARANTINED = "quarantined"
 
 
@@ -194,6 +197,8 @@ class Attach(Command, frozen=True):
     """With a selector: the outstanding events it matches."""
     auto_ack: bool = False
     """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
+    sole: bool = False
+    """The client holds the durable as a whole (``core.holding``)."""
 
 
 class Demand(Command, frozen=True):
@@ -402,7 +407,8 @@ class RolledBack(Fact, frozen=True):
 
 
 class Buried(Fact, frozen=True):
-    """Rolled back too often: dead for this durable (SEM T10), of no concern to the others."""
+    """Rolled back too often, or named by a client: dead for this durable (SEM T10), of no concern
+    to the others."""
 
     durable: str
     spans: Spans

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.core import absence
 from penstock.core.durable import Durable
 from penstock.core.effects import Deliver, Effect, FindLanes, Finished, Recall
+from penstock.core.holding import Bury, Hold, hold
 from penstock.core.ids import IdSet, Span
 from penstock.core.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
 from penstock.core.messages import (
@@ -37,12 +38,14 @@ def attend(  # noqa: C901, PLR0912  one case a command
 ) -> None:
     """Follow sessions coming and going: soft state, forgotten on restart."""
     match command:
-        case Ack(subscription) | AckPrevious(subscription):
+        case Ack(subscription) | AckPrevious(subscription) | Bury(subscription):
             _touch(state, subscription, now_us)
         case Credit():
             _credit(state, command)
         case Lose():
             absence.lose(state, command, now_us)
+        case Hold():
+            hold(state, command, now_us)
         case Demand(subscription, count):
             if held := state.seats.get(subscription):
                 _demand(state, held[1], count)
@@ -153,6 +156,7 @@ def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
         selector=command.selector,
         matched=command.matched,
         auto_ack=command.auto_ack,
+        sole=command.sole,
     )
     was_fed = durable.is_fed
     durable.attach(seat)

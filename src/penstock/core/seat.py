@@ -24,6 +24,7 @@ class Seat:
         "recalls",
         "selector",
         "session",
+        "sole",
         "stalled",
         "subscription",
         "wanted",
@@ -40,7 +41,10 @@ class Seat:
         selector: str = "",
         matched: Spans = (),
         auto_ack: bool = False,
+        sole: bool = False,
     ) -> None:
+        self.sole = sole
+        """It has the durable for itself, and takes events by id."""
         self.auto_ack = auto_ack
         """The client acknowledges what it was handed without being told to (SEM D5)."""
         self.subscription = subscription

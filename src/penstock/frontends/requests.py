@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.frontends.administration import Administration
 from penstock.frontends.publications import Publications
@@ -87,8 +88,18 @@ class Requests:
                 return subscriptions.purge_durable(channel, name, first, last, selector)
             case wire.UnbindDurable(_, channel, name):
                 return subscriptions.unbind(channel, name)
+            case wire.DescribeOutstanding(_, channel, name, first, end):
+                return subscriptions.holding.outstanding(channel, name, Span(first, end))
+            case wire.Hold(_, number, first, end):
+                return subscriptions.holding.hold(self._realms(number), Span(first, end))
+            case wire.Bury(_, number, spans, reason):
+                return subscriptions.holding.bury(self._realms(number), _checked(spans), reason)
             case _:
                 return self._administration.answer(message)
+
+    def _realms(self, number: int) -> int:
+        """What the realm calls a subscription of this connection."""
+        return self._connection.subscriptions.get(number, 0)
 
     def _begin(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> None:
         """Known at once by its number: a client may change its mind before it is open."""
@@ -158,6 +169,7 @@ class Requests:
                     window=message.window,
                     pull=message.pull,
                     auto_ack=message.auto_ack,
+                    sole=message.sole,
                 )
             case wire.BrowseDurable():
                 return subscriptions.browse_durable(
@@ -172,7 +184,7 @@ class Requests:
         self._realm.subscriptions.detach(subscription, lambda _, error: self._done(request, error))
 
     def _settle(self, message: wire.Settle) -> None:
-        subscription = self._connection.subscriptions.get(message.subscription, 0)
+        subscription = self._realms(message.subscription)
         self._realm.subscriptions.settle(
             subscription,
             _checked(message.spans),

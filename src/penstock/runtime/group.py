@@ -130,12 +130,13 @@ class Group:
 
     # --- deciding ------------------------------------------------------------------------
 
-    def do(self, number: int, command: Command) -> Decided:
-        """Decide ``command``, apply what it leads to, follow it in soft state."""
+    def do(self, number: int, command: Command, *, reason: str | None = None) -> Decided:
+        """Decide ``command``, apply what it leads to, follow it in soft state. ``reason``: why
+        somebody buries events."""
         channel = self.channel(number)
         decided = channel.decide(command, self.now_us)
         for fact in decided.facts:
-            self._store(number, channel, fact)
+            self._store(number, channel, fact, reason)
         channel.attend(command, self.now_us)
         return decided
 
@@ -314,10 +315,12 @@ class Group:
 
     # --- storing -------------------------------------------------------------------------
 
-    def _store(self, number: int, channel: Channel, fact: StoredFact) -> None:
+    def _store(
+        self, number: int, channel: Channel, fact: StoredFact, reason: str | None = None
+    ) -> None:
         """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
-            moving.move(self, number, channel, fact)
+            moving.move(self, number, channel, fact, reason)
         elif isinstance(fact, Secured):
             self._waits.add(number)
             securing.secure(self, number, channel, fact)

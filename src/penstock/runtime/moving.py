@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns.batch import ids_of
+from penstock.columns.layout import with_reason
 from penstock.columns.origin import due_body, with_origin
 from penstock.core.channel import Channel
 from penstock.core.dead import Missed, missed
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from penstock.runtime.group import Group
 
 
-def move(group: Group, number: int, channel: Channel, fact: Removed | Buried) -> None:
-    """Publish what is dead where it goes, then make ``fact`` true.
+def move(
+    group: Group, number: int, channel: Channel, fact: Removed | Buried, reason: str | None = None
+) -> None:
+    """Publish what is dead where it goes, then make ``fact`` true. A client that has buried them
+    gave a ``reason``.
 
     What cannot be read any more does not move: it is quarantined (SEM S1).
     """
@@ -39,7 +43,7 @@ def move(group: Group, number: int, channel: Channel, fact: Removed | Buried) ->
         rows = group.state.stores[number].read(dead, damage)
         unreadable = damage.ids.overlap(channel.state.stored)
         group.state.stores[number].quarantined += damage.reasons
-        for publisher, bodies in _bodies(group, channel, fact, dead, rows):
+        for publisher, bodies in _bodies(group, channel, fact, rows, reason):
             digest = digest_of(bodies, UNLIMITED)
             group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
     for left in _left(fact, unreadable, keep_dead=target is not None):
@@ -68,22 +72,26 @@ def _without(spans: Spans, ids: IdSet) -> Spans:
 
 
 def _bodies(
-    group: Group, channel: Channel, fact: Removed | Buried, dead: Spans, rows: Sequence[Rows]
+    group: Group,
+    channel: Channel,
+    fact: Removed | Buried,
+    rows: Sequence[Rows],
+    reason: str | None,
 ) -> Iterator[tuple[str, list[Body]]]:
     """The events to publish, in order, by who published them."""
     state = channel.state
     if state.definition.kind == "schedule":
         return runs(_by_time(rows), due_body)
     if isinstance(fact, Buried):
-        durables: Missed = missed(state, dead)
-        durables = Missed((((fact.durable,), dead),), durables.redeliveries)
-        cause = Cause.UNDELIVERABLE
+        dead = fact.spans
+        durables = Missed((((fact.durable,), dead),), missed(state, dead).redeliveries)
+        cause = Cause.UNDELIVERABLE if reason is None else Cause.BURIED
     else:
-        durables, cause = missed(state, dead), fact.cause
+        durables, cause = missed(state, fact.dead), fact.cause
     dressed = partial(
         with_origin,
         store=state.name,
-        cause=cause.value,
+        cause=with_reason(cause.value, reason or ""),
         at_us=group.now_us,
         durables=durables.durables,
         redeliveries=durables.redeliveries,

@@ -38,6 +38,7 @@ from penstock.runtime import views
 from penstock.runtime.beginnings import first_id
 from penstock.runtime.delivery import Dispatch, Outlet
 from penstock.runtime.group import Group
+from penstock.runtime.holding import Holding
 from penstock.runtime.matching import Among, Matching
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
@@ -64,6 +65,7 @@ class Subscriptions:
         self._numbers: dict[int, int] = {}
         """Channel of each open subscription."""
         self._places = Places()
+        self.holding = Holding(shard, self._numbers.get)
 
     # --- plain subscriptions -------------------------------------------------------------
 
@@ -299,12 +301,16 @@ class Subscriptions:
         window: int | None,
         pull: bool,
         auto_ack: bool = False,
+        sole: bool = False,
     ) -> Opened:
-        """Take a seat at a durable, or become a reader of a queue (durable ``""``).
+        """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
+        seat holds the durable as a whole.
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
         wanted = outlet.selector
+        if sole and wanted is not None:
+            raise IllegalState("whoever holds a durable as a whole gives it no selector")
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue gives it what it wants and nothing else
@@ -325,7 +331,9 @@ class Subscriptions:
                     f"durable {durable} is {own.kind.name}: its selector is given when it is "
                     "created"
                 )
-            command = Attach(durable, subscription, outlet.session, window, pull, auto_ack=auto_ack)
+            command = Attach(
+                durable, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
+            )
             if chooses and wanted is not None:
                 matched = matching.now(group, number, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from penstock.core.counters import Counters
 from penstock.core.exports import ExportedFile
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Spans
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Definition, Ids, Spans
+from penstock.core.written import id_set
 
 
 class ChannelOpened(Struct, frozen=True):
@@ -80,6 +81,23 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     cluster_wide: bool = False
     strict_order: bool = False
     order_by: str = ""
+
+
+class Outstanding(Struct, frozen=True):
+    """Events a durable still has to see, by id."""
+
+    ids: Ids
+    redeliveries: tuple[tuple[int, Ids], ...] = ()
+    """How often events were delivered again, with their ids."""
+
+    @property
+    def id_set(self) -> IdSet:
+        return id_set(self.ids)
+
+    @property
+    def redelivered(self) -> dict[int, IdSet]:
+        """By count: the events that were delivered again as often."""
+        return {count: id_set(ids) for count, ids in self.redeliveries}
 
 
 class ChannelInfo(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,11 @@ from penstock.wire.native.administration import (
     Redrive as Redrive,
     Transfer as Transfer,
 )
+from penstock.wire.native.holding import (
+    Bury as Bury,
+    DescribeOutstanding as DescribeOutstanding,
+    Hold as Hold,
+)
 from penstock.wire.native.headers import Kind as Kind, Message as Message, Request as Request
 # isort: on
 
@@ -259,6 +264,8 @@ class Attach(Request, frozen=True, tag=41):
     selector: str = ""
     auto_ack: bool = False
     """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
+    sole: bool = False
+    """Hold the durable as a whole: nothing is delivered, events are taken by :class:`Hold`."""
 
 
 class BrowseDurable(Request, frozen=True, tag=42):
@@ -432,6 +439,7 @@ FromClient = (
     | DescribeDurable
     | PurgeDurable
     | UnbindDurable
+    | DescribeOutstanding
     | Subscribe
     | Attach
     | BrowseDurable
@@ -440,6 +448,8 @@ FromClient = (
     | Demand
     | Settle
     | RecallSeen
+    | Hold
+    | Bury
     | Locate
     | Ping
     | Bye
