@@ -151,6 +151,24 @@ def test_purge_removes_and_says_how_many(
     assert orders.info().counters.purged == int(removed.split()[0])
 
 
+def test_missing_says_which_ids_have_no_event_and_why(
+    penstock_command: Run, orders: Channel
+) -> None:
+    nothing = penstock_command("channel", "missing", "orders").stdout
+    orders.purge(start=1, end=2)
+    orders.purge(start=4, end=4)
+
+    header, purged = penstock_command("channel", "missing", "orders").stdout.splitlines()
+    some = penstock_command(
+        *("channel", "missing", "orders", "--from", "2", "--to", "3", "--format", "json")
+    )
+
+    assert nothing == "channel orders: every id has its event\n"
+    assert header.split() == ["cause", "ids", "which"]
+    assert purged.split() == ["purged", "3", "1-2,", "4"]
+    assert json.loads(some.stdout) == [{"cause": "purged", "ids": 1, "which": [[2, 3]]}]
+
+
 def test_a_deleted_channel_is_gone(
     penstock_command: Run, session: penstock.Session, orders: Channel
 ) -> None:

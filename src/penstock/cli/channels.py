@@ -138,6 +138,23 @@ def edit(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
 
 
 @commands.command()
+def missing(
+    name: Name,
+    first: destinations.FirstAsked = 0,
+    last: destinations.LastAsked = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Say which event ids have no event any more, and why.
+
+    \b
+    Example:
+      penstock channel missing orders --from 100 --to 199
+    """
+    destinations.missing("channel", name, first, last, format, url)
+
+
+@commands.command()
 def purge(
     name: Name,
     first: First = None,

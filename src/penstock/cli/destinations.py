@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import attributes, facts
-from penstock.cli.output import count, size, write, write_json
+from penstock.cli.output import ListFormat, count, size, write, write_json, write_table
 from penstock.cli.realm import session
 from penstock.core.errors import NameDoesNotExist
 
 if TYPE_CHECKING:
     from penstock.client.sync import Channel, Channels, Queue, Queues, Session
-    from penstock.wire.native.answers import ChannelInfo
+    from penstock.wire.native.answers import ChannelInfo, Missing
     from penstock.wire.native.messages import Kind
 
 First = Annotated[int | None, typer.Option("--from", help="First event to remove.", metavar="ID")]
 Last = Annotated[int | None, typer.Option("--to", help="Last event to remove.", metavar="ID")]
+RANGES_SHOWN = 10
+
+FirstAsked = Annotated[int, typer.Option("--from", help="First id.", metavar="ID", min=0)]
+LastAsked = Annotated[int | None, typer.Option("--to", help="Last id.", metavar="ID", min=0)]
 Selected = Annotated[str, typer.Option(help="Only events that match.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -133,3 +137,35 @@ def ask(question: str) -> None:
     """Only a person is asked: a script has said what it wants."""
     if sys.stdin.isatty() and not typer.confirm(question):
         raise typer.Exit(1)
+
+
+def missing(
+    kind: Kind, name: str, first: int, last: int | None, format: ListFormat, url: str
+) -> None:
+    """Which ids have no event, by cause."""
+    with session(url) as realm:
+        found = stores(realm, kind).get(name)
+        end = found.info().last_event_id + 1 if last is None else last + 1
+        gone = found.missing(first, end) if end > first else ()
+    if format == "json":
+        write_json(
+            [
+                {
+                    "cause": each.cause,
+                    "ids": each.events,
+                    "which": [[*span] for span in each.spans],
+                }
+                for each in gone
+            ]
+        )
+        return
+    rows = [(each.cause, each.events, _ranges(each)) for each in gone]
+    write_table(("cause", "ids", "which"), rows, f"{kind} {name}: every id has its event")
+
+
+def _ranges(gone: Missing) -> str:
+    shown = [
+        f"{span.first}-{span.end - 1}" if span.size > 1 else str(span.first)
+        for span in gone.spans[:RANGES_SHOWN]
+    ]
+    return ", ".join(shown) + (", …" if len(gone.spans) > RANGES_SHOWN else "")

@@ -24,7 +24,7 @@ from penstock.columns.protobuf import Messages
 from penstock.columns.tables import bodies_of_table
 from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Location, Maintained
+from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Location, Maintained, Missing
 
 
 class Destination:
@@ -104,6 +104,13 @@ class Destination:
     async def locate(self, first_id: int, end_id: int) -> Location:
         """Where the stored events of an id range can be read: sealed files, or over the wire."""
         return await self._conversation.ask(wire.Locate(0, self.number, first_id, end_id), Location)
+
+    async def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
+        """Which ids of a range were given and have no event any more, by the cause they left by
+        (SEM T8). Raises ``InvalidArgument`` for a range of no ids."""
+        check_range(first_id, end_id - 1)
+        message = wire.DescribeMissing(0, self.number, first_id, end_id)
+        return await self._conversation.ask(message, tuple[Missing, ...])
 
     async def first_id_at(self, moment: datetime) -> int:
         """The id of the first stored event published at ``moment`` or later; the next id to be

@@ -16,7 +16,7 @@ from penstock.client.sync_subscription import Subscription
 from penstock.client.sync_transaction import Transaction
 from penstock.client.threads import LoopThread
 from penstock.columns.protobuf import Messages
-from penstock.wire.native.answers import ChannelInfo, Location, Maintained
+from penstock.wire.native.answers import ChannelInfo, Location, Maintained, Missing
 
 
 class Destination:
@@ -68,6 +68,11 @@ class Destination:
     def locate(self, first_id: int, end_id: int) -> Location:
         """Where the stored events of an id range can be read: sealed files, or over the wire."""
         return self._loop.call(self._inner.locate(first_id, end_id))
+
+    def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
+        """Which ids of a range were given and have no event any more, by the cause they left by
+        (SEM T8). Raises ``InvalidArgument`` for a range of no ids."""
+        return self._loop.call(self._inner.missing(first_id, end_id))
 
     def first_id_at(self, moment: datetime) -> int:
         """The id of the first stored event published at ``moment`` or later; the next id to be

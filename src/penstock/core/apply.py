@@ -52,7 +52,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case Removed():
             _removed(state, fact)
         case Replaced(ids):
-            state.counters.replaced += _gone(state, ids_in(ids))
+            state.counters.replaced += _gone(state, ids_in(ids), Cause.REPLACED)
         case Buried(name, spans):
             _acked(state, name, spans)
         case RolledBack(name, spans):
@@ -85,6 +85,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         state.counters.published += lost
         state.counters.quarantined += lost
         state.lost += lost
+        state.departures.left(IdSet([Span(state.next_id, span.first)]), Cause.QUARANTINED)
     state.next_id = max(state.next_id, span.end)
     state.event_bytes = max(fact.size / span.size, state.event_bytes * 0.98)
     state.stored.add(span)
@@ -192,12 +193,12 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     dead = len(state.stored.overlap(IdSet(fact.dead))) if fact.dead else 0
     counters = state.counters
     counters.dead += dead
-    if left := _gone(state, ids) - dead:
+    if left := _gone(state, ids, fact.cause) - dead:
         counter = COUNTED_AS.get(fact.cause, fact.cause.value)
         setattr(counters, counter, getattr(counters, counter) + left)
 
 
-def _gone(state: ChannelState, ids: IdSet) -> int:
+def _gone(state: ChannelState, ids: IdSet, cause: Cause) -> int:
     """Take ids out of everything; gives how many were stored."""
     before = len(state.stored)
     sets = (state.stored, state.volatile, state.acked, state.fresh, state.passing, state.unwritten)
@@ -211,7 +212,12 @@ def _gone(state: ChannelState, ids: IdSet) -> int:
     if state.engine.needs_interest:
         for subscriber in state.subscribers.values():
             subscriber.gone(ids)
-    return before - len(state.stored)
+    left = before - len(state.stored)
+    if left == len(ids):
+        state.departures.left(ids, cause)
+    else:
+        state.departures.left_late(ids, cause)
+    return left
 
 
 def _passed(state: ChannelState, ids: IdSet) -> None:
@@ -255,5 +261,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.acked = id_set(fact.consumed)
     state.looked_at_from(0)
     state.counters = replace(fact.counters)
+    known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
+    state.departures.restore(known_from, fact.departed)
     if READERS in state.durables:
         state.durables[READERS].max_deliveries = fact.definition.max_deliveries

@@ -104,6 +104,12 @@ class DurableUnbound(Refused):
     code = "durable-unbound"
 
 
+class DataLost(Refused):
+    """Events that were to be read have left: expired, evicted, purged, consumed (SEM T8)."""
+
+    code = "data-lost"
+
+
 class IllegalState(Refused):
     """The operation does not fit the state of what it names (SEM D15)."""
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.core.apply import apply
 from penstock.core.errors import DamagedExport, InvalidName
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, DurableState, Ids, Restored, Spans
+from penstock.core.messages import Cause, Definition, DurableState, Ids, Restored, Spans
 from penstock.core.names import durable_name
 from penstock.core.queue import KIND, READERS
 from penstock.core.state import ChannelState, Rules
@@ -64,6 +64,8 @@ def exported(state: ChannelState) -> ExportedState:
         producers=state.producers.state(),
         consumed=state.acked.spans,
         counters=counters,
+        departed=tuple((cause, ids.spans) for cause, ids in state.departures.kept().items()),
+        departed_from=state.departures.known_from,
     )
     return ExportedState(restored, state.volatile.spans)
 
@@ -101,6 +103,8 @@ def check(taken: ExportedState, rules: Rules) -> None:
             f"the counters do not add up: {counters.published} published, {live} live, "
             f"{counters.gone} gone (SEM T8)"
         )
+    if strange := {cause for cause, _ in restored.departed}.difference(Cause):
+        raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")
     _check_memory(taken, rules)
     _check_durables(restored.definition, restored.durables, rules)
     _check_producers(restored)
@@ -113,6 +117,8 @@ def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
     for producer in taken.restored.producers:
         for _, span in producer.recent:
             yield f"producer {producer.name}", (span,)
+    for cause, ids in taken.restored.departed:
+        yield f"what left as {cause}", ids
     yield from _parts_of_stored(taken)
 
 

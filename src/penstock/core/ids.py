@@ -303,6 +303,11 @@ class IdSet:
         return self._ends[-1] - 1 if self._ends else None
 
     @property
+    def pieces(self) -> int:
+        """How much room it takes: ranges, or bitmaps where it is scattered."""
+        return len(self._firsts) if self._blocks is None else len(self._blocks.keys)
+
+    @property
     def is_scattered(self) -> bool:
         """Whether it has many ranges."""
         return self._blocks is not None or len(self._firsts) > _MANY

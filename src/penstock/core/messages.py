@@ -461,6 +461,10 @@ class Restored(Fact, frozen=True):
     producers: tuple[ProducerState, ...]
     consumed: Ids
     counters: Counters
+    departed: tuple[tuple[str, Ids], ...] = ()
+    """By cause, the ids of events that have left."""
+    departed_from: int = -1
+    """Of ids below it nothing is known; -1: it was written before this was kept."""
 
 
 StoredFact = (

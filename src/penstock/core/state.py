@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from penstock.core.channel_type import ChannelType, ChannelTypes
 from penstock.core.counters import Counters
+from penstock.core.departures import Departures
 from penstock.core.durable import Durable
 from penstock.core.effects import Recall
 from penstock.core.engine import Engine, Engines
@@ -46,6 +47,11 @@ class ChannelState:
     lost: int = 0
     """Soft: events whose block was damaged when the realm started; part of what counts as
     quarantined (SEM S1)."""
+    overdue: int = 0
+    """Soft: events expired or above the capacity that still have to move to the dead event store.
+    Meanwhile nothing is delivered: none of them may be (SEM T1)."""
+    swept_us: int = 0
+    """Soft: when it was last looked for events that are due."""
 
     def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
         self.name = name
@@ -68,6 +74,7 @@ class ChannelState:
         """Soft: events that go to those who are there in this very turn (SEM E8)."""
         self.durables = _own_durables(definition, self.type)
         self.counters = Counters()
+        self.departures = Departures(definition.start_event_id)
         self.ages = Ages()
         self.producers = Producers()
         self.acked = IdSet()
@@ -84,11 +91,6 @@ class ChannelState:
         """Soft: acknowledged events to be looked at for removal."""
         self.dirty = False
         """Soft: something changed that may lead to a delivery."""
-        self.overdue = 0
-        """Soft: events expired or above the capacity that still have to move to the dead event
-        store. Meanwhile nothing is delivered: none of them may be (SEM T1)."""
-        self.swept_us = 0
-        """Soft: when it was last looked for events that are due."""
 
     @property
     def chunk(self) -> int:

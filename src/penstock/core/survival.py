@@ -7,7 +7,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from penstock.core.counters import Counters
-from penstock.core.ids import IdSet
+from penstock.core.departures import as_kept
+from penstock.core.ids import IdSet, Span
 from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Acked,
@@ -113,8 +114,10 @@ def given(state: ChannelState, end: int) -> None:
     though the block that gave them may be damaged (SEM S1)."""
     lost = end - state.next_id
     if lost > 0:
+        passed_over = IdSet([Span(state.next_id, end)])
         state.next_id = end
         if not state.reserved:  # else they were of events in memory
+            state.departures.left(passed_over, Cause.QUARANTINED)
             state.counters.published += lost
             state.counters.quarantined += lost
             state.lost += lost
@@ -151,6 +154,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     durables = tuple(d.state(lost) for d in state.durables.values() if d.persistent)
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
+    departed, departed_from = state.departures.kept(), state.departures.known_from
 
     def written_out() -> Restored:
         return Restored(
@@ -164,6 +168,8 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
             producers,
             written(acked),
             counters,
+            as_kept(departed),
+            departed_from,
         )
 
     return written_out
@@ -177,4 +183,4 @@ def _reset(state: ChannelState) -> Restored:
         for durable in state.durables.values()
         if durable.persistent
     )
-    return Restored(state.definition, first, 0, (), (), (), durables, (), (), Counters())
+    return Restored(state.definition, first, 0, (), (), (), durables, (), (), Counters(), (), first)

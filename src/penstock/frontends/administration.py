@@ -49,6 +49,8 @@ class Administration:
                 return realm.subscriptions.columns(channel)
             case wire.Locate(_, channel, first, end):
                 return realm.subscriptions.locate(channel, Span(first, end))
+            case wire.DescribeMissing(_, channel, first, end):
+                return realm.subscriptions.missing(channel, Span(first, end))
             case wire.OpenSchedule(_, channel):
                 return realm.schedule_of(channel)
             case wire.BeginTransaction(_, transaction, channels):

@@ -56,22 +56,14 @@ def placed(
     options: SourceOptions, positions: Positions, links: Mapping[str, Link]
 ) -> dict[str, Position]:
     """The positions of a checkpoint for the channels there are: those that came later begin
-    with their first event.
+    with their first event. So does, where data may be lost, one that was created again.
 
     Raises ``IllegalState`` for a name that means another channel now, or none any more,
     ``InvalidArgument`` for positions of what the query does not read.
     """
-    check_names(options, positions)
-    for name, position in positions.items():
-        found = links.get(name)
-        if found is None:
-            raise IllegalState(
-                f"channel {name} is no more, and the checkpoint of this query is at its event "
-                f"{position.event_id}: it was deleted; start with a new checkpoint"
-            )
-        check_epoch(name, position, found)
+    same = still_there(options, positions, links)
     return {
-        name: positions[name] if name in positions else Position(found.epoch, found.first_stored)
+        name: same[name] if name in same else Position(found.epoch, found.first_stored)
         for name, found in links.items()
     }
 
@@ -80,11 +72,46 @@ def spans_between(
     options: SourceOptions, links: Mapping[str, Link], start: Positions, end: Positions
 ) -> dict[str, Span]:
     """The ids of a micro-batch. Raises as :func:`placed`."""
-    placed(options, end, links)
     return {
-        name: Span(start[name].event_id if name in start else 0, position.event_id)
-        for name, position in end.items()
+        name: Span(
+            start[name].event_id if name in start and start[name].epoch == position.epoch else 0,
+            position.event_id,
+        )
+        for name, position in still_there(options, end, links).items()
     }
+
+
+def still_there(
+    options: SourceOptions, positions: Positions, links: Mapping[str, Link]
+) -> Positions:
+    """The positions whose channels are there. Raises as :func:`placed`."""
+    fails = options.fail_on_data_loss
+    strange = [name for name in positions if not options.choice.takes(name)]
+    if strange and (fails or len(strange) == len(positions)):
+        raise InvalidArgument(
+            f"the checkpoint is for channel {', '.join(positions)}, the query reads "
+            f"{options.choice.text}; give each query a checkpoint of its own"
+        )
+    found = {}
+    for name, position in positions.items():
+        if name in links and position.epoch == links[name].epoch:
+            found[name] = position
+        elif fails:
+            raise IllegalState(_gone(name, position, is_there=name in links))
+    return found
+
+
+def _gone(name: str, position: Position, *, is_there: bool) -> str:
+    remedy = "start with a new checkpoint, or set failOnDataLoss to false"
+    if is_there:
+        return (
+            f"channel {name} is not the one this checkpoint was made with: it was deleted and "
+            f"created again, or the realm's data were exchanged; {remedy} to read the new one"
+        )
+    return (
+        f"channel {name} is no more, and the checkpoint of this query is at its event "
+        f"{position.event_id}: it was deleted; {remedy} to go on without it"
+    )
 
 
 def check_not_ahead(options: SourceOptions, at: Positions, there: Mapping[str, Span]) -> None:
@@ -95,21 +122,3 @@ def check_not_ahead(options: SourceOptions, at: Positions, there: Mapping[str, S
                 f"the checkpoint of this query is at event {position.event_id}, but the next "
                 f"event of channel {name} will be {there[name].end}: were older data restored?"
             )
-
-
-def check_names(options: SourceOptions, positions: Positions) -> None:
-    strange = [name for name in positions if not options.choice.takes(name)]
-    if strange:
-        raise InvalidArgument(
-            f"the checkpoint is for channel {', '.join(positions)}, the query reads "
-            f"{options.choice.text}; give each query a checkpoint of its own"
-        )
-
-
-def check_epoch(name: str, position: Position, link: Link) -> None:
-    """Raises ``IllegalState`` when the name means another channel now."""
-    if position.epoch != link.epoch:
-        raise IllegalState(
-            f"channel {name} is not the one this checkpoint was made with: it was deleted and "
-            "created again, or the realm's data were exchanged; start with a new checkpoint"
-        )

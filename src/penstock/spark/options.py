@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.client.urls import parse_url
 from penstock.columns.selectors import Selector
@@ -37,6 +38,7 @@ _SOURCE: Final = (
     "includeHeaders",
     "includeChannel",
     "includeOrigin",
+    "failOnDataLoss",
     "access",
 )
 _SINK: Final = ("url", "channel", "txnAppId", "txnVersion")
@@ -70,6 +72,8 @@ class SourceOptions(Struct, frozen=True):
     include_channel: bool = False
     """Whether there is a column that says which channel an event is of."""
     include_origin: bool = False
+    fail_on_data_loss: bool | None = None
+    """Whether events that left before they were read end the query; None: those of streams do."""
     access: str = "auto"
 
     @property
@@ -78,6 +82,11 @@ class SourceOptions(Struct, frozen=True):
         if not self.choice.is_one:
             raise InvalidArgument(f"one channel is needed here; this reads {self.choice.text}")
         return self.where_is(self.choice.names[0])
+
+    def either(self, *, fails_on_loss: bool) -> SourceOptions:
+        """With the default of the kind of read where it was not said."""
+        said = self.fail_on_data_loss
+        return replace(self, fail_on_data_loss=fails_on_loss if said is None else said)
 
     def where_is(self, name: str) -> Where:
         """One of the channels."""
@@ -114,6 +123,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         _flag("includeHeaders", texts),
         _flag("includeChannel", texts, otherwise=not choice.is_one),
         _flag("includeOrigin", texts),
+        _flag("failOnDataLoss", texts) if "failOnDataLoss" in texts else None,
         _one_of("access", texts, _ACCESS),
     )
 

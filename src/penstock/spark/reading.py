@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from penstock.spark.channels import (
     spans_between,
 )
 from penstock.spark.connections import Link, ask, ask_realm
+from penstock.spark.losses import check_first, check_front
 from penstock.spark.offsets import Offset, Position, decode, encode
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, WireRows, partitions, rows_in
@@ -54,7 +55,7 @@ class ChannelReader(DataSourceReader):
     """The events that are stored when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
+        self._options = options.either(fails_on_loss=False)
         self._wanted = arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
@@ -66,7 +67,7 @@ class ChannelReader(DataSourceReader):
                 )
                 for name, link in links.items()
             }
-            return planned(self._options, links, spans)
+            return planned(self._options, links, spans, known=set(spans))
 
         return ask_realm(self._options.url, plan)
 
@@ -78,7 +79,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Channels as an endless table; a position is the id of the next event of each."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
+        self._options = options.either(fails_on_loss=True)
         self._wanted = arrow_schema(schema)
         self._target: dict[str, int] | None = None
         """Where to stop, for a query that reads what is there and ends."""
@@ -117,8 +118,9 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         def plan(session: Session) -> list[InputPartition]:
             links = links_of(session, self._options)
-            spans = spans_between(self._options, links, decode(start), decode(end))
-            return planned(self._options, links, spans)
+            known = decode(start)
+            spans = spans_between(self._options, links, known, decode(end))
+            return planned(self._options, links, spans, known=set(known))
 
         return ask_realm(self._options.url, plan)
 
@@ -168,12 +170,19 @@ def _events_max(limit: ReadLimit) -> int | None:
 
 
 def planned(
-    options: SourceOptions, links: Mapping[str, Link], spans: Mapping[str, Span]
+    options: SourceOptions,
+    links: Mapping[str, Link],
+    spans: Mapping[str, Span],
+    *,
+    known: Container[str],
 ) -> list[InputPartition]:
-    """The partitions for the events of ``spans`` that are stored now and may match."""
+    """The partitions for the events of ``spans`` that are stored now and may match. Of channels
+    that are not ``known`` nothing can have been lost. Raises ``DataLost``."""
     locations = {
         name: links[name].store.locate(*span) for name, span in spans.items() if span.size > 0
     }
+    if options.fail_on_data_loss:
+        check_front(links, spans, {n: found for n, found in locations.items() if n in known})
     shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
     found: list[InputPartition] = []
@@ -275,15 +284,21 @@ def _from_file(
         if options.access == "local":
             raise
         # Gone since it was planned, or damaged: the realm knows what is left of it.
-        yield from _from_wire(options, partition, Span(done, part.spans[-1].end))
+        first = next((max(done, span.first) for span in part.spans if span.end > done), done)
+        yield from _from_wire(options, partition, Span(first, part.spans[-1].end))
 
 
 def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:
     if not span.size:
         return
     where = options.where_is(partition.channel)
+    found = span.end
     for batch in ask(where, lambda link: _browse(link, options.selector, partition.epoch, span)):
-        yield batch.to_arrow(), None
+        rows = batch.to_arrow()
+        found = min(found, rows.column("event_id")[0].as_py())
+        yield rows, None
+    if options.fail_on_data_loss and found > span.first:
+        ask(where, lambda link: check_first(link, span, found))
 
 
 def _browse(link: Link, selector: str, epoch: str, span: Span) -> Any:

@@ -159,6 +159,17 @@ class Location(Struct, frozen=True):
     """Stored events that are not in a file yet: read them over the wire."""
 
 
+class Missing(Struct, frozen=True):
+    """Ids of a range without an event, and the one cause all of them have."""
+
+    cause: str
+    """One of those the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …);
+    ``never``: nothing was stored under it; ``forgotten``: it left too long ago to tell."""
+    events: int
+    spans: Spans
+    """The first of them."""
+
+
 class Maintained(Struct, frozen=True):
     """What a maintenance did (SEM S)."""
 

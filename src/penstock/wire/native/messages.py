@@ -322,6 +322,14 @@ class Locate(Request, frozen=True, tag=50):
     end_id: int
 
 
+class DescribeMissing(Request, frozen=True, tag=51):
+    """Why ids of a range have no event any more."""
+
+    channel: int
+    first_id: int
+    end_id: int
+
+
 class Ping(Request, frozen=True, tag=60):
     pass
 
@@ -451,6 +459,7 @@ FromClient = (
     | Hold
     | Bury
     | Locate
+    | DescribeMissing
     | Ping
     | Bye
 )

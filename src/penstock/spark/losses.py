@@ -1,0 +1,88 @@
+"""Events that left a channel before a query could read them, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.client.sync import Queue
+from penstock.core.errors import DataLost
+from penstock.core.ids import Span
+from penstock.spark.connections import Link
+from penstock.wire.native.answers import Location, Missing
+
+NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
+"""Causes that take nothing from a reader: a newer event of the same key is there, or no reader of
+the channel was meant to have it."""
+
+_WORDS: Final = {
+    "expired": "expired",
+    "evicted": "were evicted by the capacity",
+    "purged": "were purged",
+    "consumed": "were acknowledged by all durables",
+    "redriven": "were redriven",
+    "redelivery_limit": "were rolled back too often",
+    "quarantined": "are damaged",
+    "forgotten": "left too long ago to say why",
+}
+_ADVICE: Final = {
+    "expired": "a longer TTL",
+    "evicted": "a larger capacity",
+    "consumed": "retain_consumed=True",
+}
+_SHOWN_MAX: Final = 3
+
+
+def check_front(
+    links: Mapping[str, Link], spans: Mapping[str, Span], locations: Mapping[str, Location]
+) -> None:
+    """Whether what lies before the first stored event of each span was somebody's to read.
+
+    Raises ``DataLost`` naming the channel, the ids, and the cause of each.
+    """
+    for name, location in locations.items():
+        span = spans[name]
+        check(links[name], Span(span.first, _first_of(location, span.end)))
+
+
+def check_first(link: Link, span: Span, found: int) -> None:
+    """The first event of ``span`` was there when this was planned; ``found`` is the first one
+    that was read. Raises ``DataLost``."""
+    if found > span.first and _lost(link, Span(span.first, span.first + 1)):
+        check(link, Span(span.first, found))
+
+
+def check(link: Link, span: Span) -> None:
+    """Raises ``DataLost`` for events of ``span`` that were lost to readers."""
+    if not span.size > 0:
+        return
+    lost = _lost(link, span)
+    if not lost:
+        return
+    kind = "queue" if isinstance(link.store, Queue) else "channel"
+    advice = [_ADVICE[each.cause] for each in lost if each.cause in _ADVICE]
+    remedy = f"; it would have helped to give the {kind} {' and '.join(advice)}" if advice else ""
+    raise DataLost(
+        f"{kind} {link.name}: before this query read them, {', '.join(map(_said, lost))}. "
+        f"Set failOnDataLoss to false to go on without them{remedy}"
+    )
+
+
+def _lost(link: Link, span: Span) -> list[Missing]:
+    none = NO_LOSS | {"consumed"} if isinstance(link.store, Queue) else NO_LOSS
+    found = [each for each in link.store.missing(*span) if each.cause not in none]
+    return sorted(found, key=lambda each: each.spans[0].first)
+
+
+def _said(missing: Missing) -> str:
+    shown = ", ".join(
+        f"{span.first}-{span.end - 1}" if span.size > 1 else str(span.first)
+        for span in missing.spans[:_SHOWN_MAX]
+    )
+    more = missing.events - sum(span.size for span in missing.spans[:_SHOWN_MAX])
+    return f"events {shown}{f' and {more} others' if more else ''} {_WORDS[missing.cause]}"
+
+
+def _first_of(location: Location, end: int) -> int:
+    firsts = [part.spans[0].first for part in location.sealed if part.spans]
+    return min([*firsts, *(span.first for span in location.tail[:1]), end])
