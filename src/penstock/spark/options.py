@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.client.urls import parse_url
 from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument
+from penstock.core.names import durable_name
 from penstock.spark.choice import Choice, choice_of
 from penstock.spark.starts import Places, places
 
@@ -27,6 +28,7 @@ _SOURCE: Final = (
     "url",
     "channel",
     "queue",
+    "durable",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -75,6 +77,8 @@ class SourceOptions(Struct, frozen=True):
     fail_on_data_loss: bool | None = None
     """Whether events that left before they were read end the query; None: those of streams do."""
     access: str = "auto"
+    durable: str = ""
+    """On each channel: what it has not seen is read."""
 
     @property
     def where(self) -> Where:
@@ -125,6 +129,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         _flag("includeOrigin", texts),
         _flag("failOnDataLoss", texts) if "failOnDataLoss" in texts else None,
         _one_of("access", texts, _ACCESS),
+        _durable(texts, choice),
     )
 
 
@@ -187,6 +192,13 @@ def _choice_of(given: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
         raise InvalidArgument("give the option channel or the option queue, not both")
     option = "queue" if texts.get("queue") else "channel"
     return choice_of(_named(given, texts, option), queues=option == "queue")
+
+
+def _durable(texts: Mapping[str, str], choice: Choice) -> str:
+    text = texts.get("durable", "").strip()
+    if text and choice.queues:
+        raise InvalidArgument("queues have no durables: leave out durable, or name a channel")
+    return durable_name(text) if text else ""
 
 
 def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import Span
+from penstock.core.messages import Ids
 from penstock.wire.native.answers import Location, SealedPart
 
 PARTITION_EVENTS_MIN: Final = 50_000
@@ -62,6 +63,8 @@ class EventRange(InputPartition):
     """The time for selectors."""
     descriptors: bytes = b""
     """The message types whose fields a selector sees (SEM P1)."""
+    owed: Ids | None = None
+    """Of a read that is bound to a durable: the events it has not seen; None: all."""
 
     @property
     def span(self) -> Span:

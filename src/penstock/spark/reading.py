@@ -25,6 +25,14 @@ from penstock.columns.protobuf import fields_of
 from penstock.columns.selectors import Selector
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument
 from penstock.core.ids import Span
+from penstock.spark.binding import (
+    Owed,
+    binding_of,
+    located,
+    mask_of,
+    outstanding,
+    restricted,
+)
 from penstock.spark.channels import (
     check_not_ahead,
     end_wanted,
@@ -67,7 +75,8 @@ class ChannelReader(DataSourceReader):
                 )
                 for name, link in links.items()
             }
-            return planned(self._options, links, spans, known=set(spans))
+            owed = outstanding(self._options, links, spans)
+            return planned(self._options, links, spans, owed, known=set(spans))
 
         return ask_realm(self._options.url, plan)
 
@@ -81,6 +90,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.either(fails_on_loss=True)
         self._wanted = arrow_schema(schema)
+        self._binding = binding_of(options)
         self._target: dict[str, int] | None = None
         """Where to stop, for a query that reads what is there and ends."""
 
@@ -89,7 +99,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             links = links_of(session, self._options)
             return encode(
                 {
-                    name: Position(link.epoch, first_wanted(self._options, link, "latest"))
+                    name: Position(link.epoch, self._binding.first(session, link))
                     for name, link in links.items()
                 }
             )
@@ -120,7 +130,10 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             links = links_of(session, self._options)
             known = decode(start)
             spans = spans_between(self._options, links, known, decode(end))
-            return planned(self._options, links, spans, known=set(known))
+            # It was planned before, or it is the first call of a query that is started again.
+            self._binding.acknowledge(session, links, known)
+            owed = self._binding.take(session, links, spans)
+            return planned(self._options, links, spans, owed, known=set(known))
 
         return ask_realm(self._options.url, plan)
 
@@ -128,7 +141,8 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows_of(self._options, self._wanted, partition)
 
     def commit(self, end: Offset) -> None:
-        """The checkpoint is what counts; the realm keeps events by its own rules."""
+        """The checkpoint is what counts; a durable the query is bound to may let go."""
+        self._binding.commit(decode(end))
 
     def stop(self) -> None:
         """Spark ends the process; nothing is held that the realm would not notice."""
@@ -137,6 +151,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         links = links_of(session, self._options)
         known = decode(start)
         at = placed(self._options, known, links)
+        self._binding.acknowledge(session, links, at)
         there = {name: link.extent() for name, link in links.items()}
         check_not_ahead(self._options, at, there)
         if self._target is None and all(there[name].end <= at[name].event_id for name in at):
@@ -173,16 +188,20 @@ def planned(
     options: SourceOptions,
     links: Mapping[str, Link],
     spans: Mapping[str, Span],
+    owed: Owed | None = None,
     *,
     known: Container[str],
 ) -> list[InputPartition]:
-    """The partitions for the events of ``spans`` that are stored now and may match. Of channels
-    that are not ``known`` nothing can have been lost. Raises ``DataLost``."""
+    """The partitions for the events of ``spans`` that are stored now and may match, and are
+    ``owed`` to a durable where one is named. Of channels that are not ``known`` nothing can have
+    been lost. Raises ``DataLost``."""
     locations = {
         name: links[name].store.locate(*span) for name, span in spans.items() if span.size > 0
     }
     if options.fail_on_data_loss:
         check_front(links, spans, {n: found for n, found in locations.items() if n in known})
+    if owed is not None:
+        locations = {name: located(at, owed[name]) for name, at in locations.items()}
     shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
     found: list[InputPartition] = []
@@ -197,9 +216,9 @@ def planned(
             # What is inside messages is in no summary.
             passes=_passes("" if descriptors else options.selector, now_us),
         )
-        found += [
-            EventRange(name, parts, stored, links[name].epoch, now_us, descriptors) for parts in cut
-        ]
+        for parts in cut:
+            part = EventRange(name, parts, stored, links[name].epoch, now_us, descriptors)
+            found.append(part if owed is None else restricted(part, owed[name]))
     return found
 
 
@@ -296,7 +315,7 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Fo
     for batch in ask(where, lambda link: _browse(link, options.selector, partition.epoch, span)):
         rows = batch.to_arrow()
         found = min(found, rows.column("event_id")[0].as_py())
-        yield rows, None
+        yield rows, None if partition.owed is None else mask_of(partition.owed, rows)
     if options.fail_on_data_loss and found > span.first:
         ask(where, lambda link: check_first(link, span, found))
 

@@ -1,0 +1,239 @@
+"""A query bound to a durable: the realm keeps its events until it has committed them.
+
+The durable is held as a whole by the process that plans the query's micro-batches, for as long
+as the query runs; tasks only read. A micro-batch is what the durable owes of a range of ids. It is
+in the query's hands from when it is planned until a later call proves that it is in the
+checkpoint; then it is acknowledged. When the query ends before that, in whatever way, its process
+is gone, and the realm takes everything back as from any client (SEM D13).
+
+Spark never says that a query has ended, and commits late or not at all: nothing here counts on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.client.sync import Durable, DurableHold, Session
+from penstock.core.errors import (
+    DurableInUse,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Ids
+from penstock.core.written import ranges, written
+from penstock.spark.channels import Links, first_wanted, links_of
+from penstock.spark.connections import Link, ask_realm
+from penstock.spark.offsets import Positions
+from penstock.spark.options import SourceOptions
+from penstock.spark.plan import EventRange
+from penstock.wire.native.answers import Location
+
+KEEP_NO_SELECTOR: Final = ("exclusive", "priority")
+"""Types of durables whose selector is that of whoever reads them."""
+PATIENCE_TRIES: Final = 50
+PATIENCE_PAUSE_S: Final = 0.1
+"""A query that was just killed may hold its durable for another moment: its process finds out
+when it next tells Spark something."""
+
+Owed = Mapping[str, IdSet]
+"""By channel: the events a durable still has to see."""
+
+
+class Binding(Protocol):
+    """What a stream's positions mean to the realm."""
+
+    def first(self, session: Session, link: Link) -> int:
+        """Where a stream without a checkpoint begins in a channel."""
+        ...
+
+    def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
+        """Everything before these positions is in the checkpoint."""
+        ...
+
+    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+        """The events of a micro-batch, now in the query's hands; None: all there are."""
+        ...
+
+    def commit(self, committed: Positions) -> None:
+        """As :meth:`acknowledge`; never raises, for that would end the query."""
+        ...
+
+
+def binding_of(options: SourceOptions) -> Binding:
+    """Of a stream. Raises ``InvalidArgument`` for options that contradict the durable."""
+    return Bound(options) if options.durable else Unbound(options)
+
+
+class Unbound:
+    """The realm keeps events by its own rules alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def first(self, session: Session, link: Link) -> int:
+        return first_wanted(self._options, link, "latest")
+
+    def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
+        pass
+
+    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+        return None
+
+    def commit(self, committed: Positions) -> None:
+        pass
+
+
+class _Held(Struct):
+    session: Session
+    epoch: str
+    hold: DurableHold
+    acknowledged: int = 0
+    """Everything before this id."""
+
+
+class Bound:
+    """A durable of the same name on each channel, held while the query runs."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.starting.otherwise is not None or options.starting.named:
+            raise InvalidArgument(
+                f"durable {options.durable} says where the stream begins: at its first event that "
+                "is not acknowledged; leave out startingOffsets and startingTimestamp, or create "
+                "a durable that starts where you want"
+            )
+        self._options = options
+        self._held: dict[str, _Held] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks hold nothing."""
+        return {**self.__dict__, "_held": {}}
+
+    def first(self, session: Session, link: Link) -> int:
+        self._hold(session, link)  # so that nobody else takes events from now on
+        lowest = durable_of(self._options, link).outstanding().id_set.lowest
+        return link.end if lowest is None else lowest
+
+    def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
+        for name, position in committed.items():
+            link = links.get(name)
+            if link is None or link.epoch != position.epoch:
+                continue  # whoever plans says so
+            held = self._hold(session, link)
+            if held.acknowledged < position.event_id:
+                held.hold.ack(position.event_id - 1)
+                held.acknowledged = position.event_id
+
+    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+        owed = {}
+        for name, span in spans.items():
+            if span.size > 0:
+                hold = self._hold(session, links[name]).hold
+                owed[name] = hold.take(span.first, span.end - 1).id_set
+        return owed
+
+    def commit(self, committed: Positions) -> None:
+        def acknowledge(session: Session) -> None:
+            self.acknowledge(session, links_of(session, self._options), committed)
+
+        with suppress(PenstockError):  # the next call for a position acknowledges the same
+            ask_realm(self._options.url, acknowledge)
+
+    def _hold(self, session: Session, link: Link) -> _Held:
+        held = self._held.get(link.name)
+        if held is None or held.session is not session or held.epoch != link.epoch:
+            hold = _opened(durable_of(self._options, link), link.name)
+            held = self._held[link.name] = _Held(session, link.epoch, hold)
+        return held
+
+
+def _opened(durable: Durable, channel: str) -> DurableHold:
+    pause = threading.Event()
+    hold = durable.hold()
+    for _ in range(PATIENCE_TRIES):
+        with suppress(DurableInUse):
+            return hold.open()
+        pause.wait(PATIENCE_PAUSE_S)
+    try:
+        return hold.open()
+    except DurableInUse as error:
+        raise DurableInUse(
+            f"durable {durable.name} of channel {channel} is in use, and a query has it for "
+            f"itself: stop the other one, or give this one a durable of its own ({error})"
+        ) from error
+
+
+def durable_of(options: SourceOptions, link: Link) -> Durable:
+    """The durable a read names, on one of its channels.
+
+    Raises ``NameDoesNotExist`` with the way to create it, ``IllegalState`` where it has another
+    selector than the read.
+    """
+    name, channel = options.durable, link.name
+    try:
+        durable = link.channel.durables.get(name)
+    except NameDoesNotExist as error:
+        raise NameDoesNotExist(
+            f"channel {channel} has no durable {name!r}; create it first, for example: "
+            f"penstock durable create {channel} {name} --type serial"
+        ) from error
+    info = durable.info()
+    if options.selector not in ("", info.selector) and info.type not in KEEP_NO_SELECTOR:
+        theirs = f"selector {info.selector!r}" if info.selector else "no selector"
+        raise IllegalState(
+            f"durable {name} of channel {channel} is {info.type} and has {theirs}, which decides "
+            f"what it keeps; the option selector says {options.selector!r}: leave it out, or "
+            "create a durable with it"
+        )
+    return durable
+
+
+def outstanding(options: SourceOptions, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+    """What a batch reads: the events that are outstanding at the durable, which stay so."""
+    if not options.durable:
+        return None
+    return {
+        name: durable_of(options, links[name]).outstanding(span.first, span.end - 1).id_set
+        for name, span in spans.items()
+        if span.size > 0
+    }
+
+
+# --- what tasks read ----------------------------------------------------------------------
+
+
+def located(location: Location, owed: IdSet) -> Location:
+    """Where those events of a location are that are owed."""
+    sealed = []
+    for part in location.sealed:
+        spans = owed.overlap(IdSet(part.spans)).spans
+        if spans:
+            sealed.append(msgspec.structs.replace(part, spans=spans))
+    return Location(tuple(sealed), owed.overlap(IdSet(location.tail)).spans)
+
+
+def restricted(partition: EventRange, owed: IdSet) -> EventRange:
+    """A partition that leaves out what others have settled between its events."""
+    span = partition.span
+    mine = owed.within(span)
+    if len(mine) == span.size:
+        return partition
+    return dataclasses.replace(partition, owed=written(mine))
+
+
+def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Which events of a batch are owed."""
+    edges = np.array(ranges(owed), dtype=np.int64).reshape(-1)
+    ids = batch.column("event_id").to_numpy()
+    return pa.array(np.searchsorted(edges, ids, side="right") % 2 == 1)
