@@ -130,10 +130,10 @@ class Bound:
             link = links.get(name)
             if link is None or link.epoch != position.epoch:
                 continue  # whoever plans says so
-            held = self._hold(session, link)
-            if held.acknowledged < position.event_id:
-                held.hold.ack(position.event_id - 1)
-                held.acknowledged = position.event_id
+            mine = self._hold(session, link)
+            if mine.acknowledged < position.event_id:
+                mine.hold.ack(position.event_id - 1)
+                mine.acknowledged = position.event_id
 
     def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
         owed = {}
@@ -151,11 +151,11 @@ class Bound:
             ask_realm(self._options.url, acknowledge)
 
     def _hold(self, session: Session, link: Link) -> _Held:
-        held = self._held.get(link.name)
-        if held is None or held.session is not session or held.epoch != link.epoch:
-            hold = _opened(durable_of(self._options, link), link.name)
-            held = self._held[link.name] = _Held(session, link.epoch, hold)
-        return held
+        mine = self._held.get(link.name)
+        if mine is None or mine.session is not session or mine.epoch != link.epoch:
+            hold = held(self._options, link)
+            mine = self._held[link.name] = _Held(session, link.epoch, hold)
+        return mine
 
 
 def _opened(durable: Durable, channel: str) -> DurableHold:
@@ -172,6 +172,12 @@ def _opened(durable: Durable, channel: str) -> DurableHold:
             f"durable {durable.name} of channel {channel} is in use, and a query has it for "
             f"itself: stop the other one, or give this one a durable of its own ({error})"
         ) from error
+
+
+def held(options: SourceOptions, link: Link) -> DurableHold:
+    """The durable of one channel, held. Close it. Raises as :func:`durable_of`, and
+    ``DurableInUse``."""
+    return _opened(durable_of(options, link), link.name)
 
 
 def durable_of(options: SourceOptions, link: Link) -> Durable:

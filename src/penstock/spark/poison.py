@@ -1,0 +1,298 @@
+"""Events that make a micro-batch fail: found by halving, buried, and the query goes on.
+
+For a stream that is bound to a durable. Its failed micro-batch is still owed by the durable, so
+any part of it can be read again, as a batch, until it is known which events fail by themselves.
+Each of these goes to the dead event store with the error as its reason. What fails for another
+reason than an event buries nothing: a realm that is away, memory that has run out, a
+transformation that fails whatever it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from penstock.client.sync import Session
+from penstock.core.errors import Corrupt, InvalidArgument, PenstockError, Unavailable
+from penstock.spark.binding import held, outstanding
+from penstock.spark.channels import Links, links_of, spans_between
+from penstock.spark.connections import ask_realm
+from penstock.spark.offsets import Positions, decode
+from penstock.spark.options import SourceOptions, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POISON_MAX: Final = 10
+"""More events than so many in one micro-batch are no poison: the transformation is wrong."""
+
+_ELSEWHERE: Final = (
+    "OutOfMemoryError",
+    "MemoryError",
+    "No space left on device",
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "ExecutorLostFailure",
+    "SparkContext was shut down",
+    "Connection refused",
+    "Connection reset",
+    "Connection aborted",
+    "name resolution",
+    "TimeoutError",
+    "timed out",
+    "Answer from Java side is empty",
+    "penstock.core.errors.CannotConnect",
+    "penstock.core.errors.ConnectionLost",
+    "penstock.core.errors.SessionClosed",
+    "penstock.core.errors.RealmStopping",
+    "penstock.core.errors.StorageFailed",
+    "penstock.core.errors.MemoryLimit",
+    "penstock.core.errors.Damaged",
+)
+"""What an error says that no event is to blame for."""
+_RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M)
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
+
+Attempt = Callable[["DataFrame"], object]
+"""Runs the transformation that failed on a table of some of the events, to its end: for example
+``lambda table: transformed(table).write.format("noop").mode("overwrite").save()``."""
+EventKey = tuple[str, int]
+"""Channel and event id."""
+
+
+class Poison(Struct, frozen=True):
+    """An event that was buried."""
+
+    channel: str
+    event_id: int
+    error: str
+    """What it fails with: the reason its copy in the dead event store has."""
+
+
+class Verdict(Struct, frozen=True):
+    """What came of looking for poison."""
+
+    buried: tuple[Poison, ...] = ()
+    """If there are some, start the query again: it goes on without them."""
+    why_none: str = ""
+    """Why nothing was buried; the query's own error stands."""
+    runs: int = 0
+    """How often the transformation was run."""
+
+
+class NotPoison(Exception):
+    """Something else than an event is to blame; the text says what."""
+
+
+def bury_poison(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    checkpoint: str | Path,
+    attempt: Attempt,
+    *,
+    limit: int = POISON_MAX,
+) -> Verdict:
+    """Find and bury the events that made a query's last micro-batch fail, once it has ended.
+
+    ``options`` are those its source was read with, ``durable`` among them; ``checkpoint`` is its
+    checkpoint's folder or URI. With more than ``limit`` of them nothing is buried. Raises
+    ``InvalidArgument`` for a source that is bound to no durable.
+    """
+    given = source_options(options)
+    if not given.durable:
+        raise InvalidArgument(
+            "poison is buried through a durable: give the source the option durable"
+        )
+    runs: list[int] = []
+    try:
+        failed = last_begun(spark, checkpoint, given)
+        owed = ask_realm(given.url, lambda session: _owed(session, given, *failed))
+        fails = _failing(spark, options, sorted(failed[1]), attempt, runs)
+        found = isolated(owed, fails, limit)
+        _bury(given, found)
+    except (NotPoison, PenstockError) as error:
+        return Verdict(why_none=str(error), runs=len(runs))
+    poison = [Poison(channel, event_id, error) for (channel, event_id), error in found.items()]
+    return Verdict(tuple(poison), runs=len(runs))
+
+
+# --- which events -------------------------------------------------------------------------
+
+
+def isolated(
+    keys: Sequence[EventKey], fails: Callable[[Sequence[EventKey]], str], limit: int
+) -> dict[EventKey, str]:
+    """Those of ``keys`` that fail by themselves, and with what; ``fails`` gives "" for events
+    that do not. For one of n events it is asked about log2(n) times.
+
+    Raises ``NotPoison``.
+    """
+    if not keys:
+        raise NotPoison("the durable owes nothing of the micro-batch any more")
+    if error := fails(()):
+        raise NotPoison(f"it fails without any event, too: {error}")
+    if not (error := fails(keys)):
+        raise NotPoison("the micro-batch does not fail when it is run again")
+    found: dict[EventKey, str] = {}
+    # Parts that fail, the first one on top; with the error where it was seen, not concluded.
+    parts = [(keys, error)]
+    while parts:
+        part, error = parts.pop()
+        if len(part) == 1:
+            error = error or fails(part)
+            if not error:
+                raise NotPoison(f"event {part[0][1]} of {part[0][0]} fails only beside others")
+            found[part[0]] = error
+            if len(found) > limit:
+                raise NotPoison(
+                    f"more than {limit} events fail, the first with: {next(iter(found.values()))}"
+                )
+            continue
+        half = len(part) // 2
+        head, tail = part[:half], part[half:]
+        if error := fails(head):
+            if other := fails(tail):
+                parts.append((tail, other))
+            parts.append((head, error))
+        else:
+            parts.append((tail, ""))
+    return found
+
+
+def _owed(
+    session: Session, options: SourceOptions, start: Positions, end: Positions
+) -> list[EventKey]:
+    """The events of the micro-batch, all of which can be buried."""
+    links = links_of(session, options)
+    spans = spans_between(options, links, start, end)
+    owed = outstanding(options, links, spans) or {}
+    _check_graves(links, [name for name, ids in owed.items() if ids])
+    return [(name, event_id) for name in sorted(owed) for event_id in owed[name]]
+
+
+def _check_graves(links: Links, names: Sequence[str]) -> None:
+    for name in names:
+        if not links[name].channel.info().definition.dead_event_store:
+            raise NotPoison(
+                f"channel {name} has no dead event store to bury events in; give it one: "
+                f"penstock channel edit {name} --dead-event-store NAME"
+            )
+
+
+def _bury(options: SourceOptions, found: Mapping[EventKey, str]) -> None:
+    def bury(session: Session) -> None:
+        links = links_of(session, options)
+        for name, keys in groupby(found, itemgetter(0)):
+            with held(options, links[name]) as hold:
+                for key in keys:
+                    hold.bury([key[1]], found[key])
+
+    ask_realm(options.url, bury)
+
+
+# --- running it again ---------------------------------------------------------------------
+
+
+def _failing(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    channels: Sequence[str],
+    attempt: Attempt,
+    runs: list[int],
+) -> Callable[[Sequence[EventKey]], str]:
+    def fails(keys: Sequence[EventKey]) -> str:
+        runs.append(len(keys))
+        reader = spark.read.format("penstock").options(**options, **ranges_of(keys, channels))
+        try:
+            attempt(reader.load())
+        except Exception as error:
+            if blameless(error):
+                raise NotPoison(f"no event is to blame: {reason_of(error)}") from error
+            return reason_of(error)
+        return ""
+
+    return fails
+
+
+def ranges_of(keys: Sequence[EventKey], channels: Sequence[str]) -> dict[str, str]:
+    """The options of a read of these events, neighbours in each channel."""
+    starts, ends = dict.fromkeys(channels, 0), dict.fromkeys(channels, 0)
+    for name, mine in groupby(keys, itemgetter(0)):
+        ids = [event_id for _, event_id in mine]
+        starts[name], ends[name] = ids[0], ids[-1] + 1
+    return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+
+
+def blameless(error: BaseException) -> bool:
+    """Whether an error is of a kind that no event is to blame for."""
+    if isinstance(error, Unavailable | Corrupt | OSError | MemoryError):
+        return True
+    text = f"{type(error).__name__}: {error}"
+    return any(sign in text for sign in _ELSEWHERE)
+
+
+def reason_of(error: BaseException) -> str:
+    """The innermost error of those Spark has wrapped, in one line."""
+    text = str(error)
+    if raised := _RAISED.findall(text):
+        kind, message = raised[-1]
+        return f"{kind}: {message}".strip()
+    if conditions := _CONDITION.findall(text):
+        return str(conditions[-1]).partition(" SQLSTATE")[0]
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+# --- what the checkpoint knows ------------------------------------------------------------
+
+
+def last_begun(
+    spark: SparkSession, checkpoint: str | Path, options: SourceOptions
+) -> tuple[Positions, Positions]:
+    """Where the micro-batch begins and ends that was begun and not finished.
+
+    Raises ``NotPoison`` when there is none.
+    """
+    offsets = _log(spark, checkpoint, "offsets")
+    finished = _log(spark, checkpoint, "commits")
+    if not offsets or (number := max(offsets)) in finished:
+        raise NotPoison("the checkpoint has no micro-batch that was begun and not finished")
+    end = _positions(offsets[number], options)
+    if end is None:
+        raise NotPoison(f"the checkpoint has no position of {options.choice.text}")
+    start = _positions(offsets[number - 1], options) if number - 1 in offsets else None
+    return start or {}, end
+
+
+def _positions(text: str, options: SourceOptions) -> Positions | None:
+    """The positions of the source that reads these channels: a line for each source of the
+    query, after two others."""
+    for line in text.splitlines()[2:]:
+        try:
+            given: Any = json.loads(line)
+            found = decode(given)
+        except (ValueError, LookupError, TypeError, AttributeError, InvalidArgument):
+            continue  # another format's
+        if found and all(options.choice.takes(name) for name in found):
+            return found
+    return None
+
+
+def _log(spark: SparkSession, checkpoint: str | Path, name: str) -> dict[int, str]:
+    """The entries of one of a checkpoint's logs, by number."""
+    place = str(checkpoint)
+    parts = urlsplit(place)
+    if parts.scheme in ("", "file"):
+        folder = Path(unquote(parts.path) if parts.scheme else place) / name
+        files = folder.iterdir() if folder.is_dir() else ()
+        return {int(file.name): file.read_text() for file in files if file.name.isdecimal()}
+    table = spark.read.option("wholetext", value=True).text(f"{place.rstrip('/')}/{name}")
+    rows = table.select("_metadata.file_name", "value").collect()
+    return {int(row[0]): str(row[1]) for row in rows if str(row[0]).isdecimal()}
