@@ -29,7 +29,7 @@ COUNTING = ("shared", "serial", "shared_queued")
 
 
 def sole(durable: str = "d", subscription: int = 9) -> Attach:
-    return Attach(durable, subscription, f"s{subscription}", pull=True, sole=True)
+    return Attach(durable, subscription, f"s{subscription}", sole=True)
 
 
 def held_play(kind: str, *, events: int = 10, dead: bool = False) -> Play:

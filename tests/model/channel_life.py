@@ -49,19 +49,11 @@ from tests.model.channel_model import (
     Seat,
     lane_of,
 )
+from tests.model.holding import Holding
 from tests.model.publishing import Publishing
 
-TYPES = [
-    "persistent",
-    "persistent",
-    "mixed",
-    "mixed",
-    "reliable",
-    "simple",
-    "transient",
-    "off_heap",
-    "paged",
-]
+TYPES = ["persistent", "persistent", "mixed", "mixed"]
+TYPES += ["reliable", "simple", "transient", "off_heap", "paged"]
 TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
     (Purge, Cause.PURGED),
     (Purge, Cause.PURGED),
@@ -82,7 +74,7 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
     return IdSet.of(ids).spans
 
 
-class ChannelLife(Publishing):
+class ChannelLife(Publishing, Holding):
     steps: dict[Step, int]
     """What may happen, and how often."""
 
@@ -280,7 +272,7 @@ class ChannelLife(Publishing):
             _spans(even),
             auto_ack,
         )
-        if ledger.kind == "exclusive" and self.model.seats_of(name):
+        if self.is_taken(name):
             with pytest.raises(DurableInUse):
                 self.do(command)
             return
@@ -327,7 +319,7 @@ class ChannelLife(Publishing):
                 self.model.ack(seat, ids if self.is_cumulative(seat) else left)
                 self.do(Ack(subscription, spans))
             case _:
-                self.model.ack(seat, {i for i in seat.held if i <= max(ids)} | self.top(seat, ids))
+                self.model.ack(seat, self.covered(seat, max(ids)) | self.top(seat, ids))
                 self.do(AckPrevious(subscription, max(ids)))
 
     def is_cumulative(self, seat: Seat) -> bool:
@@ -495,5 +487,6 @@ STEPS: dict[Step, int] = {
     ChannelLife.edit: 1,
     ChannelLife.snapshot: 1,
     ChannelLife.restart: 2,
+    ChannelLife.hold: 5,
 }
 ChannelLife.steps = STEPS

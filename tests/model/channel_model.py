@@ -51,13 +51,14 @@ class Seat:
     selective: bool = False
     """A reader of a queue that wants even events only."""
     auto_ack: bool = False
+    sole: bool = False
     was_served: bool = False
     recalls: list[set[int]] = field(default_factory=list)
     """Taken back, and the client has not said that it knows (SEM D11)."""
 
     @property
     def credit(self) -> int:
-        if self.stalled or self.recalls:
+        if self.stalled or self.recalls or self.sole:
             return 0
         return self.window - len(self.held) if self.demand is None else self.demand
 
@@ -164,7 +165,7 @@ class ChannelModel:
             self.drop(event_id, Cause.EVICTED)
 
     def drop(self, event_id: int, cause: Cause) -> None:
-        dead = cause is Cause.UNDELIVERABLE or (
+        dead = cause in (Cause.UNDELIVERABLE, Cause.BURIED) or (
             cause in (Cause.EXPIRED, Cause.EVICTED) and self.is_unconsumed(event_id)
         )
         del self.stored[event_id]
@@ -259,13 +260,13 @@ class ChannelModel:
         if seat.was_served:  # what it rolled back is for whoever takes over
             ledger.parked.clear()
 
-    def bury(self, event_id: int, durable: str) -> None:
+    def bury(self, event_id: int, durable: str, cause: Cause = Cause.UNDELIVERABLE) -> None:
         """SEM T10."""
         others = [one for name, one in self.durables.items() if name != durable]
         if self.retain or any(event_id in one.due for one in others):
             self._done(self.durables[durable], event_id, durable)
         else:
-            self.drop(event_id, Cause.UNDELIVERABLE)
+            self.drop(event_id, cause)
 
     def restart(self, *, counted: bool) -> None:
         """Sessions are gone, and what lived in memory. ``counted``: from a snapshot."""

@@ -75,7 +75,7 @@ def run(
     return query
 
 
-def healed(spark: SparkSession, url: str, checkpoint: Path, *bad: int, **limit: Any) -> Verdict:
+def healed(spark: SparkSession, url: str, checkpoint: Path, *bad: int) -> Verdict:
     def attempt(table: DataFrame) -> None:
         checked(table, *bad).write.format("noop").mode("overwrite").save()
 

@@ -58,7 +58,7 @@ class DurableHold:
 
     async def _attach(self) -> None:
         connection = self._conversation.reconnects
-        message = wire.Attach(0, self._channel, self._number, self._durable, pull=True, sole=True)
+        message = wire.Attach(0, self._channel, self._number, self._durable, sole=True)
         await self._conversation.ask_to_open(message, Subscribed, lambda: None)
         self._seated_on = connection
         self._tell()

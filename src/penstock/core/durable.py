@@ -186,6 +186,8 @@ class Durable:
 
     def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
         """Hand what is pending of ``span``, below the channel's next id, to a sole seat."""
+        if seat.recalls:
+            return  # its client is told first
         self.reach(span.end, stored)
         taken = self.pending.within(span)
         self.pending.remove_all(taken)

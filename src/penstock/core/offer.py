@@ -152,10 +152,10 @@ def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
         command.subscription,
         command.session,
         window,
-        pull=command.pull,
+        pull=command.pull and not command.sole,
         selector=command.selector,
         matched=command.matched,
-        auto_ack=command.auto_ack,
+        auto_ack=command.auto_ack and not command.sole,
         sole=command.sole,
     )
     was_fed = durable.is_fed

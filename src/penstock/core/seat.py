@@ -66,7 +66,7 @@ class Seat:
 
     @property
     def credit(self) -> int:
-        if self.stalled or self.recalls:
+        if self.stalled or self.recalls or self.sole:
             return 0
         if self.demand is not None:
             return self.demand  # SEM D9: synchronous fetches are not limited by the window

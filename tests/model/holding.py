@@ -1,0 +1,86 @@
+"""A durable held as a whole, drawn at random, by a channel and its model."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock.core.holding import Bury, Hold
+from penstock.core.ids import Span
+from penstock.core.messages import AckPrevious, Attach, Cause, Definition
+from tests.model.channel_model import Seat
+from tests.model.compared import Compared
+
+
+class Holding(Compared):
+    definition: Definition
+    subscription: int
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a client of the usual kind is refused."""
+        seats = self.model.seats_of(name).values()
+        return any(seat.sole for seat in seats) or (
+            bool(seats) and self.model.durables[name].kind == "exclusive"
+        )
+
+    def covered(self, seat: Seat, last: int) -> set[int]:
+        """What an acknowledgement of everything up to an event is about."""
+        ids = self.model.durables[seat.durable].due if seat.sole else seat.held
+        return {event_id for event_id in ids if event_id <= last}
+
+    def hold(self, random: Random) -> None:
+        if not self.model.durables or self.definition.kind == "queue":
+            return
+        holders = [n for n, seat in self.model.seats.items() if seat.sole]
+        if not holders or random.random() < 0.2:
+            self.hold_whole(random)
+            return
+        subscription = random.choice(holders)
+        self.settle_time()
+        seat = self.model.seats[subscription]
+        event_id = random.randint(0, self.model.issued)
+        how = random.choice(("take", "take", "take", "ack", "bury"))
+        if how == "bury":
+            self.bury_one(subscription, random)
+        elif seat.recalls:
+            return
+        elif how == "take":
+            span = Span(event_id, event_id + random.randint(1, 8))
+            pending = self.model.pending(seat.durable)
+            seat.held |= {i for i in pending if span.first <= i < span.end}
+            self.do(Hold(subscription, span))
+        else:
+            self.model.ack(seat, self.covered(seat, event_id))
+            self.do(AckPrevious(subscription, event_id))
+
+    def hold_whole(self, random: Random) -> None:
+        name = random.choice(sorted(self.model.durables))
+        self.settle_time()
+        self.subscription += 1
+        command = Attach(name, self.subscription, "s1", sole=True)
+        if self.model.durables[name].lanes:
+            with pytest.raises(InvalidArgument, match="order_by"):
+                self.do(command)
+        elif self.model.seats_of(name):
+            with pytest.raises(DurableInUse):
+                self.do(command)
+        else:
+            self.model.attached(self.subscription, Seat(name, "s1", 0, sole=True))
+            self.do(command)
+
+    def bury_one(self, subscription: int, random: Random) -> None:
+        durable = self.model.seats[subscription].durable
+        due = sorted(self.model.durables[durable].due)
+        event_id = random.choice(due) if due else self.model.issued
+        command = Bury(subscription, (Span(event_id, event_id + 1),))
+        if not self.model.moves_dead:
+            with pytest.raises(IllegalState, match="dead event store"):
+                self.do(command)
+            return
+        if due:
+            self.model.bury(event_id, durable, Cause.BURIED)
+        self.do(command)
+
+        assert self.play.answer == len(due[:1])
