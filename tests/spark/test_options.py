@@ -99,7 +99,6 @@ def test_a_start_may_be_a_time(text: str) -> None:
         ("startingoffset", "1", "did you mean startingOffsets?"),
         ("maxEventPerTriger", "1", "did you mean maxEventsPerTrigger?"),
         ("zzz", "1", "there are url, channel"),
-        ("durable", "lake", "unknown option 'durable'"),
         ("txnAppId", "app", "txnAppId is for a write"),
         ("startingoffsets", "yesterday", '"earliest", "latest", an event id, or JSON'),
         ("startingoffsets", "-3", '"earliest", "latest", an event id, or JSON'),

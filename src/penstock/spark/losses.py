@@ -15,6 +15,9 @@ NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
 """Causes that take nothing from a reader: a newer event of the same key is there, or no reader of
 the channel was meant to have it."""
 
+SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "buried"}
+"""The same for a reader that is bound to a durable: what the durable has done with is no loss."""
+
 _WORDS: Final = {
     "expired": "expired",
     "evicted": "were evicted by the capacity",
@@ -22,6 +25,7 @@ _WORDS: Final = {
     "consumed": "were acknowledged by all durables",
     "redriven": "were redriven",
     "redelivery_limit": "were rolled back too often",
+    "buried": "were buried",
     "quarantined": "are damaged",
     "forgotten": "left too long ago to say why",
 }
@@ -34,29 +38,34 @@ _SHOWN_MAX: Final = 3
 
 
 def check_front(
-    links: Mapping[str, Link], spans: Mapping[str, Span], locations: Mapping[str, Location]
+    links: Mapping[str, Link],
+    spans: Mapping[str, Span],
+    locations: Mapping[str, Location],
+    *,
+    bound: bool,
 ) -> None:
-    """Whether what lies before the first stored event of each span was somebody's to read.
+    """Whether what lies before the first stored event of each span was somebody's to read;
+    ``bound`` to a durable or not.
 
     Raises ``DataLost`` naming the channel, the ids, and the cause of each.
     """
     for name, location in locations.items():
         span = spans[name]
-        check(links[name], Span(span.first, _first_of(location, span.end)))
+        check(links[name], Span(span.first, _first_of(location, span.end)), bound=bound)
 
 
-def check_first(link: Link, span: Span, found: int) -> None:
+def check_first(link: Link, span: Span, found: int, *, bound: bool) -> None:
     """The first event of ``span`` was there when this was planned; ``found`` is the first one
     that was read. Raises ``DataLost``."""
-    if found > span.first and _lost(link, Span(span.first, span.first + 1)):
-        check(link, Span(span.first, found))
+    if found > span.first and _lost(link, Span(span.first, span.first + 1), bound=bound):
+        check(link, Span(span.first, found), bound=bound)
 
 
-def check(link: Link, span: Span) -> None:
+def check(link: Link, span: Span, *, bound: bool = False) -> None:
     """Raises ``DataLost`` for events of ``span`` that were lost to readers."""
     if not span.size > 0:
         return
-    lost = _lost(link, span)
+    lost = _lost(link, span, bound=bound)
     if not lost:
         return
     kind = "queue" if isinstance(link.store, Queue) else "channel"
@@ -68,8 +77,10 @@ def check(link: Link, span: Span) -> None:
     )
 
 
-def _lost(link: Link, span: Span) -> list[Missing]:
-    none = NO_LOSS | {"consumed"} if isinstance(link.store, Queue) else NO_LOSS
+def _lost(link: Link, span: Span, *, bound: bool) -> list[Missing]:
+    none = SETTLED if bound else NO_LOSS
+    if isinstance(link.store, Queue):
+        none |= {"consumed"}
     found = [each for each in link.store.missing(*span) if each.cause not in none]
     return sorted(found, key=lambda each: each.spans[0].first)
 

@@ -199,7 +199,8 @@ def planned(
         name: links[name].store.locate(*span) for name, span in spans.items() if span.size > 0
     }
     if options.fail_on_data_loss:
-        check_front(links, spans, {n: found for n, found in locations.items() if n in known})
+        front = {n: found for n, found in locations.items() if n in known}
+        check_front(links, spans, front, bound=bool(options.durable))
     if owed is not None:
         locations = {name: located(at, owed[name]) for name, at in locations.items()}
     shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
@@ -317,7 +318,7 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Fo
         found = min(found, rows.column("event_id")[0].as_py())
         yield rows, None if partition.owed is None else mask_of(partition.owed, rows)
     if options.fail_on_data_loss and found > span.first:
-        ask(where, lambda link: check_first(link, span, found))
+        ask(where, lambda link: check_first(link, span, found, bound=bool(options.durable)))
 
 
 def _browse(link: Link, selector: str, epoch: str, span: Span) -> Any:
