@@ -1,0 +1,22 @@
+"""Pipelines: what flows from channels and tables to channels and tables, and keeps running.
+
+``penstock pipeline run FILE`` runs a TOML file; in Python the same is::
+
+    from penstock.spark.pipelines import Pipeline, Query, Source, run
+"""
+
+from __future__ import annotations
+
+from penstock.spark.pipelines.definition import Pipeline, load, parse
+from penstock.spark.pipelines.sources import Source, Watermark
+from penstock.spark.pipelines.step import ChannelTarget, TableTarget
+
+__all__ = [
+    "ChannelTarget",
+    "Pipeline",
+    "Source",
+    "TableTarget",
+    "Watermark",
+    "load",
+    "parse",
+]

@@ -1,0 +1,181 @@
+"""What a pipeline reads: ``[[source]]``, a channel, several, a queue, or a table, by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct, field
+
+from penstock.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SOURCE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names are used in SQL and as parameters of Python functions."""
+
+_DELAY: Final = re.compile(r"\s*\d+(\.\d+)?\s*(millisecond|second|minute|hour|day|week)s?\s*")
+_PATTERN: Final = re.compile(r"[*?\[>]")
+
+
+class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How late rows may come: Spark forgets what is older than the newest time less the delay."""
+
+    column: str
+    delay: str
+    """``"10 minutes"``."""
+
+    def __post_init__(self) -> None:
+        if _DELAY.fullmatch(self.delay) is None:
+            raise InvalidArgument(
+                f'watermark.delay is {self.delay!r}; it is a time such as "10 minutes"'
+            )
+
+
+class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[source]]``: exactly one of ``channel``, ``queue`` and ``table``."""
+
+    name: str
+    """What SQL calls it: letters, digits and ``_``."""
+
+    channel: str | tuple[str, ...] = ""
+    """A channel, several, or a pattern such as ``flights/*``."""
+
+    queue: str = ""
+    """A queue, read by peeking: nothing is taken out."""
+
+    table: str = ""
+    """The path of a table, relative to the definition's file, or a URI."""
+
+    format: Literal["", "delta", "parquet", "csv", "json"] = ""
+    """Of the table; ``delta`` where nothing is said."""
+
+    durable: str = ""
+    """The durable the reading is bound to: the realm keeps events until they are processed."""
+
+    starting: str | int | datetime | dict[str, str | int] = ""
+    """Where the first run begins: ``earliest``, ``latest``, an event id, a time, or one of them
+    for each channel. Later runs go on where the last one was."""
+
+    selector: str = ""
+    columns: tuple[str, ...] = ()
+    """Only these columns; none: all."""
+
+    max_events: int | None = None
+    """Events of one micro-batch at most."""
+
+    bounded: bool = False
+    """Read as a whole each time it is used, not as a stream; tables always are."""
+
+    watermark: Watermark | None = None
+
+    options: dict[str, str | int | bool] = field(default_factory=dict)
+    """Further options of the Spark format, as in ``.option(…)``."""
+
+    def __post_init__(self) -> None:
+        if SOURCE_NAME.fullmatch(self.name) is None:
+            raise InvalidArgument(
+                f"name is {self.name!r}; it is used in SQL: letters, digits and _, and no digit "
+                "at the start"
+            )
+        given = [key for key in ("channel", "queue", "table") if getattr(self, key)]
+        if len(given) != 1:
+            has = f"{' and '.join(given)} are given" if given else "none is given"
+            raise InvalidArgument(f"channel, queue or table: {has}; exactly one is needed")
+        self._check_table() if self.table else self._check_channel()
+
+    @property
+    def is_table(self) -> bool:
+        return bool(self.table)
+
+    @property
+    def is_stream(self) -> bool:
+        return not (self.is_table or self.bounded)
+
+    @property
+    def reads(self) -> str:
+        """What it reads, for people: ``channel flights``, ``table airports.csv``."""
+        if self.table:
+            return f"table {self.table}"
+        if self.queue:
+            return f"queue {self.queue}"
+        names = (self.channel,) if isinstance(self.channel, str) else self.channel
+        return f"channel {', '.join(names)}"
+
+    def _check_table(self) -> None:
+        for key in ("durable", "starting", "selector", "max_events", "watermark"):
+            if getattr(self, key):
+                raise InvalidArgument(f"{key} is for a channel or queue; this reads a table")
+
+    def _check_channel(self) -> None:
+        if self.format:
+            raise InvalidArgument("format is for a table; this reads a channel or queue")
+        if self.durable and self.queue:
+            raise InvalidArgument("durable is for a channel; this reads a queue")
+        if self.durable and self.bounded:
+            raise InvalidArgument("durable is for a stream; bounded is true")
+        if self.max_events is not None and self.max_events < 1:
+            raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
+
+    def format_options(self) -> dict[str, str]:
+        """The options of the format ``penstock`` that read it; not for tables."""
+        options = {
+            **_destination(self),
+            **_starting(self.starting),
+            "durable": self.durable,
+            "selector": self.selector,
+            "columns": ",".join(self.columns),
+            "maxEventsPerTrigger": str(self.max_events or ""),
+        }
+        given = {option: text for option, text in options.items() if text}
+        return given | _texts(self.options)
+
+    def frame(self, spark: SparkSession, url: str, path: str = "", **options: str) -> DataFrame:
+        """The table: a stream where it is one. ``path`` is the table's, made absolute."""
+        if self.is_table:
+            return self._table(spark, path or self.table)
+        reader = spark.readStream if self.is_stream else spark.read
+        chosen = {"url": url, **self.format_options(), **options}
+        frame = reader.format("penstock").options(**chosen).load()
+        if self.watermark is not None and self.is_stream:
+            frame = frame.withWatermark(self.watermark.column, self.watermark.delay)
+        return frame
+
+    def _table(self, spark: SparkSession, path: str) -> DataFrame:
+        if self.format in ("", "delta"):
+            from penstock.spark.tables import Table
+
+            return Table.open(path, "delta").read(spark)
+        defaults = {"header": "true", "inferSchema": "true"} if self.format == "csv" else {}
+        frame = (
+            spark.read.format(self.format).options(**(defaults | _texts(self.options))).load(path)
+        )
+        return frame.select(*self.columns) if self.columns else frame
+
+
+def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Options as Spark takes them."""
+    return {
+        option: str(value).lower() if isinstance(value, bool) else str(value)
+        for option, value in options.items()
+    }
+
+
+def _destination(source: Source) -> dict[str, str]:
+    if source.queue:
+        return {"queue": source.queue}
+    if not isinstance(source.channel, str):
+        return {"channel": ",".join(source.channel)}
+    return {"channel": source.channel}
+
+
+def _starting(starting: Any) -> dict[str, str]:
+    if isinstance(starting, datetime):
+        return {"startingTimestamp": starting.isoformat()}
+    if isinstance(starting, dict):
+        return {"startingOffsets": json.dumps(starting, sort_keys=True)}
+    return {"startingOffsets": str(starting)} if starting != "" else {}

@@ -1,0 +1,274 @@
+"""What a step of a pipeline is, what it is given, and what it hands back.
+
+A kind of step is one class in :mod:`penstock.spark.pipelines.steps`: its fields are the keys of
+its TOML table, its :meth:`Step.plan` says what is to be done. The runner does the rest: it starts
+the query or the thread, keeps the checkpoint, shows progress, restarts and stops.
+
+Nothing here imports PySpark when it is loaded: definitions are read and checked without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from penstock.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.pipelines.sources import Source
+
+ASAP: Final = "as soon as possible"
+"""The trigger that starts a micro-batch when the last one is done and there are new events."""
+AVAILABLE_NOW: Final = "available now"
+"""The trigger that takes what is there and ends."""
+
+_INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)s?\s*")
+
+
+class Batch(Struct, frozen=True):
+    """Which micro-batch it is: the same one, tried again, has the same identity."""
+
+    app: str
+    """The query: stays through restarts, and is another one with a new checkpoint."""
+
+    number: int
+    """Counts from 0 within ``app``; a target that has stored it already skips it."""
+
+
+class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A channel to publish to: ``channel = "delays"``, or a table with these keys."""
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+    """Further options of the sink, as in ``.option(…)``."""
+
+
+class TableTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table to append to: ``table = "lake/delays"``, or a table with these keys."""
+
+    path: str
+    """A path, relative to the definition's file, or a URI."""
+
+    format: Literal["delta", "parquet"] = "delta"
+    partition_by: tuple[str, ...] = ()
+
+
+class Flow(Struct, frozen=True, kw_only=True):
+    """A streaming query that the runner is to start.
+
+    Either ``write``, or ``channel`` and/or ``table``: both of them are written by one query, each
+    exactly once.
+    """
+
+    frame: DataFrame
+    """A streaming table."""
+
+    channel: ChannelTarget | None = None
+    table: TableTarget | None = None
+    write: Callable[[DataFrame, Batch], None] | None = None
+    """Called on the driver for each micro-batch; has to store each batch once."""
+
+    output_mode: Literal["append", "update", "complete"] = "append"
+    trigger: str = ASAP
+    """See :func:`check_trigger`."""
+
+    poison: Literal["", "bury"] = ""
+    """What becomes of an event that makes its micro-batch fail: it fails, or is buried."""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What work with an end has done; shown at the end, and kept in the step's status."""
+
+    text: str
+    """One line: "1,200 events replayed to flights"."""
+
+    rows: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What programs want to know; goes to ``--format json``."""
+
+
+Work: TypeAlias = Callable[[], Outcome]
+"""Work with an end. It runs in a thread of its own, looks at ``context.stopping`` often enough to
+end within seconds, and keeps where it was in ``context.checkpoint``, so that a next run goes on."""
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a step has come; the runner makes these for queries, work reports its own."""
+
+    step: str
+    rows: int = 0
+    """Rows read since this run of the pipeline began."""
+    rows_out: int | None = None
+    """Rows stored since then; None where it is not known."""
+    rows_per_s: float = 0.0
+    """Of the last micro-batch, or over the last second or so."""
+    rows_out_per_s: float | None = None
+    batch: int | None = None
+    """Number of the last micro-batch."""
+    batch_ms: int | None = None
+    lag_events: int | None = None
+    """Events that are there and not processed; None where it is not known."""
+    lag_ms: int | None = None
+    """Age of the oldest of them."""
+    total: int | None = None
+    """Rows there are to do in all, where that is known."""
+    text: str = ""
+    """A few words: ``running``, ``waits``, ``restarts in 4 s``."""
+
+
+class Stopping(Protocol):
+    """Whether the pipeline is being stopped; a ``threading.Event`` is one."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Context(Protocol):
+    """What a step is given when it starts."""
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline's name."""
+        ...
+
+    @property
+    def step(self) -> str:
+        """The step's name."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """The realm."""
+        ...
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; started at first use, so work that never asks never pays for it."""
+        ...
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of this step alone: a path that exists, or a URI where they are on a store.
+
+        A query's checkpoint is in it; work keeps its own files there.
+        """
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the definition's file is; see :meth:`located`."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """Take what is there and end."""
+        ...
+
+    @property
+    def stopping(self) -> Stopping: ...
+
+    def table(self, source: str, **options: str) -> DataFrame:
+        """The ``[[source]]`` of this name, a stream where it is one, with its watermark.
+
+        ``options`` are laid over those of the definition, under the names of the Spark format:
+        ``context.table("flights", includeHeaders="true")``.
+        """
+        ...
+
+    def source(self, name: str) -> Source:
+        """The definition of a source. Raises ``InvalidArgument`` naming those there are."""
+        ...
+
+    def located(self, path: str) -> str:
+        """A path of the definition made absolute; a URI stays as it is."""
+        ...
+
+    def report(self, progress: Progress) -> None:
+        """Show how far work has come; may be called often, from any thread."""
+        ...
+
+
+class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One step. A kind derives from it and adds its keys as fields, typed and with defaults.
+
+    Unknown keys and wrong types are found by the reader of definitions, with the file, the step
+    and the key in the message. What a kind has to say itself goes into ``__post_init__`` (keys
+    that do not fit together) or :meth:`check`, as ``InvalidArgument`` with a text that begins
+    with the key: ``"from is '12x'; it is an event id or a time"``. File and step are put ahead.
+    """
+
+    kind: ClassVar[str] = ""
+    """What ``kind = "…"`` says in the definition."""
+
+    name: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What it reads, for people: ``flights``, ``table lake/flights``."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """What it writes, for people: ``channel delays``, ``table lake/delays``."""
+        return ()
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        """Raise ``InvalidArgument`` for what can be known wrong without Spark and the realm."""
+
+    def plan(self, context: Context) -> Flow | Work:
+        """The query, or the work, of this step. Called again for each restart.
+
+        Raises ``InvalidArgument`` and the like for what only Spark or the realm can tell.
+        """
+        raise NotImplementedError
+
+
+class StreamStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys that all kinds share which run as a query."""
+
+    trigger: str = ASAP
+    """``"1 second"``, ``"as soon as possible"`` or ``"available now"``."""
+
+    poison: Literal["", "bury"] = ""
+    """``"bury"``: an event that makes its micro-batch fail goes to the dead ones, not the step."""
+
+    def __post_init__(self) -> None:
+        check_trigger(self.trigger)
+
+
+def check_trigger(text: str) -> None:
+    """Raises ``InvalidArgument`` for what is no trigger."""
+    if text not in (ASAP, AVAILABLE_NOW) and _INTERVAL.fullmatch(text) is None:
+        raise InvalidArgument(
+            f'trigger is {text!r}; it is an interval such as "1 second", "{ASAP}" or '
+            f'"{AVAILABLE_NOW}"'
+        )
+
+
+def channel_target(given: ChannelTarget | str | None) -> ChannelTarget | None:
+    """The key ``channel`` of a step, however it was written."""
+    return ChannelTarget(name=given) if isinstance(given, str) else given
+
+
+def table_target(given: TableTarget | str | None) -> TableTarget | None:
+    """The key ``table`` of a step, however it was written."""
+    return TableTarget(path=given) if isinstance(given, str) else given
+
+
+def named_targets(
+    channel: ChannelTarget | str | None, table: TableTarget | str | None
+) -> tuple[str, ...]:
+    """Targets as :attr:`Step.writes` tells them."""
+    found = []
+    if (to_channel := channel_target(channel)) is not None:
+        found.append(f"channel {to_channel.name}")
+    if (to_table := table_target(table)) is not None:
+        found.append(f"table {to_table.path}")
+    return tuple(found)

@@ -1,0 +1,31 @@
+"""The kinds of steps: one module each, loaded when a definition names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final, cast
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.options import nearest
+from penstock.spark.pipelines.step import Step
+
+KINDS: Final[Mapping[str, str]] = {
+    "query": "penstock.spark.pipelines.steps.query:Query",
+    "archive": "penstock.spark.pipelines.steps.archive:Archive",
+    "replay": "penstock.spark.pipelines.steps.replay:Replay",
+    "roll-up": "penstock.spark.pipelines.steps.rollup:RollUp",
+    "latest": "penstock.spark.pipelines.steps.latest:Latest",
+    "redrive": "penstock.spark.pipelines.steps.redrive:Redrive",
+}
+"""Kind, as a definition names it, to module and class. ``query`` is what ``sql`` or ``python``
+alone mean."""
+
+
+def step_class(kind: str) -> type[Step]:
+    """The class of a kind. Raises ``InvalidArgument`` naming the kinds there are."""
+    place = KINDS.get(kind)
+    if place is None:
+        raise InvalidArgument(f"kind is {kind!r}: {nearest(kind, tuple(KINDS))}")
+    module, _, name = place.partition(":")
+    return cast("type[Step]", getattr(import_module(module), name))
