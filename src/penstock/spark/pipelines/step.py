@@ -182,6 +182,11 @@ class Context(Protocol):
         """
         ...
 
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The definitions of the sources, by name."""
+        ...
+
     def source(self, name: str) -> Source:
         """The definition of a source. Raises ``InvalidArgument`` naming those there are."""
         ...
@@ -209,12 +214,10 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """What it reads, for people: ``flights``, ``table lake/flights``."""
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        """The names of the sources it reads; what else it reads, for people: ``table lake``."""
         return ()
 
-    @property
     def writes(self) -> tuple[str, ...]:
         """What it writes, for people: ``channel delays``, ``table lake/delays``."""
         return ()
@@ -265,7 +268,7 @@ def table_target(given: TableTarget | str | None) -> TableTarget | None:
 def named_targets(
     channel: ChannelTarget | str | None, table: TableTarget | str | None
 ) -> tuple[str, ...]:
-    """Targets as :attr:`Step.writes` tells them."""
+    """Targets as :meth:`Step.writes` tells them."""
     found = []
     if (to_channel := channel_target(channel)) is not None:
         found.append(f"channel {to_channel.name}")
