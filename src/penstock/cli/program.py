@@ -15,6 +15,7 @@ from penstock.cli import (
     channels,
     durables,
     joins,
+    pipelines,
     publishing,
     queue_reading,
     queues,
@@ -59,7 +60,8 @@ class Program(TyperGroup):
 
 _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
-    *("schedule", "redrive", "selector", "realm", "store", "info", "settings", "error", "bench"),
+    *("schedule", "redrive", "selector", "pipeline", "realm", "store", "info", "settings"),
+    *("error", "bench"),
 )
 
 
@@ -79,7 +81,7 @@ app = typer.Typer(
 )
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
-    *(scheduling, redriving, selectors, administration, store, reference),
+    *(scheduling, redriving, selectors, pipelines, administration, store, reference),
 ):
     group.register(app)
 

@@ -240,6 +240,12 @@ class Trimmed(PenstockError):
     code = "trimmed"
 
 
+class StepFailed(PenstockError):
+    """A step of a pipeline failed for good; the message names it and the cause."""
+
+    code = "step-failed"
+
+
 class ProtocolViolation(PenstockError):
     """Root of the two below; never raised itself."""
 

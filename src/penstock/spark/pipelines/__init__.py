@@ -8,15 +8,20 @@
 from __future__ import annotations
 
 from penstock.spark.pipelines.definition import Pipeline, load, parse
+from penstock.spark.pipelines.runner import Report, run
 from penstock.spark.pipelines.sources import Source, Watermark
 from penstock.spark.pipelines.step import ChannelTarget, TableTarget
+from penstock.spark.pipelines.steps.query import Query
 
 __all__ = [
     "ChannelTarget",
     "Pipeline",
+    "Query",
+    "Report",
     "Source",
     "TableTarget",
     "Watermark",
     "load",
     "parse",
+    "run",
 ]

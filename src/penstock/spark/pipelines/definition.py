@@ -21,6 +21,7 @@ from penstock.spark.options import nearest
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.step import Step
 from penstock.spark.pipelines.steps import step_class
+from penstock.spark.pipelines.steps.query import Query
 
 T = TypeVar("T", bound=Struct)
 
@@ -104,6 +105,13 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return step
         names = tuple(step.name for step in self.steps)
         raise InvalidArgument(f"pipeline {self.name} has no step {name!r}: {nearest(name, names)}")
+
+    def reads(self, step: Step) -> tuple[str, ...]:
+        """What a step reads, for people."""
+        read: Sequence[str] = step.reads(self.by_name)
+        if isinstance(step, Query) and step.python:
+            read = step.parameters(self.folder)
+        return tuple(self.by_name[name].reads if name in self.by_name else name for name in read)
 
     def located(self, path: str) -> str:
         """A path made absolute; a URI stays as it is."""

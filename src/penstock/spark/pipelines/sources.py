@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     durable: str = ""
     """The durable the reading is bound to: the realm keeps events until they are processed."""
 
-    starting: str | int | datetime | dict[str, str | int] = ""
+    starting: Any = ""
     """Where the first run begins: ``earliest``, ``latest``, an event id, a time, or one of them
     for each channel. Later runs go on where the last one was."""
 
@@ -114,6 +115,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _check_channel(self) -> None:
         if self.format:
             raise InvalidArgument("format is for a table; this reads a channel or queue")
+        _starting(self.starting)
         if self.durable and self.queue:
             raise InvalidArgument("durable is for a channel; this reads a queue")
         if self.durable and self.bounded:
@@ -174,8 +176,23 @@ def _destination(source: Source) -> dict[str, str]:
 
 
 def _starting(starting: Any) -> dict[str, str]:
-    if isinstance(starting, datetime):
-        return {"startingTimestamp": starting.isoformat()}
-    if isinstance(starting, dict):
+    """The options that say where to begin. Raises ``InvalidArgument`` for what is no place."""
+    if isinstance(starting, dict) and starting and all(map(_is_place, starting.values())):
         return {"startingOffsets": json.dumps(starting, sort_keys=True)}
-    return {"startingOffsets": str(starting)} if starting != "" else {}
+    if isinstance(starting, str) and starting in ("", "earliest", "latest"):
+        return {"startingOffsets": starting}
+    if _is_place(starting):
+        return {"startingOffsets": str(starting)}
+    with contextlib.suppress(TypeError, ValueError):
+        moment = starting if isinstance(starting, datetime) else datetime.fromisoformat(starting)
+        return {"startingTimestamp": moment.isoformat()}
+    raise InvalidArgument(
+        f'starting is {starting!r}; it is "earliest", "latest", an event id, a time such as '
+        "2013-01-31T09:30:00Z, or a table of channel = id"
+    )
+
+
+def _is_place(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in ("earliest", "latest") or value.isdecimal()
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

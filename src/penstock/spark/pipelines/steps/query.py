@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -38,6 +39,7 @@ _WORDS: Final = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)+)`|([A-Za-z_]\w*)""",
     re.DOTALL,
 )
+_END: Final = re.compile(r"\s*SQLSTATE: |\n== |;\s*line \d|\(line \d|;\n'")
 _PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 
 
@@ -79,9 +81,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         if self.sql:
             return tuple(used_in(self.sql, sources))
-        if isinstance(self.python, str):
-            return ()  # its code is not run to find out
-        return tuple(name for name in parameters_of(self.python) if name != SESSION)
+        return tuple(self.parameters(Path())) if callable(self.python) else ()
 
     def writes(self) -> tuple[str, ...]:
         return named_targets(self.channel, self.table)
@@ -122,6 +122,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         from pyspark.sql import DataFrame
 
         function = self._function(context.folder)
+        _travels(function, context.folder)
         given = {
             name: context.spark if name == SESSION else context.table(name)
             for name in parameters_of(function)
@@ -133,12 +134,21 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         return found
 
+    def parameters(self, folder: Path) -> list[str]:
+        """The sources its Python function reads. A function that is named is not loaded for it:
+        what stands around it may need a session."""
+        if callable(self.python):
+            names = parameters_of(self.python)
+        else:
+            names = written_parameters(self.python, folder)
+        return [name for name in names if name != SESSION]
+
     @property
     def _called(self) -> str:
         return self.python if isinstance(self.python, str) else self.python.__name__
 
     def _parameters(self, sources: Mapping[str, Source], folder: Path) -> list[str]:
-        names = [name for name in parameters_of(self._function(folder)) if name != SESSION]
+        names = self.parameters(folder)
         for name in names:
             if name not in sources:
                 hint = nearest(name, tuple(sources)) if sources else "none is defined"
@@ -150,15 +160,13 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _function(self, folder: Path) -> Callable[..., Any]:
         if not isinstance(self.python, str):
             return cast("Callable[..., Any]", self.python)
-        found = _PYTHON.fullmatch(self.python)
-        assert found is not None, "it was looked at when the step was made"
-        module = _module(found[1], folder)
-        function = getattr(module, found[2], None)
-        if not callable(function):
-            names = tuple(name for name, value in vars(module).items() if callable(value))
-            hint = nearest(found[2], names) if names else "it defines none"
-            raise InvalidArgument(f"python: {found[1]} has no function {found[2]}: {hint}")
-        return cast("Callable[..., Any]", function)
+        place, _, name = self.python.partition(":")
+        try:
+            return cast("Callable[..., Any]", getattr(_module(place, folder), name))
+        except Exception as error:
+            raise InvalidArgument(
+                f"python: {place} does not load: {type(error).__name__}: {error}"
+            ) from error
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
@@ -179,7 +187,7 @@ def used_in(sql: str, names: Iterable[str]) -> Iterable[str]:
 
 def said(text: str, sql: str) -> str:
     """What Spark says of a query, in one line, with the line of the query it means."""
-    what = " ".join(re.split(r"\n== |\n?;\s*line \d|\(line \d|;\n'", text, maxsplit=1)[0].split())
+    what = " ".join(_END.split(text.partition("] ")[2] or text, maxsplit=1)[0].split())
     place = _PLACE.search(text)
     if place is None:
         return what
@@ -189,33 +197,67 @@ def said(text: str, sql: str) -> str:
     return f"{what.rstrip('. ')}; line {number}{shown}"
 
 
+def written_parameters(called: str, folder: Path) -> list[str]:
+    """The parameters of a function, read off its file.
+
+    Raises ``InvalidArgument`` when there is no such file or function, or it is no Python.
+    """
+    place, _, name = called.partition(":")
+    path = _file_of(place, folder)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError, OSError) as error:
+        raise InvalidArgument(f"python: {path} is no Python: {error}") from error
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if name not in defined:
+        hint = nearest(name, tuple(defined)) if defined else "it defines none"
+        raise InvalidArgument(f"python: {place} has no function {name}: {hint}")
+    given = defined[name].args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def _file_of(place: str, folder: Path) -> Path:
+    """The file of a module; beside the definition first, then among what is installed."""
+    beside = folder / (place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
+    if beside.is_file() or place.endswith(".py"):
+        if not beside.is_file():
+            raise InvalidArgument(f"python: there is no file {beside}")
+        return beside
+    package = beside.with_suffix("") / "__init__.py"
+    if package.is_file():
+        return package
+    try:
+        spec = importlib.util.find_spec(place)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise InvalidArgument(
+            f"python: there is no module {place}; it is looked for beside the definition "
+            f"({beside}) and among what is installed"
+        )
+    return Path(spec.origin)
+
+
 def _module(place: str, folder: Path) -> ModuleType:
-    """A module by name, or a file; both are looked for beside the definition first."""
-    if place.endswith(".py"):
-        path = (folder / place).resolve()
-        if not path.is_file():
-            raise InvalidArgument(f"python: there is no file {path}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None, "a path that ends with .py has one"
-        module = importlib.util.module_from_spec(spec)
-        _loading(place, lambda: cast("Any", spec.loader).exec_module(module))
-    else:
-        beside = str(folder.resolve())
-        if beside not in sys.path:
+    """Load a module by its name, or a file."""
+    if not place.endswith(".py"):
+        if (beside := str(folder.resolve())) not in sys.path:
             sys.path.insert(0, beside)
-        module = _loading(place, lambda: importlib.import_module(place))
+        return importlib.import_module(place)
+    path = _file_of(place, folder).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a path that ends with .py has one"
+    assert spec.loader is not None, "and what loads it"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
-def _loading(place: str, load: Callable[[], Any]) -> Any:
-    try:
-        return load()
-    except ModuleNotFoundError as error:
-        raise InvalidArgument(
-            f"python: there is no module {error.name}; it is looked for beside the definition "
-            "and among what is installed"
-        ) from error
-    except Exception as error:  # noqa: BLE001 - code of the user's, which may raise anything
-        raise InvalidArgument(
-            f"python: {place} does not load: {type(error).__name__}: {error}"
-        ) from error
+def _travels(function: Callable[..., Any], folder: Path) -> None:
+    """What stands beside the definition goes to Spark's processes with the code that uses it."""
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    if module is not None and file and Path(file).resolve().is_relative_to(folder.resolve()):
+        cast("Any", cloudpickle).register_pickle_by_value(module)

@@ -1,0 +1,97 @@
+"""How far the steps of a pipeline have come: a table that moves at a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.cli.output import duration, note
+from penstock.cli.progress import is_seen
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines.step import Progress
+
+LINES_EVERY_S: Final = 10.0
+"""How often each step gets a line where nobody sits at a terminal."""
+
+
+class Shown(Protocol):
+    """Takes what a run says."""
+
+    def told(self, step: str, text: str) -> None: ...
+
+    def moved(self, progress: Sequence[Progress]) -> None: ...
+
+
+class Lines:
+    """A line when something happens, and one for each step that moved, now and then."""
+
+    def __init__(self) -> None:
+        self._at = perf_counter()
+        self._last: dict[str, int] = {}
+
+    def told(self, step: str, text: str) -> None:
+        note(f"{step}: {text}")
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        if perf_counter() - self._at < LINES_EVERY_S:
+            return
+        self._at = perf_counter()
+        for each in progress:
+            if each.rows != self._last.get(each.step, 0):
+                self._last[each.step] = each.rows
+                said = [f"{name} {text}" for name, text in _facts(each) if text]
+                note(f"{each.step}: {', '.join(said)}")
+
+
+class Live:
+    """A table on standard error, gone at the end."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
+
+    def told(self, step: str, text: str) -> None:
+        self._live.console.print(f"{step}: {text}", highlight=False, markup=False)
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        table.add_column("step")
+        for name, _ in _facts(progress[0]) if progress else ():
+            table.add_column(name, justify="right")
+        table.add_column("")
+        for each in progress:
+            table.add_row(each.step, *(text for _, text in _facts(each)), each.text)
+        self._live.update(table)
+
+
+@contextmanager
+def shown() -> Iterator[Shown]:
+    """Show a run to whoever is there, on standard error."""
+    if not is_seen():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.live import Live as Screen
+
+    with Screen(console=Console(file=sys.stderr), transient=True, refresh_per_second=4) as live:
+        yield Live(live)
+
+
+def _facts(progress: Progress) -> list[tuple[str, str]]:
+    """The figures of a step, each with its name; empty where it is not known."""
+    rows = f"{progress.rows:,}" + (f" of {progress.total:,}" if progress.total else "")
+    return [
+        ("rows in", rows),
+        ("in/s", f"{progress.rows_per_s:,.0f}" if progress.rows_per_s else ""),
+        ("rows out", "" if progress.rows_out is None else f"{progress.rows_out:,}"),
+        ("out/s", f"{progress.rows_out_per_s:,.0f}" if progress.rows_out_per_s else ""),
+        ("batch", "" if progress.batch is None else f"{progress.batch:,}"),
+        ("took", "" if progress.batch_ms is None else duration(progress.batch_ms)),
+        ("behind", "" if progress.lag_events is None else f"{progress.lag_events:,}"),
+        ("by", "" if progress.lag_ms is None else duration(progress.lag_ms)),
+    ]

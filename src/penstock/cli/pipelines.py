@@ -1,0 +1,300 @@
+"""``penstock pipeline``: run what a file describes, and see where it stands."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from penstock.cli.flowing import shown
+from penstock.cli.output import (
+    ListFormat,
+    count,
+    duration,
+    moment,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+from penstock.core.errors import PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines import Pipeline
+    from penstock.spark.pipelines.runner import Report, StepReport
+    from penstock.spark.pipelines.standing import Positions, Status
+    from penstock.spark.pipelines.step import Step
+
+File = Annotated[Path, typer.Argument(help="The definition, a TOML file.", metavar="FILE")]
+Realm = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="PENSTOCK_URL", help="The realm. [default: what FILE says]", metavar="URL"
+    ),
+]
+
+T = TypeVar("T")
+
+INTERRUPTED: Final = 130
+LOOK_S: Final = 0.2
+"""How soon a signal is noticed."""
+
+commands = typer.Typer(
+    help="Run pipelines on Spark, and see where they stand.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="pipeline")
+
+
+@commands.command("run")
+def run_(
+    file: File,
+    step: Annotated[
+        list[str] | None, typer.Option(help="Only this step; may be given again.", metavar="NAME")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there and end.")] = False,
+    master: Annotated[
+        str, typer.Option(help="The Spark master. [default: what FILE says, local[*]]")
+    ] = "",
+    format: ListFormat = "table",
+    url: Realm = "",
+) -> None:
+    """Run a pipeline until Ctrl-C, or until its steps are done; the next run goes on there.
+
+    \b
+    Examples:
+      penstock pipeline run flights.toml
+      penstock pipeline run flights.toml --once --step delays
+    """
+    _needs_spark()
+    from penstock.spark.pipelines import load, run
+
+    pipeline = load(file)
+    with shown() as watch:
+        report = _until_told(
+            lambda stopping: run(
+                pipeline,
+                url=url,
+                master=master,
+                once=once,
+                steps=step or (),
+                watch=watch,
+                stopping=stopping,
+            )
+        )
+    _write_report(report, format)
+
+
+@commands.command("check")
+def check(file: File) -> None:
+    """Look for what is wrong in a definition, without Spark and without a realm.
+
+    \b
+    Example:
+      penstock pipeline check flights.toml
+    """
+    pipeline = _load(file)
+    sources, steps = len(pipeline.sources), len(pipeline.steps)
+    write(f"{file}: {count(sources, 'source')}, {count(steps, 'step')}, nothing wrong to be seen")
+
+
+@commands.command("list")
+def list_(file: File, format: ListFormat = "table") -> None:
+    """List the steps of a pipeline and where they stand; needs neither Spark nor a realm.
+
+    \b
+    Example:
+      penstock pipeline list flights.toml
+    """
+    pipeline = _load(file)
+    documents = [_document(pipeline, step) for step in pipeline.steps]
+    if format == "json":
+        write_json(documents)
+        return
+    rows = [
+        (
+            found["step"],
+            found["kind"],
+            ", ".join(found["reads"]),
+            ", ".join(found["writes"]),
+            found["state"],
+            found["batch"],
+            ", ".join(f"{name} {next_id}" for name, next_id in found["next"].items()),
+        )
+        for found in documents
+    ]
+    write_table(("step", "kind", "reads", "writes", "state", "batch", "next"), rows, "no steps")
+
+
+@commands.command("show")
+def show(
+    file: File,
+    step: Annotated[str, typer.Argument(help="A step. [default: all]", metavar="[STEP]")] = "",
+    format: ListFormat = "table",
+    url: Realm = "",
+) -> None:
+    """Show where steps stand: the last micro-batch, what is left to read, the last error.
+
+    \b
+    Example:
+      penstock pipeline show flights.toml delays
+    """
+    pipeline = _load(file)
+    chosen = [pipeline.step(step)] if step else list(pipeline.steps)
+    documents = [_document(pipeline, each) for each in chosen]
+    _add_lags(documents, url or pipeline.url)
+    if format == "json":
+        write_json(documents[0] if step else documents)
+        return
+    for index, document in enumerate(documents):
+        if index:
+            write("")
+        write_facts(_facts(document))
+
+
+def _needs_spark() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable(
+            'pipelines run on PySpark, which is not installed: pip install "penstock[spark]"'
+        )
+
+
+def _load(file: Path) -> Pipeline:
+    from penstock.spark.pipelines import load
+
+    return load(file)
+
+
+def _until_told(work: Callable[[threading.Event], T]) -> T:
+    """Do work until Ctrl-C or SIGTERM sets the event it gets; a second Ctrl-C ends it on the spot.
+
+    The work has a thread of its own: Spark would take Ctrl-C for itself in the main one.
+    """
+    stopping = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            os._exit(INTERRUPTED)
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(1, "pipeline") as worker:
+            result = worker.submit(work, stopping)
+            while wait([result], timeout=LOOK_S).not_done:
+                pass
+            return result.result()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write_report(report: Report, format: str) -> None:
+    if format == "json":
+        write_json(report)
+        return
+    for step in report.steps:
+        write(f"{step.name}  {_ended(step)}")
+
+
+def _ended(step: StepReport) -> str:
+    if step.text:
+        return f"{step.state}: {step.text}"
+    out = "" if step.rows_out is None else f", {count(step.rows_out, 'row')} out"
+    return f"{step.state}: {count(step.rows, 'row')} in{out}"
+
+
+def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
+    """What there is to say of a step without asking anybody."""
+    from penstock.spark.pipelines.standing import Keeping
+
+    keeping = Keeping(pipeline, step.name)
+    status, positions = keeping.status(), keeping.positions()
+    return {
+        "pipeline": pipeline.name,
+        "step": step.name,
+        "kind": step.kind,
+        "reads": pipeline.reads(step),
+        "writes": step.writes(),
+        "state": _state(pipeline, status, positions),
+        "batch": positions.batch,
+        "next": positions.channels,
+        "checkpoint": keeping.checkpoint,
+        "status": status,
+    }
+
+
+def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> str:
+    from penstock.spark.pipelines.standing import is_running
+
+    if status is None:
+        return "unknown" if positions.batch is not None else "never ran"
+    if status.state in ("starts", "runs", "restarts") and not is_running(pipeline):
+        return "broken off"
+    return status.state
+
+
+def _add_lags(documents: list[dict[str, Any]], url: str) -> None:
+    """How many events each step has not read yet; none where the realm does not answer."""
+    from penstock.client.sync import connect
+
+    wanted = {name for document in documents for name in document["next"]}
+    ends: dict[str, int] = {}
+    if wanted and url:
+        try:
+            with connect(url) as realm:
+                for name in sorted(wanted):
+                    ends[name] = realm.channels.get(name).info().last_event_id + 1
+        except PenstockError:
+            ends = {}
+    for document in documents:
+        document["lag"] = {
+            name: ends[name] - next_id if name in ends else None
+            for name, next_id in document["next"].items()
+        }
+
+
+def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
+    status = document["status"]
+    facts = [
+        ("step", document["step"]),
+        ("kind", document["kind"]),
+        ("reads", ", ".join(document["reads"])),
+        ("writes", ", ".join(document["writes"])),
+        ("state", document["state"]),
+        ("batch", "" if document["batch"] is None else str(document["batch"])),
+    ]
+    for name, next_id in document["next"].items():
+        lag = document["lag"][name]
+        left = "the realm does not answer" if lag is None else f"{count(lag, 'event')} behind"
+        facts.append((f"  {name}", f"next event {next_id:,}, {left}"))
+    facts.append(("checkpoint", document["checkpoint"]))
+    if status is not None:
+        facts += _of_run(status)
+    return facts
+
+
+def _of_run(status: Status) -> list[tuple[str, str]]:
+    """What the last run has said."""
+    facts = [("started", moment(status.started)), ("seen", moment(status.at))]
+    if status.restarts:
+        facts.append(("restarts", str(status.restarts)))
+    if (progress := status.progress) is not None and progress.rows:
+        took = "" if progress.batch_ms is None else f", last batch {duration(progress.batch_ms)}"
+        facts.append(("rows", f"{progress.rows:,} in this run{took}"))
+    if status.text:
+        facts.append(("result", status.text))
+    if status.error:
+        facts.append(("last error", status.error))
+    return facts

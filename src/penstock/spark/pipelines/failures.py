@@ -1,0 +1,101 @@
+"""Why a step failed: one line for people, and whether trying again may help."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.errors import (
+    CannotConnect,
+    ConnectionLost,
+    PenstockError,
+    SessionClosed,
+    error_classes,
+)
+
+_OURS: Final = re.compile(r"penstock\.core\.errors\.(\w+): ([^\n]*)")
+_PYTHON: Final = re.compile(
+    r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
+    re.MULTILINE,
+)
+_SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*)")
+_WRAPPERS: Final = frozenset(
+    (
+        "STREAM_FAILED",
+        "FAILED_EXECUTE_UDF",
+        "FOREACH_BATCH_USER_FUNCTION_ERROR",
+        "PYTHON_EXCEPTION",
+        "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR",
+    )
+)
+"""Conditions that only say that something else went wrong."""
+
+_PASSING: Final = (
+    # Spark's own, when queries of one session start at the same time.
+    "OptionalDataException",
+    "ConcurrentModificationException",
+    "StreamCorruptedException",
+    # A process of Spark's that was ended from outside.
+    "Python worker exited unexpectedly",
+    "ExecutorLostFailure",
+)
+_RECONNECT: Final = (CannotConnect, ConnectionLost, SessionClosed)
+
+
+class Cause(Struct, frozen=True):
+    """Why something failed."""
+
+    text: str
+    """One readable line."""
+
+    may_pass: bool
+    """Whether it may be gone when it is tried again."""
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause behind an error, whoever raised it and through however many layers it came."""
+    if isinstance(error, PenstockError):
+        return _ours(type(error), str(error))
+    text = str(error)
+    passing = next((sign for sign in _PASSING if sign in text), None)
+    if found := _OURS.findall(text):
+        name, message = found[-1]
+        known = {kind.__name__: kind for kind in error_classes().values()}
+        return _ours(known.get(name, PenstockError), message)
+    return Cause(_read(error, text), passing is not None)
+
+
+def _ours(kind: type[PenstockError], text: str) -> Cause:
+    may_pass = kind.retryable or issubclass(kind, _RECONNECT)
+    return Cause(f"{text} [{kind.code}]", may_pass)
+
+
+def _read(error: BaseException, text: str) -> str:
+    """The innermost thing that says anything: a Python error, a condition of Spark's, a line."""
+    conditions = [found for found in _SPARKS.findall(text) if found[0] not in _WRAPPERS]
+    if raised := _PYTHON.findall(text):
+        kind, message = raised[-1]
+        return f"{kind.rpartition('.')[2]}: {message}{_where(text)}"
+    if conditions:
+        condition, message = conditions[-1]
+        return f"{message.partition(' SQLSTATE')[0].strip()} [{condition}]"
+    first = text.strip().partition("\n")[0]
+    if first.startswith("[STREAM_FAILED]"):
+        first = first.partition("terminated with exception: ")[2] or first
+    return first or type(error).__name__
+
+
+def _where(text: str) -> str:
+    """The last line of code of the user's in a traceback."""
+    places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
+    theirs = [
+        found
+        for found in places
+        if not re.search(r"/(?:pyspark|py4j|penstock|lib/python[\d.]+)/|pyspark\.zip|^<", found[0])
+    ]
+    if not theirs:
+        return ""
+    path, line, function = theirs[-1]
+    return f" ({path.rpartition('/')[2]}, line {line}, in {function})"

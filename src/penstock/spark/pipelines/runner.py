@@ -1,0 +1,398 @@
+"""Running a pipeline: one session, a query or a thread for each step, until it is done or stopped.
+
+A step whose failure may pass is started again after a while, the others go on meanwhile. A step
+that fails for good ends the pipeline: the others are stopped, and the error names the step.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+
+from penstock.core.errors import InvalidArgument, StepFailed, Unavailable
+from penstock.spark.options import URL_VARIABLE
+from penstock.spark.pipelines.definition import Pipeline, known_source
+from penstock.spark.pipelines.failures import Cause, cause_of
+from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.standing import Keeping, Status, alone
+from penstock.spark.pipelines.step import Flow, Outcome, Progress, Step, Stopping
+from penstock.spark.pipelines.targets import Place, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOOK_S: Final = 0.25
+"""How often the steps are looked at."""
+STOP_S: Final = 10.0
+"""How long a micro-batch may go on when the pipeline is stopped; then it is broken off."""
+KEEP_S: Final = 2.0
+"""How often what a step says of itself is written to its file."""
+BACKOFF_MAX_S: Final = 30.0
+CONNECT: Final = "sc://"
+LOG_LEVEL: Final = "spark.log.level"
+"""The setting of Spark that turns its log on."""
+
+
+class Watch(Protocol):
+    """Whoever looks on while a pipeline runs."""
+
+    def told(self, step: str, text: str) -> None:
+        """Something happened: it runs, it is started again, it has stopped."""
+        ...
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        """How far the steps have come; a few times a second."""
+        ...
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def told(self, step: str, text: str) -> None:
+        pass
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        pass
+
+
+class StepReport(Struct, frozen=True, kw_only=True):
+    """How a step ended."""
+
+    name: str
+    state: str
+    """``done``: it came to its end; ``stopped``: it was stopped; ``failed``."""
+    rows: int
+    rows_out: int | None
+    batch: int | None
+    restarts: int
+    text: str = ""
+    """What work with an end has done, or why it failed."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    pipeline: str
+    steps: tuple[StepReport, ...]
+
+
+class StepContext:
+    """What a step is given; see :class:`penstock.spark.pipelines.step.Context`."""
+
+    def __init__(self, run: Run, step: Step) -> None:
+        self._run = run
+        self.pipeline = run.pipeline.name
+        self.step = step.name
+        self.url = run.url
+        self.once = run.once
+        self.stopping: Stopping = run.stopping
+        self.checkpoint = Keeping(run.pipeline, step.name).checkpoint
+        self.folder: Path = run.pipeline.folder
+        self.work: RunningWork | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        return self._run.spark()
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        return self._run.pipeline.by_name
+
+    def source(self, name: str) -> Source:
+        return known_source(self.sources, name)
+
+    def table(self, source: str, **options: str) -> DataFrame:
+        found = self.source(source)
+        path = self.located(found.table) if found.table else ""
+        return found.frame(self.spark, self.url, path, **options)
+
+    def located(self, path: str) -> str:
+        return self._run.pipeline.located(path)
+
+    def report(self, progress: Progress) -> None:
+        if self.work is not None:
+            self.work.report(progress)
+
+
+class Run:
+    """One run of a pipeline."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        url: str,
+        master: str,
+        once: bool,
+        stopping: threading.Event,
+        session: SparkSession | None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.url = url
+        self.once = once
+        self.stopping = stopping
+        self._master = master
+        self._session = session
+        self._is_ours = session is None
+        self._starting = threading.Lock()
+
+    def spark(self) -> SparkSession:
+        """The session, started at the first call."""
+        with self._starting:
+            if self._session is None:
+                self._session = _session(self.pipeline, self._master, self.url)
+            return self._session
+
+    def close(self) -> None:
+        """End the session if this run has started it."""
+        if self._is_ours and self._session is not None:
+            self._session.stop()
+
+
+class Supervised:
+    """A step under supervision: what of it runs now, and when it is started again."""
+
+    def __init__(self, run: Run, step: Step) -> None:
+        self.name = step.name
+        self._run = run
+        self._step = step
+        self._keeping = Keeping(run.pipeline, step.name)
+        self._status = Status()
+        self._running: Running | None = None
+        self._again_at: float | None = None
+        self._tries = 0
+        self._kept_at = 0.0
+        self.failure: Cause | None = None
+        self.progress = Progress(step=step.name, text="starts")
+
+    @property
+    def is_over(self) -> bool:
+        """It is done, stopped or has failed for good."""
+        return self._status.state in ("done", "failed", "stopped")
+
+    @property
+    def is_busy(self) -> bool:
+        return not self.is_over and self._running is not None and self._running.is_busy
+
+    def begin(self, watch: Watch) -> None:
+        """Start the query or the work."""
+        self._again_at = None
+        try:
+            self._running = self._started()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this step's failure
+            self._failed(error, watch)
+            return
+        self._enter("runs", watch)
+
+    def look(self, watch: Watch) -> None:
+        """Take notice of what has happened since the last look."""
+        if self.is_over:
+            return
+        if self._again_at is not None:
+            if perf_counter() >= self._again_at:
+                self.begin(watch)
+            return
+        running = self._running
+        assert running is not None, "it runs, or it is to be started again"
+        over = running.is_over
+        self.progress = running.progress()
+        if isinstance(running, RunningQuery) and running.has_done_a_batch:
+            self._tries = 0
+        if not over:
+            self._keep()
+        elif (error := running.error) is not None and not self._run.stopping.is_set():
+            self._failed(error, watch)
+        else:
+            self._ended(running, watch)
+
+    def stop(self, watch: Watch) -> None:
+        """End it, whatever it does."""
+        if self.is_over:
+            return
+        if self._running is not None:
+            self._running.stop()
+            self.progress = self._running.progress()
+        self._enter("stopped", watch)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            name=self.name,
+            state=self._status.state,
+            rows=self.progress.rows,
+            rows_out=self.progress.rows_out,
+            batch=self.progress.batch,
+            restarts=self._status.restarts,
+            text=self.failure.text if self.failure is not None else self._status.text,
+        )
+
+    def _started(self) -> Running:
+        self._keeping.prepare()
+        context = StepContext(self._run, self._step)
+        planned = self._step.plan(context)
+        if isinstance(planned, Flow):
+            place = Place(self._run.pipeline, self.name, self._run.url, context.checkpoint)
+            query = start(planned, place, once=self._run.once)
+            return RunningQuery(self.name, query, self.progress)
+        context.work = RunningWork(self.name, planned)
+        return context.work
+
+    def _failed(self, error: BaseException, watch: Watch) -> None:
+        cause = cause_of(error)
+        self._status.error = cause.text
+        self._running = None
+        if cause.may_pass and self._tries < self._run.pipeline.restarts:
+            wait_s = min(BACKOFF_MAX_S, 2.0**self._tries)
+            self._tries += 1
+            self._status.restarts += 1
+            self._again_at = perf_counter() + wait_s
+            self._enter("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
+            return
+        self.failure = cause
+        self._enter("failed", watch, cause.text)
+
+    def _ended(self, running: Running, watch: Watch) -> None:
+        if running.outcome is not None:
+            self._status.text = running.outcome.text
+            self.progress = self.progress if self.progress.rows else _of(running.outcome, self.name)
+        is_stopped = self._run.stopping.is_set() and running.outcome is None
+        self._enter("stopped" if is_stopped else "done", watch, self._status.text)
+
+    def _enter(self, state: str, watch: Watch, text: str = "") -> None:
+        self._status.state = state
+        self._keep(now=True)
+        watch.told(self.name, text or state)
+
+    def _keep(self, *, now: bool = False) -> None:
+        if now or perf_counter() - self._kept_at > KEEP_S:
+            self._kept_at = perf_counter()
+            self._status.progress = self.progress
+            self._keeping.write(self._status)
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    url: str = "",
+    master: str = "",
+    once: bool = False,
+    steps: Sequence[str] = (),
+    watch: Watch | None = None,
+    stopping: threading.Event | None = None,
+    spark: SparkSession | None = None,
+) -> Report:
+    """Run a pipeline until all steps are done, ``stopping`` is set, or one fails for good.
+
+    ``url`` and ``master`` win over the definition's; ``once`` takes what is there and ends;
+    ``steps`` are the only ones to run. ``spark`` is the session to use, which is left running.
+
+    Raises ``StepFailed`` naming the step and the cause, ``InvalidArgument`` for names of steps
+    that are none, ``IllegalState`` when it runs already, ``Unavailable`` without PySpark.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable(
+            'pipelines run on PySpark, which is not installed: pip install "penstock[spark]"'
+        )
+    chosen = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
+    run = Run(
+        pipeline,
+        url=realm_of(pipeline, url),
+        master=master or pipeline.master,
+        once=once,
+        stopping=stopping or threading.Event(),
+        session=spark,
+    )
+    with alone(pipeline):
+        supervised = [Supervised(run, step) for step in chosen]
+        try:
+            _supervise(run, supervised, watch or Unwatched())
+        finally:
+            run.close()
+    failed = [step for step in supervised if step.failure is not None]
+    if failed:
+        told = "; ".join(
+            f"step {step.name}: {step.failure.text}" for step in failed if step.failure
+        )
+        raise StepFailed(f"{pipeline.file or pipeline.name}: {told}")
+    return Report(pipeline=pipeline.name, steps=tuple(step.report() for step in supervised))
+
+
+def realm_of(pipeline: Pipeline, url: str = "") -> str:
+    """The realm of a run. Raises ``InvalidArgument`` when nobody names one."""
+    found = url or pipeline.url or os.environ.get(URL_VARIABLE, "")
+    if not found:
+        raise InvalidArgument(
+            f"pipeline {pipeline.name} names no realm: set url in its definition, or "
+            f"{URL_VARIABLE}; it looks like penstock://localhost:9000"
+        )
+    return found
+
+
+def _supervise(run: Run, steps: Sequence[Supervised], watch: Watch) -> None:
+    try:
+        for step in steps:
+            if not run.stopping.is_set():
+                step.begin(watch)
+        while not _is_over(run, steps):
+            watch.moved([step.progress for step in steps])
+            run.stopping.wait(LOOK_S)
+            for step in steps:
+                step.look(watch)
+        watch.moved([step.progress for step in steps])
+    finally:
+        run.stopping.set()
+        _stop(steps, watch)
+
+
+def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
+    failed = any(step.failure is not None for step in steps)
+    return failed or run.stopping.is_set() or all(step.is_over for step in steps)
+
+
+def _stop(steps: Sequence[Supervised], watch: Watch) -> None:
+    """Let micro-batches finish, for a while, and end everything."""
+    until = perf_counter() + STOP_S
+    waiting = threading.Event()
+    while any(step.is_busy for step in steps) and perf_counter() < until:
+        waiting.wait(LOOK_S / 5)
+    for step in steps:
+        step.look(watch)
+        step.stop(watch)
+
+
+def _of(outcome: Outcome, step: str) -> Progress:
+    return Progress(step=step, rows=outcome.rows, rows_out=outcome.rows, text="done")
+
+
+def _session(pipeline: Pipeline, master: str, url: str) -> SparkSession:
+    from penstock.spark import register
+    from penstock.spark.session import session
+
+    if master.startswith(CONNECT):
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.remote(master)
+        for key, value in pipeline.spark.items():
+            builder = builder.config(key, str(value))
+        started = builder.getOrCreate()
+    else:
+        bound = {"spark.sql.streaming.stopTimeout": f"{STOP_S:g}s"}
+        started = session(f"penstock {pipeline.name}", master, **(bound | pipeline.spark))
+    _quieten(started, pipeline, master)
+    register(started, url)
+    return started
+
+
+def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
+    """Failures are told in one line here; Spark's pages of them only where they are asked for."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
+        spark.sparkContext.setLogLevel("OFF")

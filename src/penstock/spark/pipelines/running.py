@@ -1,0 +1,196 @@
+"""One step while it runs: a query of Spark's, or work in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from penstock.spark.pipelines.standing import positions_in
+from penstock.spark.pipelines.step import Outcome, Progress, Work
+from penstock.spark.pipelines.targets import COUNTED
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PROCESSING: Final = "Processing new data"
+"""What a query says of itself in the middle of a micro-batch."""
+
+
+class Running(Protocol):
+    """A step that has been started."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def is_busy(self) -> bool:
+        """In the middle of something that is better finished than broken off."""
+        ...
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it ended, when it failed."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None: ...
+
+    def progress(self) -> Progress: ...
+
+    def stop(self) -> None:
+        """End it now. What it was in the middle of is done again by the next run, once."""
+        ...
+
+
+class RunningQuery:
+    """A query of Spark's."""
+
+    def __init__(self, step: str, query: StreamingQuery, before: Progress | None = None) -> None:
+        self._query = query
+        self._seen = -1
+        """The last micro-batch that was counted."""
+        self._first = True
+        self._progress = before or Progress(step=step)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._query.isActive
+
+    @property
+    def is_busy(self) -> bool:
+        status = self._query.status
+        return bool(status["isTriggerActive"]) and status["message"] == PROCESSING
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._query.exception() if self.is_over else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return None
+
+    @property
+    def has_done_a_batch(self) -> bool:
+        """Whether a micro-batch went through since it was started."""
+        return self._seen >= 0
+
+    def progress(self) -> Progress:
+        last = self._query.lastProgress
+        if last is None:
+            return self._progress
+        number = last["batchId"]
+        # Only the last hundred are kept, and asking for them costs: mostly one has come.
+        fresh = [last] if number <= self._seen + 1 else self._query.recentProgress
+        rows = out = 0
+        for each in fresh:
+            if each["batchId"] > self._seen and each["numInputRows"]:
+                rows += each["numInputRows"]
+                out += _rows_out(each) or 0
+                self._seen = each["batchId"]
+        known = self._progress
+        self._progress = Progress(
+            step=known.step,
+            rows=known.rows + rows,
+            rows_out=(known.rows_out or 0) + out,
+            rows_per_s=_rate(last, last["numInputRows"]) or 0.0,
+            rows_out_per_s=_rate(last, _rows_out(last)),
+            batch=self._seen if self._seen >= 0 else known.batch,
+            batch_ms=_duration(last),
+            lag_events=_total(last, "lag_events", _behind),
+            lag_ms=_total(last, "lag_ms"),
+            text="runs" if last["numInputRows"] else "waits",
+        )
+        return self._progress
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):  # it waits for its thread so long, and no longer
+            self._query.stop()
+
+
+class RunningWork:
+    """Work with an end, in a thread of its own."""
+
+    def __init__(self, step: str, work: Work) -> None:
+        self.error: BaseException | None = None
+        self.outcome: Outcome | None = None
+        self._latest = Progress(step=step, text="runs")
+        self._began = perf_counter()
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def is_busy(self) -> bool:
+        return not self.is_over
+
+    def report(self, progress: Progress) -> None:
+        """What the work says of itself."""
+        self._latest = progress
+
+    def progress(self) -> Progress:
+        return self._latest
+
+    def stop(self) -> None:
+        """It has been told, and looks at that itself; the thread ends with the process."""
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._work()
+        except BaseException as error:  # noqa: BLE001 - the root of the thread; the runner answers it
+            self.error = error
+
+
+def _rows_out(progress: Mapping[str, Any]) -> int | None:
+    rows = getattr((progress.get("observedMetrics") or {}).get(COUNTED), "rows", None)
+    return None if rows is None else int(rows)
+
+
+def _duration(progress: Mapping[str, Any]) -> int | None:
+    took = (progress.get("durationMs") or {}).get("triggerExecution")
+    return None if took is None else int(took)
+
+
+def _rate(progress: Mapping[str, Any], rows: int | None) -> float | None:
+    took_ms = _duration(progress)
+    return None if rows is None or not took_ms else round(rows * 1_000 / took_ms, 1)
+
+
+def _total(progress: Mapping[str, Any], key: str, otherwise: Any = None) -> int | None:
+    """A figure of all channels of all sources; None when none of them has it."""
+    found: list[int] = []
+    for source in progress.get("sources") or ():
+        told = _told(source.get("latestOffset"), key)
+        if not told and otherwise is not None:
+            told = otherwise(source)
+        found += told
+    if not found:
+        return None
+    return max(found) if key.endswith("_ms") else sum(found)
+
+
+def _told(offset: Any, key: str) -> list[int]:
+    with contextlib.suppress(msgspec.DecodeError):
+        decoded = msgspec.json.decode(offset) if isinstance(offset, str) else offset
+        channels = decoded.get("c") if isinstance(decoded, dict) else None
+        if isinstance(channels, dict):
+            return [
+                place[key]
+                for place in channels.values()
+                if isinstance(place, dict) and isinstance(place.get(key), int)
+            ]
+    return []
+
+
+def _behind(source: Mapping[str, Any]) -> list[int]:
+    """Events between what was read and what is there, from the positions alone."""
+    there, read = positions_in(source.get("latestOffset")), positions_in(source.get("endOffset"))
+    return [max(0, next_id - read.get(name, next_id)) for name, next_id in there.items()]

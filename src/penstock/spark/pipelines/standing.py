@@ -1,0 +1,202 @@
+"""Where the steps of a pipeline stand, read from what they keep in the checkpoints' folder.
+
+A pipeline has a folder of its own, in it each step one: Spark's checkpoint is ``query`` in that.
+Beside a step's folder lies ``<step>.json``, what its last run has said of itself. On a store that
+is no file system only Spark's part is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from penstock.core.errors import IllegalState
+from penstock.spark.cache import cache_directory
+from penstock.spark.pipelines.definition import Pipeline
+from penstock.spark.pipelines.step import Progress
+
+QUERY: Final = "query"
+"""Spark's checkpoint in the folder of a step."""
+
+_LOCK: Final = "lock"
+_URI: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+class Status(Struct, kw_only=True):
+    """What a step's last run has said of itself."""
+
+    state: str = "starts"
+    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done`` or ``failed``."""
+
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When it said so."""
+
+    pid: int = field(default_factory=os.getpid)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    restarts: int = 0
+    """How often this run has started it again."""
+
+    progress: Progress | None = None
+    """The last there was."""
+
+    error: str = ""
+    """The last failure; stays after a restart that went well."""
+
+    text: str = ""
+    """What work with an end has done."""
+
+
+class Positions(Struct, kw_only=True):
+    """Where a query stands: what its checkpoint says."""
+
+    batch: int | None = None
+    """The last micro-batch that was done."""
+
+    channels: dict[str, int] = field(default_factory=dict)
+    """The id of the next event to read, by channel."""
+
+
+class Keeping:
+    """The files of one step."""
+
+    def __init__(self, pipeline: Pipeline, step: str) -> None:
+        self.is_local = _URI.match(pipeline.place) is None
+        self._place = pipeline.place.removeprefix("file://")
+        self._step = step
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of the step, or its URI."""
+        return f"{self._place}/{self._step}"
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        if self.is_local:
+            Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
+
+    def write(self, status: Status) -> None:
+        """Keep what a run says; whoever reads sees all of it or what was there before."""
+        if not self.is_local:
+            return
+        status.at = datetime.now(UTC)
+        path = self._file
+        aside = path.with_name(f"{path.name}.{os.getpid()}")
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
+        aside.replace(path)
+
+    def status(self) -> Status | None:
+        """What its last run has said; None before the first."""
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Status)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def positions(self) -> Positions:
+        """Where its query stands; empty before its first micro-batch."""
+        folder = Path(self.checkpoint) / QUERY
+        done = _newest(folder / "commits")
+        if not self.is_local or done is None:
+            return Positions()
+        return Positions(batch=done, channels=_channels(folder / "offsets" / str(done)))
+
+    @property
+    def _file(self) -> Path:
+        return Path(f"{self.checkpoint}.json")
+
+
+def _newest(folder: Path) -> int | None:
+    try:
+        numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+    except OSError:
+        return None
+    return max(numbers, default=None)
+
+
+def _channels(path: Path) -> dict[str, int]:
+    """The positions in an entry of Spark's log of offsets: a line of JSON for each source."""
+    found: dict[str, int] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        found |= positions_in(line)
+    return found
+
+
+def positions_in(text: Any) -> dict[str, int]:
+    """The next id of each channel of an offset as the source writes it; empty for other texts."""
+    try:
+        offset = msgspec.json.decode(text) if isinstance(text, str | bytes) else text
+    except msgspec.DecodeError:
+        return {}
+    channels = offset.get("c") if isinstance(offset, dict) else None
+    if not isinstance(channels, dict):
+        return {}
+    return {
+        name: place["n"]
+        for name, place in channels.items()
+        if isinstance(place, dict) and isinstance(place.get("n"), int)
+    }
+
+
+@contextlib.contextmanager
+def alone(pipeline: Pipeline) -> Iterator[None]:
+    """Nobody else runs this pipeline meanwhile; the lock goes with the process.
+
+    On a store the lock is this machine's alone. Raises ``IllegalState`` naming who has it.
+    """
+    path = _lock(pipeline)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        if not _taken(file):
+            file.seek(0)
+            raise IllegalState(
+                f"pipeline {pipeline.name} runs already ({file.read().strip() or 'elsewhere'}); "
+                "two runs would do its work twice: stop the other one first, or give this one a "
+                "name and checkpoints of its own"
+            )
+        file.truncate(0)
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()}, since {now} UTC")
+        file.flush()
+        yield
+
+
+def _taken(file: IO[str]) -> bool:
+    for wait_s in (0.02, 0.1, 0.2):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        threading.Event().wait(wait_s)  # somebody may just look whether it is taken
+    return False
+
+
+def is_running(pipeline: Pipeline) -> bool:
+    """Whether somebody runs it now."""
+    try:
+        with _lock(pipeline).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _lock(pipeline: Pipeline) -> Path:
+    if _URI.match(pipeline.place) is None:
+        return Path(pipeline.place.removeprefix("file://")) / _LOCK
+    digest = sha256(pipeline.place.encode()).hexdigest()[:16]
+    return cache_directory() / "pipelines" / digest

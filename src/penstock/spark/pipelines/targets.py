@@ -1,0 +1,118 @@
+"""Writing the micro-batches of a query: to a channel, a table, or both, each exactly once.
+
+Both targets remember the last micro-batch of each query they have stored, under the query's id.
+That id is in Spark's checkpoint, so whoever begins with a new checkpoint is a new writer. A
+micro-batch that Spark does again is then stored only where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.definition import Pipeline
+from penstock.spark.pipelines.standing import QUERY
+from penstock.spark.pipelines.step import ASAP, AVAILABLE_NOW, Batch, ChannelTarget, Flow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+QUERY_ID: Final = "sql.streaming.queryId"
+COUNTED: Final = "penstock_rows"
+"""The name under which the rows that go out are counted in a query's progress."""
+
+
+class Place:
+    """Where a query writes to and what it is called."""
+
+    def __init__(self, pipeline: Pipeline, step: str, url: str, checkpoint: str) -> None:
+        self.located = pipeline.located
+        self.url = url
+        self.name = f"{pipeline.name}/{step}"
+        self.checkpoint = f"{checkpoint}/{QUERY}"
+
+
+def start(flow: Flow, place: Place, *, once: bool) -> StreamingQuery:
+    """Start the query of a step. Raises what Spark raises, and ``InvalidArgument``."""
+    _check(flow)
+    writer = (
+        _counted(flow.frame)
+        .writeStream.queryName(place.name)
+        .option("checkpointLocation", place.checkpoint)
+        .outputMode(flow.output_mode)
+        .trigger(**trigger_of(flow.trigger, once=once))
+    )
+    if _goes_straight(flow):
+        assert flow.channel is not None, "it has no other target"
+        options = options_of(flow.channel, place.url)
+        return writer.format("penstock").options(**options).start()
+    write = flow.write or stored(flow, place)
+
+    def each(frame: DataFrame, number: int) -> None:
+        write(frame, Batch(_app(frame), number))
+
+    return writer.foreachBatch(each).start()
+
+
+def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
+    """The arguments of ``DataStreamWriter.trigger``."""
+    if once or text == AVAILABLE_NOW:
+        return {"availableNow": True}
+    return {"processingTime": "0 seconds" if text == ASAP else text}
+
+
+def options_of(target: ChannelTarget, url: str) -> dict[str, str]:
+    """The options of the sink."""
+    return {"url": url, "channel": target.name, **target.options}
+
+
+def stored(flow: Flow, place: Place) -> Callable[[DataFrame, Batch], None]:
+    """Stores a micro-batch in the channel and the table of a flow."""
+
+    def write(frame: DataFrame, batch: Batch) -> None:
+        # Computed once for both: the second time would cost, and a stateful query refuses it.
+        both = flow.channel is not None and flow.table is not None
+        frame = frame.persist() if both else frame
+        try:
+            if flow.table is not None:
+                from penstock.spark.tables import Table
+
+                path = place.located(flow.table.path)
+                table = Table.open(path, flow.table.format, flow.table.partition_by)
+                table.append(frame, batch.app, batch.number)
+            if flow.channel is not None:
+                options = options_of(flow.channel, place.url)
+                named = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
+                frame.write.format("penstock").mode("append").options(**options, **named).save()
+        finally:
+            if both:
+                frame.unpersist()
+
+    return write
+
+
+def _goes_straight(flow: Flow) -> bool:
+    """Whether Spark's own way to a sink does: it saves some milliseconds a micro-batch."""
+    return flow.write is None and flow.table is None and flow.output_mode == "append"
+
+
+def _counted(frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions
+
+    return frame.observe(COUNTED, functions.count(functions.lit(1)).alias("rows"))
+
+
+def _app(frame: DataFrame) -> str:
+    """The id of the query whose micro-batch it is."""
+    found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    assert found, "Spark names the query for each of its micro-batches"
+    return str(found)
+
+
+def _check(flow: Flow) -> None:
+    if not flow.frame.isStreaming:
+        raise InvalidArgument("its table is no stream; read a channel or queue in it")
+    if flow.write is None and flow.channel is None and flow.table is None:
+        raise InvalidArgument("it has no target")
