@@ -88,6 +88,25 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             with _naming(self.file, f"step {step.name}"):
                 _check_name("name", step.name)
                 step.check(by_name, self.folder)
+        with _naming(self.file):
+            self._check_durables()
+
+    def _check_durables(self) -> None:
+        """A durable has one position: two steps would take events from each other."""
+        for source in self.sources:
+            if not source.durable:
+                continue
+            readers = [step.name for step in self.steps if source.name in self._names_read(step)]
+            if len(readers) > 1:
+                raise InvalidArgument(
+                    f"source {source.name}: durable {source.durable} serves one query, and steps "
+                    f"{' and '.join(readers)} read it; give each a source with its own durable"
+                )
+
+    def _names_read(self, step: Step) -> Sequence[str]:
+        if isinstance(step, Query) and step.python:
+            return step.parameters(self.folder)
+        return step.reads(self.by_name)
 
     @property
     def by_name(self) -> Mapping[str, Source]:
@@ -108,10 +127,10 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def reads(self, step: Step) -> tuple[str, ...]:
         """What a step reads, for people."""
-        read: Sequence[str] = step.reads(self.by_name)
-        if isinstance(step, Query) and step.python:
-            read = step.parameters(self.folder)
-        return tuple(self.by_name[name].reads if name in self.by_name else name for name in read)
+        sources = self.by_name
+        return tuple(
+            sources[name].reads if name in sources else name for name in self._names_read(step)
+        )
 
     def located(self, path: str) -> str:
         """A path made absolute; a URI stays as it is."""

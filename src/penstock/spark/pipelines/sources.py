@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, field
@@ -20,7 +21,6 @@ SOURCE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names are used in SQL and as parameters of Python functions."""
 
 _DELAY: Final = re.compile(r"\s*\d+(\.\d+)?\s*(millisecond|second|minute|hour|day|week)s?\s*")
-_PATTERN: Final = re.compile(r"[*?\[>]")
 
 
 class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +53,8 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The path of a table, relative to the definition's file, or a URI."""
 
     format: Literal["", "delta", "parquet", "csv", "json"] = ""
-    """Of the table; ``delta`` where nothing is said."""
+    """Of the table; where nothing is said its name's end tells, else it is one that a pipeline
+    has written, or a Delta table."""
 
     durable: str = ""
     """The durable the reading is bound to: the realm keeps events until they are processed."""
@@ -147,16 +148,29 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             frame = frame.withWatermark(self.watermark.column, self.watermark.delay)
         return frame
 
+    @property
+    def table_format(self) -> str:
+        """What the table is: as it was said, else by the end of its name; "" for one of ours."""
+        end = PurePosixPath(self.table).suffix.removeprefix(".").lower()
+        return self.format or (end if end in ("csv", "json", "parquet") else "")
+
     def _table(self, spark: SparkSession, path: str) -> DataFrame:
-        if self.format in ("", "delta"):
+        if self.table_format in ("", "delta") or _is_ours(path):
             from penstock.spark.tables import Table
 
-            return Table.open(path, "delta").read(spark)
-        defaults = {"header": "true", "inferSchema": "true"} if self.format == "csv" else {}
-        frame = (
-            spark.read.format(self.format).options(**(defaults | _texts(self.options))).load(path)
-        )
+            found = Table.open(path) if self.format == "delta" else Table.found(path)
+            frame: DataFrame = found.read(spark)
+        else:
+            reader = spark.read.format(self.table_format)
+            if self.table_format == "csv":
+                reader = reader.options(header="true", inferSchema="true")
+            frame = reader.options(**_texts(self.options)).load(path)
         return frame.select(*self.columns) if self.columns else frame
+
+
+def _is_ours(path: str) -> bool:
+    """Whether it is a folder of Parquet files of which only the committed ones count."""
+    return (Path(path) / "_penstock").is_dir()
 
 
 def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:

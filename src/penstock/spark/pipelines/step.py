@@ -44,9 +44,30 @@ class Batch(Struct, frozen=True):
 class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A channel to publish to: ``channel = "delays"``, or a table with these keys."""
 
-    name: str
+    name: str = ""
+    column: str = ""
+    """The column of each row that says which channel it goes to; ``name`` where it is null."""
+
+    delta: bool = False
+    """Whether rows change events of a merge channel, by their key."""
+
     options: dict[str, str] = field(default_factory=dict)
     """Further options of the sink, as in ``.option(…)``."""
+
+    def __post_init__(self) -> None:
+        if not self.name and not self.column:
+            raise InvalidArgument("channel names none: give it a name, or a column that has them")
+
+    @property
+    def text(self) -> str:
+        """Which it is, for people."""
+        return f"channel {self.name}" if self.name else f"channels of column {self.column}"
+
+    def sink_options(self) -> dict[str, str]:
+        """The options of the format ``penstock`` that write to it."""
+        options = {"channel": self.name, "channelColumn": self.column}
+        given = {option: text for option, text in options.items() if text}
+        return given | ({"delta": "true"} if self.delta else {}) | self.options
 
 
 class TableTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -271,7 +292,7 @@ def named_targets(
     """Targets as :meth:`Step.writes` tells them."""
     found = []
     if (to_channel := channel_target(channel)) is not None:
-        found.append(f"channel {to_channel.name}")
+        found.append(to_channel.text)
     if (to_table := table_target(table)) is not None:
         found.append(f"table {to_table.path}")
     return tuple(found)

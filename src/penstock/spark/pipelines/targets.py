@@ -65,7 +65,7 @@ def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
 
 def options_of(target: ChannelTarget, url: str) -> dict[str, str]:
     """The options of the sink."""
-    return {"url": url, "channel": target.name, **target.options}
+    return {"url": url, **target.sink_options()}
 
 
 def stored(flow: Flow, place: Place) -> Callable[[DataFrame, Batch], None]:

@@ -1,0 +1,305 @@
+"""Definitions: what a file says becomes a pipeline, and what is wrong in it is told by name."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines import (
+    ChannelTarget,
+    Pipeline,
+    Query,
+    Source,
+    TableTarget,
+    Watermark,
+    load,
+    parse,
+)
+from penstock.spark.pipelines.step import channel_target, check_trigger, named_targets, table_target
+
+WHOLE = """
+name = "flights"
+url = "penstock://localhost:9000"
+master = "local[2]"
+checkpoints = "var/checkpoints"
+restarts = 3
+
+[spark]
+driver.memory = "2g"
+"spark.sql.shuffle.partitions" = 4
+
+[[source]]
+name = "flights"
+channel = ["flights/ewr", "flights/jfk"]
+durable = "lake"
+starting = 2013-01-31T09:30:00Z
+selector = "dep_delay > 0"
+columns = ["event_id", "carrier"]
+max_events = 5000
+watermark = { column = "published", delay = "10 minutes" }
+options = { access = "remote" }
+
+[[source]]
+name = "airlines"
+table = "airlines.csv"
+
+[[step]]
+name = "late"
+sql = "SELECT carrier FROM flights JOIN airlines USING (carrier)"
+trigger = "1 second"
+channel = "late"
+table = { path = "lake/late", format = "parquet", partition_by = ["carrier"] }
+"""
+
+FLIGHTS = {"name": "flights", "channel": "flights"}
+LATE = {"name": "late", "sql": "SELECT * FROM flights", "channel": "late"}
+
+
+def whole(**given: Any) -> Pipeline:
+    """A small pipeline, other keys laid over it."""
+    document = {"name": "small", "source": [FLIGHTS], "step": [LATE], **given}
+    return parse(document, file="small.toml")
+
+
+def with_step(**given: Any) -> Pipeline:
+    return whole(step=[{**LATE, **given}])
+
+
+def with_source(**given: Any) -> Pipeline:
+    return whole(source=[{**FLIGHTS, **given}])
+
+
+def test_a_file_says_everything(tmp_path: Path) -> None:
+    file = tmp_path / "flights.toml"
+    file.write_text(WHOLE)
+
+    pipeline = load(file)
+
+    assert pipeline.spark == {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": 4}
+    assert pipeline.restarts == 3
+    assert pipeline.source("flights") == Source(
+        name="flights",
+        channel=("flights/ewr", "flights/jfk"),
+        durable="lake",
+        starting=datetime(2013, 1, 31, 9, 30, tzinfo=UTC),
+        selector="dep_delay > 0",
+        columns=("event_id", "carrier"),
+        max_events=5_000,
+        watermark=Watermark(column="published", delay="10 minutes"),
+        options={"access": "remote"},
+    )
+    assert pipeline.step("late") == Query(
+        name="late",
+        sql="SELECT carrier FROM flights JOIN airlines USING (carrier)",
+        trigger="1 second",
+        channel="late",
+        table=TableTarget(path="lake/late", format="parquet", partition_by=("carrier",)),
+    )
+    assert pipeline.place == f"{tmp_path}/var/checkpoints/flights"
+    assert pipeline.located("airlines.csv") == f"{tmp_path}/airlines.csv"
+    assert pipeline.located("s3://lake/late") == "s3://lake/late"
+
+
+def test_python_says_the_same_as_a_file() -> None:
+    made = Pipeline(
+        name="small",
+        sources=(Source(name="flights", channel="flights"),),
+        steps=(Query(name="late", sql="SELECT * FROM flights", channel="late"),),
+        file="small.toml",
+    )
+
+    assert made == whole()
+
+
+def test_a_source_becomes_options_of_the_format() -> None:
+    source = tomllib.loads(WHOLE)["source"][0]
+
+    assert whole(source=[source]).source("flights").format_options() == {
+        "channel": "flights/ewr,flights/jfk",
+        "startingTimestamp": "2013-01-31T09:30:00+00:00",
+        "durable": "lake",
+        "selector": "dep_delay > 0",
+        "columns": "event_id,carrier",
+        "maxEventsPerTrigger": "5000",
+        "access": "remote",
+    }
+    assert Source(name="q", queue="work", options={"includeHeaders": True}).format_options() == {
+        "queue": "work",
+        "includeHeaders": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("starting", "option", "text"),
+    [
+        ("earliest", "startingOffsets", "earliest"),
+        (1200, "startingOffsets", "1200"),
+        ("1200", "startingOffsets", "1200"),
+        ({"b": 2, "a": "latest"}, "startingOffsets", '{"a": "latest", "b": 2}'),
+        ("2013-01-31T09:30:00", "startingTimestamp", "2013-01-31T09:30:00"),
+    ],
+)
+def test_a_source_begins_where_it_says(starting: Any, option: str, text: str) -> None:
+    options = Source(name="a", channel="a", starting=starting).format_options()
+
+    assert options == {"channel": "a", option: text}
+
+
+def test_the_format_of_a_table_is_said_or_seen() -> None:
+    assert Source(name="a", table="a.csv").table_format == "csv"
+    assert Source(name="a", table="a.parquet", format="delta").table_format == "delta"
+    assert Source(name="a", table="lake/a").table_format == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": ""}, "small.toml: name is ''; it names a folder"),
+        ({"name": "../up"}, "it names a folder"),
+        ({"nmae": "x"}, "small.toml: unknown key 'nmae': did you mean name?"),
+        ({"url": "http://x"}, "small.toml: .*penstock://"),
+        ({"restarts": -1}, "restarts is -1; 0 or more is needed"),
+        ({"restarts": "many"}, "small.toml: restarts is 'many'; expected `int`, got `str`"),
+        ({"step": []}, r"small.toml: it has no step; add \[\[step\]\]"),
+        ({"step": LATE}, r"step is a list of tables, written \[\[step\]\]"),
+        ({"source": [1]}, r"source is a list of tables, written \[\[source\]\]"),
+        ({"spark": 1}, r"spark is a table, written \[spark\]"),
+        ({"spark": {"a": [1]}}, "small.toml: spark"),
+        ({"source": [FLIGHTS, FLIGHTS]}, "two of the sources are called flights"),
+        ({"step": [LATE, LATE]}, "two of the steps are called late"),
+    ],
+)
+def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        whole(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "my flights"}, "source my flights: name is 'my flights'; it is used in SQL"),
+        ({"chanel": "x"}, "small.toml: source flights: unknown key 'chanel': did you mean channel"),
+        ({"table": "x"}, "channel and table are given; exactly one"),
+        ({"channel": ""}, "none is given; exactly one"),
+        ({"format": "csv"}, "format is for a table; this reads a channel"),
+        ({"max_events": 0}, "max_events is 0; 1 or more"),
+        ({"max_events": "all"}, "max_events is 'all'; expected `int"),
+        ({"durable": "d", "bounded": True}, "durable is for a stream; bounded is true"),
+        ({"starting": "yesterday"}, "starting is 'yesterday'; it is \"earliest\""),
+        ({"starting": -1}, "starting is -1; it is"),
+        ({"starting": {"a": "soon"}}, "starting is .*soon.*it is"),
+        ({"watermark": {"column": "t"}}, "watermark.*missing required field `delay`"),
+        (
+            {"watermark": {"column": "t", "delay": "soon"}},
+            "watermark.delay is 'soon'; it is a time",
+        ),
+        ({"watermark": {"colum": "t", "delay": "1 day"}}, "watermark"),
+        ({"columns": "event_id"}, "columns is 'event_id'; expected `array`"),
+        ({"options": {"a": [1]}}, "options"),
+        ({"channel": "", "queue": "q", "durable": "d"}, "durable is for a channel"),
+        ({"channel": "", "table": "t", "selector": "a > 1"}, "selector is for a channel or queue"),
+        ({"channel": "", "table": "t", "format": "orc"}, "format is 'orc'; invalid enum value"),
+    ],
+)
+def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        with_source(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sq": "x"}, "small.toml: step late: unknown key 'sq': did you mean sql"),
+        ({"kind": "archiv"}, "small.toml: step late: kind is 'archiv': did you mean archive"),
+        ({"kind": 1}, "kind is 1; it is a text"),
+        ({"sql": ""}, "sql or python: none is given; exactly one"),
+        ({"sql": 1}, "step late: sql is 1; expected `str`"),
+        ({"python": "a:b"}, "sql or python: both are given"),
+        ({"sql": "SELECT 1"}, r"sql reads no \[\[source\]\]; there are flights"),
+        ({"sql": "SELECT 'flights' -- flights"}, "sql reads no"),
+        ({"channel": None}, "step late: channel"),
+        ({"channel": {}}, "channel names none"),
+        ({"channel": {"nam": "x"}}, "channel: object contains unknown field `nam`"),
+        ({"table": {"format": "delta"}}, "table: object missing required field `path`"),
+        ({"table": {"path": "x", "format": "orc"}}, "table.format"),
+        ({"trigger": "often"}, "trigger is 'often'; it is an interval such as \"1 second\""),
+        ({"poison": "eat"}, "poison is 'eat'; invalid enum value"),
+        ({"output_mode": "update", "table": "t"}, "a table only grows"),
+        ({"sql": "", "python": "x"}, "python is 'x'; it is \"module:function\""),
+        ({"sql": "", "python": "nowhere_at_all:f"}, "there is no module nowhere_at_all"),
+        ({"sql": "", "python": "nowhere.py:f"}, "there is no file nowhere.py"),
+    ],
+)
+def test_what_is_wrong_in_a_step_is_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        with_step(**given)
+
+
+def test_a_step_has_to_say_where_its_rows_go() -> None:
+    with pytest.raises(InvalidArgument, match="step late: channel, table: none is given"):
+        whole(step=[{"name": "late", "sql": "SELECT * FROM flights"}])
+
+
+def test_a_step_that_reads_no_stream_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="sql reads no stream, only flights"):
+        whole(source=[{"name": "flights", "table": "flights.csv"}])
+
+
+def test_a_definition_without_sources_says_so() -> None:
+    with pytest.raises(InvalidArgument, match=r"sql reads no \[\[source\]\]; none is defined"):
+        whole(source=[])
+
+
+def test_a_durable_serves_one_step() -> None:
+    with pytest.raises(InvalidArgument, match="source flights: durable lake .* late and later"):
+        whole(
+            source=[{**FLIGHTS, "durable": "lake"}],
+            step=[LATE, {**LATE, "name": "later"}],
+        )
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="missing.toml: No such file"):
+        load(tmp_path / "missing.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("name = \n")
+    with pytest.raises(InvalidArgument, match=r"bad.toml: this is no TOML: .*line 1"):
+        load(bad)
+
+
+def test_names_that_are_none_get_a_hint() -> None:
+    with pytest.raises(InvalidArgument, match="has no step 'lat': did you mean late"):
+        whole().step("lat")
+    with pytest.raises(InvalidArgument, match="source is 'flihgts', .* did you mean flights"):
+        whole().source("flihgts")
+
+
+def test_targets_may_be_written_short() -> None:
+    assert channel_target("late") == ChannelTarget(name="late")
+    assert table_target("lake") == TableTarget(path="lake")
+    assert channel_target(None) is None
+    assert named_targets(ChannelTarget(column="to"), "lake") == (
+        "channels of column to",
+        "table lake",
+    )
+
+
+def test_a_channel_target_becomes_options_of_the_format() -> None:
+    target = ChannelTarget(name="a", column="to", delta=True, options={"nulls": "absent"})
+
+    assert target.sink_options() == {
+        "channel": "a",
+        "channelColumn": "to",
+        "delta": "true",
+        "nulls": "absent",
+    }
+
+
+@pytest.mark.parametrize("text", ["1 second", "500 ms", "as soon as possible", "available now"])
+def test_a_trigger_may_be(text: str) -> None:
+    check_trigger(text)
