@@ -256,7 +256,7 @@ def test_a_definition_without_sources_says_so() -> None:
 
 
 def test_a_durable_serves_one_step() -> None:
-    with pytest.raises(InvalidArgument, match="source flights: durable lake .* late and later"):
+    with pytest.raises(InvalidArgument, match=r"source flights: durable lake .* late and later"):
         whole(
             source=[{**FLIGHTS, "durable": "lake"}],
             step=[LATE, {**LATE, "name": "later"}],
@@ -264,7 +264,7 @@ def test_a_durable_serves_one_step() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="missing.toml: No such file"):
+    with pytest.raises(InvalidArgument, match=r"missing.toml: No such file"):
         load(tmp_path / "missing.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("name = \n")
@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_names_that_are_none_get_a_hint() -> None:
     with pytest.raises(InvalidArgument, match="has no step 'lat': did you mean late"):
         whole().step("lat")
-    with pytest.raises(InvalidArgument, match="source is 'flihgts', .* did you mean flights"):
+    with pytest.raises(InvalidArgument, match=r"source is 'flihgts', .* did you mean flights"):
         whole().source("flihgts")
 
 

@@ -1,0 +1,235 @@
+"""Pipelines that run: from channels to channels and tables, on one Spark session for all tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock
+from penstock.client.sync import Channel, Session
+from penstock.core.errors import IllegalState, InvalidArgument, StepFailed
+from penstock.spark import register
+from penstock.spark.pipelines import Pipeline, Report, parse, run
+from penstock.spark.pipelines.standing import Keeping, alone, is_running
+from penstock.spark.pipelines.step import Progress
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FLIGHTS = {"name": "flights", "channel": "flights", "starting": "earliest", "max_events": 1_000}
+
+Runs = Callable[..., Report]
+
+
+@pytest.fixture
+def flights(client: Session) -> Channel:
+    return client.channels.create("flights", type="persistent")
+
+
+@pytest.fixture
+def late(client: Session) -> Channel:
+    return client.channels.create("late", type="persistent")
+
+
+@pytest.fixture
+def runs(spark: SparkSession, url: str, tmp_path: Path) -> Runs:
+    """Runs steps over the flights, on what is there unless told otherwise."""
+    register(spark, url)
+
+    def run_steps(*steps: dict[str, Any], **given: Any) -> Report:
+        pipeline = small(url, tmp_path, *steps, sources=given.pop("sources", ()))
+        return run(pipeline, **{"once": True, "spark": spark, **given})
+
+    return run_steps
+
+
+def small(
+    url: str, folder: Path, *steps: dict[str, Any], sources: Sequence[dict[str, Any]] = ()
+) -> Pipeline:
+    document = {"name": "small", "url": url, "source": [FLIGHTS, *sources], "step": list(steps)}
+    return parse(document, file="small.toml", folder=folder)
+
+
+def publish(channel: Channel, first: int, end: int) -> None:
+    channel.publish_many(
+        [
+            penstock.Event(properties={"n": n, "delay": n % 100, "carrier": "AA"})
+            for n in range(first, end)
+        ]
+    )
+
+
+def numbers(channel: Channel) -> list[int]:
+    table = channel.read()
+    return table.column("n").to_pylist() if table.num_rows else []
+
+
+class Watching:
+    """Remembers what it was told; may stop the run when something has happened."""
+
+    def __init__(self, until: Callable[[Progress], bool] = lambda progress: False) -> None:
+        self.lines: list[str] = []
+        self.stopping = threading.Event()
+        self._until = until
+
+    def told(self, step: str, text: str) -> None:
+        self.lines.append(f"{step}: {text}")
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        if any(self._until(each) for each in progress):
+            self.stopping.set()
+
+
+def test_a_query_goes_on_where_the_last_run_was(
+    runs: Runs, url: str, flights: Channel, late: Channel, tmp_path: Path
+) -> None:
+    step = {
+        "name": "late",
+        "sql": "SELECT n, name FROM flights JOIN airlines USING (carrier) WHERE delay >= 50",
+        "channel": "late",
+    }
+    airlines = {"name": "airlines", "table": "airlines.csv"}
+    (tmp_path / "airlines.csv").write_text("carrier,name\nAA,American\n")
+    publish(flights, 0, 2_500)
+
+    report = runs(step, sources=[airlines])
+    publish(flights, 2_500, 2_600)
+    again = runs(step, sources=[airlines])
+
+    assert [(each.state, each.rows, each.rows_out) for each in report.steps] == [
+        ("done", 2_500, 1_250)
+    ]
+    assert [(each.rows, each.rows_out) for each in again.steps] == [(100, 50)]
+    assert numbers(late) == [n for n in range(2_600) if n % 100 >= 50]
+    assert set(late.read().column("name").to_pylist()) == {"American"}
+    keeping = Keeping(small(url, tmp_path, step, sources=[airlines]), "late")
+    assert keeping.positions().channels == {"flights": 2_600}
+    status = keeping.status()
+    assert status is not None
+    assert (status.state, status.error) == ("done", "")
+
+
+def test_a_python_function_gets_the_sources_by_name(
+    runs: Runs, flights: Channel, late: Channel, tmp_path: Path
+) -> None:
+    (tmp_path / "own_steps.py").write_text(
+        "from pyspark.sql.functions import udf\n"
+        "@udf('bigint')\n"
+        "def twice(n):\n"
+        "    return 2 * n\n"
+        "def late(spark, flights):\n"
+        "    return flights.select(twice('n').alias('n'))\n"
+    )
+    publish(flights, 0, 10)
+
+    runs({"name": "late", "python": "own_steps:late", "channel": "late"})
+
+    assert numbers(late) == [2 * n for n in range(10)]
+
+
+def test_a_step_stops_between_micro_batches_and_the_lock_is_free_then(
+    runs: Runs, url: str, flights: Channel, late: Channel, tmp_path: Path
+) -> None:
+    step = {"name": "late", "sql": "SELECT n FROM flights", "channel": "late"}
+    pipeline = small(url, tmp_path, step)
+    seen = Watching(lambda progress: progress.rows >= 1_500)
+    publish(flights, 0, 1_500)
+
+    with pytest.raises(IllegalState, match=r"runs already \(process \d+, since"), alone(pipeline):
+        runs(step)
+    report = runs(step, once=False, watch=seen, stopping=seen.stopping)
+
+    assert report.steps[0].state == "stopped"
+    assert seen.lines == ["late: runs", "late: stopped"]
+    assert numbers(late) == list(range(1_500))
+    assert not is_running(pipeline)
+
+
+def test_a_step_that_fails_ends_the_run_and_says_why(
+    runs: Runs, url: str, flights: Channel, late: Channel, tmp_path: Path
+) -> None:
+    other = {"name": "other", "sql": "SELECT n FROM flights", "channel": "late"}
+    fails = {"name": "fails", "sql": "SELECT 1 DIV (n - 5) AS n\nFROM flights", "channel": "late"}
+    seen = Watching()
+    publish(flights, 0, 10)
+
+    with pytest.raises(StepFailed) as raised:
+        runs(other, fails, once=False, watch=seen, stopping=seen.stopping)
+
+    text = str(raised.value)
+    assert text.startswith("small.toml: step fails: Division by zero.")
+    assert "\n" not in text
+    assert "\tat " not in text
+    assert "other: stopped" in seen.lines
+    status = Keeping(small(url, tmp_path, other, fails), "fails").status()
+    assert status is not None
+    assert status.state == "failed"
+    assert status.error.startswith("Division by zero.")
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            {"sql": "SELECT n,\n  nn\nFROM flights"},
+            "small.toml: step late: sql: .*`nn` cannot be resolved.*; line 2: nn ",
+        ),
+        ({"sql": "SELECT n FRO flights"}, "step late: sql: Syntax error .*line 1: SELECT n FRO"),
+        ({"sql": "SELECT n AS event_id FROM flights"}, "the realm gives event_id"),
+        (
+            {"sql": "SELECT n FROM flights", "channel": "nowhere"},
+            "has no channel 'nowhere'; create it first",
+        ),
+    ],
+)
+def test_what_spark_and_the_realm_refuse_names_the_step(
+    runs: Runs, flights: Channel, late: Channel, step: dict[str, Any], message: str
+) -> None:
+    publish(flights, 0, 3)
+
+    with pytest.raises(StepFailed, match=message):
+        runs({"name": "late", "channel": "late", **step})
+
+
+def test_an_error_in_a_function_names_its_line(
+    runs: Runs, flights: Channel, late: Channel, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_steps.py").write_text(
+        "from pyspark.sql.functions import udf\n"
+        "@udf('bigint')\n"
+        "def inverse(n):\n"
+        "    return 1 // n\n"
+        "def late(flights):\n"
+        "    return flights.select(inverse('n').alias('n'))\n"
+    )
+    publish(flights, 0, 3)
+
+    with pytest.raises(StepFailed, match=r"ZeroDivisionError.*\(broken_steps.py, line 4, in"):
+        runs({"name": "late", "python": "broken_steps:late", "channel": "late"})
+
+
+def test_a_function_has_to_return_a_table(runs: Runs, flights: Channel, tmp_path: Path) -> None:
+    def late(flights: DataFrame) -> int:
+        return 7
+
+    with pytest.raises(StepFailed, match="step late: python: late returned int; a DataFrame"):
+        runs({"name": "late", "python": late, "channel": "late"})
+
+
+def test_only_the_named_steps_run(runs: Runs, flights: Channel, late: Channel) -> None:
+    steps = [
+        {"name": name, "sql": f"SELECT n, '{name}' AS who FROM flights", "channel": "late"}
+        for name in ("one", "two")
+    ]
+    publish(flights, 0, 3)
+
+    report = runs(*steps, steps=["two"])
+
+    assert [each.name for each in report.steps] == ["two"]
+    assert late.read().column("who").to_pylist() == ["two"] * 3
+    with pytest.raises(InvalidArgument, match="has no step 'tow': did you mean two"):
+        runs(*steps, steps=["tow"])
