@@ -1,0 +1,303 @@
+"""Plain Parquet: a folder of files with a list of commits, which says which of them count.
+
+::
+
+    flights/
+      published_day=2026-05-04/3f9c0a1b-000000000007-000.parquet     rows
+      _penstock/commits/00000000000000000008.json                    what commit 8 did
+      _penstock/commits/00000000000000000008.state                   the table after commit 8
+      _penstock/aside/...parquet                                     written, not committed yet
+      _penstock/replaced/...parquet                                  not part of it any more
+
+Rows are written aside. A commit is one small file with a number: it appears whole, under a name
+nobody else has taken, or not at all. Then its files are moved to their places, under names made
+of the writer's name, its version and a count; and what it replaces is moved out of them. After a
+crash in between the next writer finishes that. Readers go by the list of commits and find a file
+in its place, or where it is moved from or to; so they see a commit whole from the moment it is
+there. Programs that only look at the folder see every file in its place, and do not look into
+folders that begin with an underscore: what they may miss, or see twice, is a commit that is
+being moved.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.columns.ipc import schema_bytes, schema_from
+from penstock.core.errors import Damaged, InvalidArgument, NewerFormat
+from penstock.tables.disk import Folder, local_path
+from penstock.tables.files import DataFile
+from penstock.tables.log import Commit, Conflict, State
+
+COMMITS: Final = "_penstock/commits"
+ASIDE: Final = "_penstock/aside"
+REPLACED: Final = "_penstock/replaced"
+STATE_EVERY: Final = 50
+"""Commits after which the whole state is written, so that readers need not see all of them."""
+FORMAT_VERSION: Final = 1
+
+
+class _Added(Struct, frozen=True):
+    file: DataFile
+    aside: str
+    """Name of the file as it was written."""
+
+
+class _Record(Struct, frozen=True, omit_defaults=True):
+    """What one commit did."""
+
+    v: int
+    add: tuple[_Added, ...] = ()
+    remove: tuple[str, ...] = ()
+    app: str = ""
+    version: int = 0
+    columns: str = ""
+    """The table's columns, as an Arrow schema in Base64; empty: as before."""
+    partition_by: tuple[str, ...] | None = None
+    """Of the first commit."""
+
+
+class _Whole(Struct, frozen=True):
+    """The table after a commit."""
+
+    v: int
+    columns: str
+    partition_by: tuple[str, ...]
+    files: tuple[DataFile, ...]
+    apps: dict[str, int]
+
+
+class ParquetLog:
+    """The commits of one folder."""
+
+    def __init__(self, uri: str, folder: Folder | None = None) -> None:
+        self.uri = uri
+        self._folder = folder or Folder(local_path(uri))
+        self._state = State(-1)
+        self._aside: dict[str, str] = {}
+        """Files of the last commit, by path: where they are until they are moved."""
+
+    # --- what there is -------------------------------------------------------------------
+
+    def state(self) -> State:
+        while True:
+            names = self._folder.names(COMMITS)
+            commits = [int(name[:20]) for name in names if name.endswith(".json")]
+            if not commits or commits[-1] <= self._state.version:
+                self._check_not_foreign(names)
+                return self._state
+            try:
+                self._advance(names, commits[-1])
+            except FileNotFoundError:
+                continue  # removed since, as there is a newer state
+            return self._state
+
+    def _check_not_foreign(self, names: list[str]) -> None:
+        if names or self._state.version >= 0 or not self._folder.has("."):
+            return
+        others = [name for name in self._folder.names(".") if not name.startswith((".", "_penst"))]
+        if others:
+            raise InvalidArgument(
+                f"{self.uri} is no table of Parquet files with a list of commits: it has "
+                f"{others[0]!r} in it and nothing in {COMMITS}; choose an empty folder"
+            )
+
+    def _advance(self, names: list[str], newest: int) -> None:
+        state = self._state
+        states = [int(name[:20]) for name in names if name.endswith(".state")]
+        if states and states[-1] > state.version:
+            state = self._whole(states[-1])
+        for number in range(state.version + 1, newest + 1):
+            state = self._after(state, number, self._record(number))
+        self._state = state
+
+    def _read(self, name: str, kind: Any) -> Any:
+        content = self._folder.read(f"{COMMITS}/{name}")
+        if content is None:
+            raise FileNotFoundError(name)
+        try:
+            found = msgspec.json.decode(content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {error}") from error
+        if found.v > FORMAT_VERSION:
+            raise NewerFormat(
+                f"{self.uri}/{COMMITS}/{name} was written by a newer Penstock (format {found.v}, "
+                f"this one knows {FORMAT_VERSION})"
+            )
+        return found
+
+    def _record(self, number: int) -> _Record:
+        record: _Record = self._read(f"{number:020}.json", _Record)
+        return record
+
+    def _whole(self, number: int) -> State:
+        whole: _Whole = self._read(f"{number:020}.state", _Whole)
+        return State(number, _schema(whole.columns), whole.partition_by, whole.files, whole.apps)
+
+    def _after(self, state: State, number: int, record: _Record) -> State:
+        gone = frozenset(record.remove)
+        files = [file for file in state.files if file.path not in gone]
+        apps = {**state.apps, record.app: record.version} if record.app else state.apps
+        self._aside = {each.file.path: each.aside for each in record.add}
+        return State(
+            number,
+            _schema(record.columns) if record.columns else state.schema,
+            state.partition_by if record.partition_by is None else record.partition_by,
+            (*files, *(each.file for each in record.add)),
+            apps,
+        )
+
+    def last_of(self, app: str) -> int | None:
+        return self._state.apps.get(app)
+
+    def open(self, file: DataFile) -> Any:
+        return pa.memory_map(str(self._folder.path / self._place(file)))
+
+    def _place(self, file: DataFile) -> str:
+        """Where a file is: in its place, not there yet, or not any more."""
+        aside = self._aside.get(file.path)
+        places = [file.path, _replaced(file.path)]
+        if aside is not None:
+            places.insert(1, f"{ASIDE}/{aside}")
+        for path in places:
+            if self._folder.has(path):
+                return path
+        raise FileNotFoundError(f"{self.uri}/{file.path}")
+
+    def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
+        for file in files:
+            yield str(self._folder.path / self._place(file))
+
+    # --- commits -------------------------------------------------------------------------
+
+    @contextmanager
+    def new_file(self, partition: str) -> Iterator[_NewFile]:
+        name = f"{uuid.uuid4().hex}.parquet"
+        sink = self._folder.create(f"{ASIDE}/{name}")
+        file = _NewFile(f"{partition}/{name}" if partition else name, sink)
+        try:
+            yield file
+        except BaseException:
+            sink.close()
+            raise
+        file.size = self._folder.finish(sink)
+
+    def commit(self, based_on: State, commit: Commit) -> None:
+        self._finish(based_on)
+        number = based_on.version + 1
+        added = tuple(_named(commit, each, count, number) for count, each in enumerate(commit.add))
+        same = based_on.schema is not None and commit.schema.equals(
+            based_on.schema, check_metadata=True
+        )
+        record = _Record(
+            FORMAT_VERSION,
+            added,
+            tuple(file.path for file in commit.remove),
+            commit.app,
+            commit.version,
+            "" if same else _text(commit.schema),
+            commit.partition_by if number == 0 else None,
+        )
+        if added:
+            self._folder.settle(self._folder.path / ASIDE)
+        if not self._publish(f"{number:020}.json", msgspec.json.encode(record)):
+            raise Conflict
+        state = self._after(based_on, number, record)
+        self._move(record)
+        self._state = state
+        if number and number % STATE_EVERY == 0:
+            self._sum_up(state)
+
+    def _publish(self, name: str, content: bytes) -> bool:
+        """Whole or not at all, and only if the name is free."""
+        aside = f"{ASIDE}/{uuid.uuid4().hex}"
+        file = self._folder.create(aside)
+        file.write(content)
+        self._folder.finish(file)
+        self._folder.make(self._folder.path / COMMITS)
+        published = self._folder.publish(aside, f"{COMMITS}/{name}")
+        self._folder.remove(aside)
+        return published
+
+    def settle(self) -> None:
+        with suppress(Conflict):  # another one does it
+            self._finish(self.state())
+
+    def _finish(self, state: State) -> None:
+        """Move what the last commit has not moved, as it was cut short."""
+        if state.version >= 0:
+            try:
+                self._move(self._record(state.version))
+            except FileNotFoundError as error:  # another writer is further by far
+                raise Conflict from error
+
+    def _move(self, record: _Record) -> None:
+        for path in record.remove:
+            self._folder.move(path, _replaced(path))
+        for each in record.add:
+            self._folder.move(f"{ASIDE}/{each.aside}", each.file.path)
+
+    def _sum_up(self, state: State) -> None:
+        assert state.schema is not None, "something was committed"
+        whole = _Whole(
+            FORMAT_VERSION,
+            _text(state.schema),
+            state.partition_by,
+            state.files,
+            dict(state.apps),
+        )
+        self._publish(f"{state.version:020}.state", msgspec.json.encode(whole))
+        # Readers that are in the middle of the older ones begin again with this one.
+        for name in self._folder.names(COMMITS):
+            if int(name[:20]) < state.version:
+                self._folder.remove(f"{COMMITS}/{name}")
+
+    def clean(self, keep_hours: int) -> int:
+        names = [f"{REPLACED}/{name}" for name in self._folder.names(REPLACED)]
+        needed = set(self._aside.values())
+        names += [f"{ASIDE}/{name}" for name in self._folder.names(ASIDE) if name not in needed]
+        old = [name for name in names if self._folder.age_s(name) >= keep_hours * 3_600]
+        for name in old:
+            self._folder.remove(name)
+        return len(old)
+
+
+class _NewFile:
+    def __init__(self, path: str, sink: Any) -> None:
+        self.path = path
+        self.sink = sink
+        self.size = 0
+
+
+def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
+    """A file under the name it is to have in its place; the same however often it is tried."""
+    folder, _, aside = file.path.rpartition("/")
+    if commit.app:
+        writer = hashlib.blake2b(commit.app.encode(), digest_size=6).hexdigest()
+        stem = f"{writer}-{commit.version:012}-{count:03}"
+    else:
+        stem = f"compacted-{number:012}-{count:03}"
+    path = f"{folder}/{stem}.parquet" if folder else f"{stem}.parquet"
+    return _Added(msgspec.structs.replace(file, path=path), aside)
+
+
+def _replaced(path: str) -> str:
+    """Where a file goes that is not part of the table any more."""
+    return f"{REPLACED}/{path.replace('/', '~')}"
+
+
+def _text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema_bytes(schema)).decode()
+
+
+def _schema(text: str) -> pa.Schema:
+    return schema_from(base64.b64decode(text))

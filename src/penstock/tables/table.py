@@ -1,0 +1,420 @@
+"""A table that is appended to exactly once, changed by key, compacted, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from penstock.core.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.tables.disk import filesystem_of, is_local, local_path
+from penstock.tables.files import (
+    ID_COLUMN,
+    DataFile,
+    RowWriter,
+    batches_of,
+    check_partitions,
+    record_batches,
+)
+from penstock.tables.kinds import columns_of, conformed, united
+from penstock.tables.log import Commit, Conflict, Format, Log, State
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+ATTEMPTS_MAX: Final = 50
+"""How often a commit is tried when others commit at the same time."""
+COMPACT_BYTES: Final = 128 << 20
+"""A file of half this size or more is left as it is."""
+KEEP_HOURS: Final = 168
+"""How long files that were replaced are kept for whoever still reads them."""
+
+
+class Compacted(Struct, frozen=True):
+    """What a compaction has done."""
+
+    removed: int
+    """Small files that were replaced."""
+    added: int
+    """Files that have their rows now."""
+    cleaned: int
+    """Files nobody needs any more that were deleted."""
+
+
+class Table:
+    """A Delta table, or a folder of Parquet files.
+
+    Whoever writes has a name, ``app``, and counts what it stores, ``version``: a version that was
+    stored, or an earlier one, is not stored again. So a writer that does not know how its last
+    attempt ended tries it again.
+
+    Not for several threads at once; several programs may write to one table.
+    """
+
+    def __init__(self, log: Log, format: Format, partition_by: tuple[str, ...]) -> None:
+        self._log = log
+        self.format = format
+        self._partition_by = partition_by
+        self._state: State | None = None
+
+    @classmethod
+    def open(cls, uri: str, format: Format = "delta", partition_by: Sequence[str] = ()) -> Self:
+        """The table at a path or URI; made by the first append when it is not there.
+
+        ``partition_by`` is for a new table; one that is there has to be partitioned that way, or
+        it is left out. Raises ``InvalidArgument``, ``Unavailable`` without ``deltalake``.
+        """
+        log: Log
+        if format == "delta":
+            from penstock.tables.delta import DeltaLog
+
+            log = DeltaLog(uri)
+        elif format == "parquet":
+            from penstock.tables.parquet import ParquetLog
+
+            log = ParquetLog(uri)
+        else:
+            raise InvalidArgument(f'format is {format!r}; it is "delta" or "parquet"')
+        return cls(log, format, tuple(partition_by))
+
+    @classmethod
+    def found(cls, uri: str) -> Self:
+        """The table that is at a path or URI, whatever its format.
+
+        Raises ``NameDoesNotExist`` where there is none.
+        """
+        plain = is_local(uri) and (local_path(uri) / "_penstock").is_dir()
+        table = cls.open(uri, "parquet" if plain else "delta")
+        if table.exists:
+            return table
+        raise NameDoesNotExist(f"there is no table at {uri}, neither Delta nor Parquet")
+
+    # --- what it is ----------------------------------------------------------------------
+
+    @property
+    def uri(self) -> str:
+        return self._log.uri
+
+    @property
+    def state(self) -> State:
+        """As it was when it was last looked at; :meth:`refresh` looks again."""
+        if self._state is None:
+            self.refresh()
+        assert self._state is not None, "it was read just now"
+        return self._state
+
+    def refresh(self) -> State:
+        """See what others have committed. Raises ``InvalidArgument`` when it is partitioned in
+        another way than was asked for, ``Damaged``."""
+        state = self._log.state()
+        if state.version >= 0 and self._partition_by not in ((), state.partition_by):
+            raise InvalidArgument(
+                f"the table at {self.uri} is partitioned by {_listed(state.partition_by)}, not by "
+                f"{_listed(self._partition_by)}: give what it is, or nothing"
+            )
+        self._state = state
+        return state
+
+    @property
+    def exists(self) -> bool:
+        return self.state.version >= 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns. Raises ``NameDoesNotExist`` when there is no table yet."""
+        state = self.state
+        if state.schema is None:
+            raise NameDoesNotExist(f"there is no table at {self.uri} yet")
+        return state.schema
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return self.state.partition_by if self.exists else self._partition_by
+
+    def files(self) -> tuple[DataFile, ...]:
+        """The files that were committed, and nothing else."""
+        return self.state.files
+
+    def last_of(self, app: str) -> int | None:
+        """The version ``app`` has stored last; None before its first."""
+        self.refresh()
+        return self._log.last_of(app)
+
+    # --- going in ------------------------------------------------------------------------
+
+    def append(self, rows: Any, app: str, version: int) -> bool:
+        """Add rows, once: False when this version of ``app`` is in the table already.
+
+        ``rows`` are an Arrow table or record batches, or a pandas or polars table. Columns the
+        table lacks are added to it; a column of another type is cast where nothing is lost.
+        Raises ``InvalidArgument`` for what the table cannot hold.
+        """
+        check_version(app, version)
+        last = self.last_of(app)
+        if last is not None and last >= version:
+            return False
+        writer = self.writer()
+        try:
+            for batch in record_batches(rows):
+                writer.add(batch)
+            files = writer.close()
+        finally:
+            writer.abandon()
+        return self.commit(writer.schema, files, app=app, version=version)
+
+    def writer(self) -> RowWriter:
+        """For whoever writes rows in one place and commits them in another."""
+        return RowWriter(self._log, self.state.schema, self.partition_by)
+
+    def commit(
+        self, schema: pa.Schema, files: Sequence[DataFile], *, app: str, version: int
+    ) -> bool:
+        """Add what writers have written, once: False when it was done already."""
+        check_version(app, version)
+        for _ in range(ATTEMPTS_MAX):
+            last = self.last_of(app)
+            if last is not None and last >= version:
+                return False
+            try:
+                self._commit(schema, files, (), app, version)
+            except Conflict:
+                continue
+            return True
+        raise self._busy()
+
+    def _commit(
+        self,
+        schema: pa.Schema,
+        add: Sequence[DataFile],
+        remove: Sequence[DataFile],
+        app: str = "",
+        version: int = 0,
+    ) -> None:
+        """On top of the state that was read last, and no other. Raises ``Conflict``."""
+        state = self.state
+        wanted = united(state.schema or pa.schema([]), schema)
+        check_partitions(wanted, self.partition_by)
+        changes = bool(app)
+        commit = Commit(wanted, self.partition_by, add, remove, app, version, changes)
+        self._log.commit(state, commit)
+        self.refresh()
+
+    def _busy(self) -> Unavailable:
+        return Unavailable(
+            f"{self.uri}: others have committed to this table {ATTEMPTS_MAX} times while this was "
+            "to be stored; nothing of it was: try again"
+        )
+
+    def merge(self, rows: Any, key: str | Sequence[str], app: str, version: int) -> bool:
+        """Put rows in the place of those with the same key, add those of a new one; once, as
+        :meth:`append`. Columns the rows lack are null in what they replace.
+
+        Files with any of these keys are written again. Raises ``InvalidArgument`` for a key that
+        is null, or twice in ``rows``.
+        """
+        check_version(app, version)
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        given = pa.Table.from_batches(list(record_batches(rows)))
+        for _ in range(ATTEMPTS_MAX):
+            last = self.last_of(app)
+            if last is not None and last >= version:
+                return False
+            writer = self.writer()
+            try:
+                gone = self._rewrite(writer, given, keys)
+                self._commit(writer.schema, writer.close(), gone, app, version)
+            except (Conflict, FileNotFoundError):
+                continue  # its rows may be others by now
+            finally:
+                writer.abandon()
+            return True
+        raise self._busy()
+
+    def _rewrite(self, writer: RowWriter, given: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
+        """Write the rows, and those of every file that has one of their keys but not these."""
+        known = united(self.state.schema or pa.schema([]), given.schema)
+        wanted = columns_of(known, given.schema.names)
+        fitting = pa.Table.from_batches(
+            [conformed(batch, wanted) for batch in given.to_batches()], wanted
+        )
+        check_keys(fitting, keys)
+        gone = []
+        for file in self.files() if fitting.num_rows else ():
+            table = self.rows_of(file)
+            if any(name not in table.column_names for name in keys):
+                continue
+            kept = without(table, fitting, keys)
+            if kept.num_rows < table.num_rows:
+                gone.append(file)
+                for batch in kept.to_batches():
+                    writer.add(batch)
+        for batch in fitting.to_batches():
+            writer.add(batch)
+        return gone
+
+    @staticmethod
+    def with_columns(schema: pa.Schema, more: pa.Schema) -> pa.Schema:
+        """The columns of what several writers have written."""
+        return united(schema, more)
+
+    # --- small files ---------------------------------------------------------------------
+
+    def compact(
+        self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
+    ) -> Compacted:
+        """Write small files of a partition together, in the order of ``event_id`` where there is
+        one; then delete files that no commit has, or that were replaced ``keep_hours`` ago.
+
+        Appends may go on; rows and what writers have stored stay as they are.
+        """
+        removed = added = 0
+        for files in small_files(self.refresh().files, target_bytes):
+            writer = self.writer()
+            try:
+                rows = pa.concat_tables([self.rows_of(file) for file in files])
+                for batch in in_id_order(rows).to_batches():
+                    writer.add(batch)
+                found = writer.close()
+                self._commit(self.schema, found, files)
+            except (Conflict, FileNotFoundError):
+                self.refresh()
+                continue  # what is left is for the next time
+            finally:
+                writer.abandon()
+            removed, added = removed + len(files), added + len(found)
+        return Compacted(removed, added, self._log.clean(keep_hours))
+
+    # --- coming out ----------------------------------------------------------------------
+
+    def rows_of(self, file: DataFile) -> pa.Table:
+        """All columns of a file, as the table has them now."""
+        schema = self.schema
+        return pa.Table.from_batches(batches_of(file, self._log.open(file), schema), schema)
+
+    def open_file(self, file: DataFile) -> Any:
+        """A file for Arrow's Parquet reader. Raises ``FileNotFoundError`` when it was replaced by
+        a later commit and is gone."""
+        return self._log.open(file)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows; ``columns`` chooses among them. Raises ``InvalidArgument``."""
+        table = pa.concat_tables(
+            [self.rows_of(file) for file in self.files()] or [self.schema.empty_table()]
+        )
+        if columns is None:
+            return table
+        unknown = [name for name in columns if name not in table.column_names]
+        if unknown:
+            raise InvalidArgument(
+                f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
+            )
+        return table.select(list(columns))
+
+    @property
+    def root(self) -> str:
+        """The folder of the table, or its URI on a store."""
+        return str(local_path(self.uri)) if is_local(self.uri) else self.uri
+
+    def settle(self) -> None:
+        """Finish what a writer that was cut short has committed and not put in its place, so
+        that programs which look at the folder see it."""
+        self._log.settle()
+
+    def locations(self) -> list[str]:
+        """Where the files of the table are, for programs that take a list of Parquet files."""
+        return list(self._log.locations(self.files()))
+
+    def dataset(self) -> ds.Dataset:
+        """The table as it is now, for Arrow, DuckDB or polars: exactly its committed files."""
+        import pyarrow.dataset as ds
+
+        parts = []
+        filesystem, _ = filesystem_of(self.uri)
+        for file, where in zip(self.files(), self.locations(), strict=True):
+            place = local_path(where) if is_local(where) else where.partition("://")[2]
+            guarantee = ds.scalar(True)
+            for name, value in file.partition.items():
+                kind = self.schema.field(name).type
+                known = pa.scalar(value, pa.string()).cast(kind)
+                field = ds.field(name)
+                guarantee &= field.is_null() if value is None else field == known
+            parts.append(
+                ds.ParquetFileFormat().make_fragment(
+                    str(place), filesystem, partition_expression=guarantee
+                )
+            )
+        return ds.FileSystemDataset(parts, self.schema, ds.ParquetFileFormat(), filesystem)
+
+
+def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    """Groups of at least two small files of one partition, of up to ``target_bytes`` together,
+    that lie next to each other by id."""
+    groups: list[list[DataFile]] = []
+    by_partition: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+    for file in files:
+        if file.size * 2 < target_bytes:
+            by_partition.setdefault(tuple(file.partition.items()), []).append(file)
+    for found in by_partition.values():
+        group: list[DataFile] = []
+        for file in sorted(found, key=lambda file: (file.ids or (0, 0), file.path)):
+            if group and sum(each.size for each in group) + file.size > target_bytes:
+                groups.append(group)
+                group = []
+            group.append(file)
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+def in_id_order(table: pa.Table) -> pa.Table:
+    """The rows by ``event_id``, where there is one."""
+    if ID_COLUMN not in table.column_names:
+        return table
+    return table.take(pc.sort_indices(table, [(ID_COLUMN, "ascending")]))
+
+
+def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
+    """Raises ``InvalidArgument`` for a key that is missing, null or there twice."""
+    missing = [name for name in keys if name not in rows.column_names]
+    if missing or not keys:
+        raise InvalidArgument(
+            f"key names {_listed(missing)}, which these rows do not have; they have "
+            f"{_listed(rows.column_names)}"
+        )
+    for name in keys:
+        if rows.column(name).null_count:
+            raise InvalidArgument(
+                f"the key {name!r} is null in {rows.column(name).null_count} rows"
+            )
+    counts = rows.select(list(keys)).group_by(list(keys)).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if twice.num_rows:
+        first = twice.select(list(keys)).slice(0, 1).to_pylist()[0]
+        raise InvalidArgument(
+            f"{twice.num_rows} keys are in several rows, the first is {first}: give one row a key"
+        )
+
+
+def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The rows of ``table`` whose keys are not in ``rows``, in their order."""
+    cast = [rows.column(name).cast(table.schema.field(name).type) for name in keys]
+    if len(keys) == 1:
+        found = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(cast[0]))
+        return table.filter(pc.invert(found))
+    numbered = table.select(list(keys)).append_column("", pa.array(range(table.num_rows)))
+    left = numbered.join(pa.table(cast, names=list(keys)), list(keys), join_type="left anti")
+    return table.take(left.column("").combine_chunks().sort())
+
+
+def check_version(app: str, version: int) -> None:
+    """Raises ``InvalidArgument``."""
+    if not isinstance(app, str) or not app:
+        raise InvalidArgument(f"app is {app!r}; give the writer a name, which stays the same")
+    if type(version) is not int or not 0 <= version < 1 << 63:
+        raise InvalidArgument(f"version is {version!r}; writers count from 0")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"

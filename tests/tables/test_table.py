@@ -1,0 +1,281 @@
+"""What both kinds of tables promise: rows once, columns that grow, keys replaced, files few."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.core.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.tables import Format, Table
+
+DAY = date(2026, 5, 4)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def format(request: pytest.FixtureRequest) -> Format:
+    found: Format = request.param
+    return found
+
+
+def rows(first: int, end: int, **more: Any) -> pa.Table:
+    ids = list(range(first, end))
+    names = pa.array([f"s{each}" for each in ids], pa.string())
+    return pa.table({"event_id": pa.array(ids, pa.int64()), "sku": names, **more})
+
+
+def ids(table: Table) -> list[int]:
+    table.refresh()
+    return sorted(table.to_arrow(["event_id"]).column(0).to_pylist())
+
+
+def test_a_version_is_stored_once(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+
+    assert table.append(rows(0, 3), "app", 0)
+    assert not table.append(rows(0, 3), "app", 0)
+    assert Table.open(str(tmp_path / "t"), format).append(rows(3, 4), "app", 1)
+    assert not table.append(rows(9, 10), "app", 0), "an earlier one, either"
+    assert table.append(rows(4, 5), "another app", 0)
+
+    assert ids(table) == [0, 1, 2, 3, 4]
+    assert (table.last_of("app"), table.last_of("nobody")) == (1, None)
+
+
+def test_a_batch_of_no_rows_is_stored_too(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+
+    assert table.append(rows(0, 0), "app", 0)
+    assert not table.append(rows(0, 1), "app", 0)
+    assert ids(table) == []
+    assert table.schema.names == ["event_id", "sku"]
+
+
+def test_new_columns_are_added_at_any_depth(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 1, box=[{"w": 1}], list=[[{"a": 1}]]), "app", 0)
+    table.append(
+        rows(1, 2, box=[{"w": 2, "h": "x"}], list=[[{"a": 2, "b": 0.5}]], c=[True]), "a", 1
+    )
+    table.append(rows(2, 3), "app", 2)
+
+    found = {row["event_id"]: row for row in table.to_arrow().to_pylist()}
+    assert found[0]["box"] == {"w": 1, "h": None}
+    assert found[0]["c"] is None
+    assert found[1]["box"] == {"w": 2, "h": "x"}
+    assert found[1]["list"] == [{"a": 2, "b": 0.5}]
+    assert found[2] == {"event_id": 2, "sku": "s2", "box": None, "list": None, "c": None}
+
+
+def test_values_are_cast_where_nothing_is_lost(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 1, n=pa.array([1], pa.int32())), "app", 0)
+    table.append(rows(1, 2, n=pa.array([2], pa.int64())), "app", 1)
+    table.append(rows(2, 3, n=pa.array(["3"], pa.string()).dictionary_encode()), "app", 2)
+
+    assert table.schema.field("n").type == pa.int32()
+    assert sorted(table.to_arrow(["n"]).column(0).to_pylist()) == [1, 2, 3]
+    with pytest.raises(InvalidArgument, match="'n' is int32 in the table and int64 here"):
+        table.append(rows(3, 4, n=pa.array([1 << 40], pa.int64())), "app", 3)
+    assert ids(table) == [0, 1, 2]
+
+
+def test_columns_of_no_type_yet_wait_for_one(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 1, later=pa.nulls(1)), "app", 0)
+    assert "later" not in table.schema.names
+    table.append(rows(1, 2, later=["x"]), "app", 1)
+
+    assert sorted(table.to_arrow(["later"]).column(0).to_pylist(), key=str) == [None, "x"]
+
+
+def test_what_no_table_holds_is_refused_by_name(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+
+    with pytest.raises(InvalidArgument, match="column 'at' has type time64"):
+        table.append(rows(0, 1, at=pa.array([1], pa.time64("us"))), "app", 0)
+    with pytest.raises(InvalidArgument, match="'sku' and 'SKU' have one name"):
+        table.append(rows(0, 1, SKU=["x"]), "app", 0)
+    with pytest.raises(InvalidArgument, match="app is ''"):
+        table.append(rows(0, 1), "", 0)
+    with pytest.raises(InvalidArgument, match="version is -1"):
+        table.append(rows(0, 1), "app", -1)
+    with pytest.raises(InvalidArgument, match="int has no rows"):
+        table.append(7, "app", 0)
+    with pytest.raises(InvalidArgument, match="partition_by names 'day'"):
+        Table.open(str(tmp_path / "p"), format, ["day"]).append(rows(0, 1), "app", 0)
+    with pytest.raises(InvalidArgument, match="which has type double"):
+        Table.open(str(tmp_path / "p"), format, ["p"]).append(rows(0, 1, p=[1.5]), "app", 0)
+    assert not table.exists
+
+
+def test_partitions_are_folders_and_columns_again(tmp_path: Path, format: Format) -> None:
+    path = tmp_path / "t"
+    table = Table.open(str(path), format, ["day", "kind"])
+    table.append(
+        rows(0, 4, day=[DAY, None, DAY, DAY], kind=["a b/c", "é", None, "a b/c"]), "app", 0
+    )
+
+    found = Table.found(str(path))
+    assert (found.format, found.partition_by) == (format, ("day", "kind"))
+    table_rows = {row["event_id"]: row for row in found.to_arrow().to_pylist()}
+    assert [table_rows[i]["day"] for i in range(4)] == [DAY, None, DAY, DAY]
+    assert [table_rows[i]["kind"] for i in range(4)] == ["a b/c", "é", None, "a b/c"]
+    assert len(found.files()) == 3
+    assert found.dataset().to_table().num_rows == 4
+    import pyarrow.dataset as ds
+
+    assert found.dataset().to_table(filter=ds.field("kind") == "é").num_rows == 1
+    new = pa.table({"event_id": [1], "day": [None], "kind": ["é"], "sku": ["new"]})
+    assert found.merge(new, "event_id", "latest", 0)
+    assert found.to_arrow().num_rows == 4
+    with pytest.raises(InvalidArgument, match="partitioned by day, kind, not by sku"):
+        Table.open(str(path), format, ["sku"]).append(rows(9, 10), "app", 9)
+
+
+def test_rows_take_the_place_of_those_with_their_key(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 3), "app", 0)
+    table.append(rows(3, 6), "app", 1)
+    new = pa.table({"event_id": [1, 7], "sku": ["new", "seven"]})
+
+    assert table.merge(new, "event_id", "latest", 0)
+    assert not table.merge(new, "event_id", "latest", 0)
+
+    found = {row["event_id"]: row["sku"] for row in table.to_arrow().to_pylist()}
+    assert found == {0: "s0", 1: "new", 2: "s2", 3: "s3", 4: "s4", 5: "s5", 7: "seven"}
+    assert table.to_arrow().num_rows == len(found)
+    assert table.merge(pa.table({"event_id": [0], "sku": ["s4"]}), ["event_id", "sku"], "two", 0)
+    assert table.to_arrow().num_rows == len(found) + 1
+
+
+def test_a_key_is_of_one_row_and_not_null(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    with pytest.raises(InvalidArgument, match=r"the first is \{'k': 'a'\}"):
+        table.merge(pa.table({"k": ["a", "b", "a"]}), "k", "app", 0)
+    with pytest.raises(InvalidArgument, match="'k' is null in 1 rows"):
+        table.merge(pa.table({"k": ["a", None]}), "k", "app", 0)
+    with pytest.raises(InvalidArgument, match="key names x"):
+        table.merge(pa.table({"k": ["a"]}), "x", "app", 0)
+
+
+def test_compaction_keeps_rows_and_what_writers_have_stored(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format, ["day"])
+    days = [DAY, date(2026, 5, 5)]
+    for version in reversed(range(6)):
+        table.append(rows(version, version + 1, day=[days[version % 2]]), f"app{version}", version)
+    reader = Table.open(str(tmp_path / "t"), format)
+    before = reader.files()
+
+    done = table.compact()
+
+    assert (done.removed, done.added) == (6, 2)
+    assert ids(table) == list(range(6))
+    assert [table.last_of(f"app{version}") for version in range(6)] == list(range(6))
+    kept = table.to_arrow().column("event_id").to_pylist()
+    assert sorted(kept[:3]) == kept[:3], "by id within a partition"
+    assert sum(reader.rows_of(file).num_rows for file in before) == 6, "who reads goes on"
+    assert table.compact(keep_hours=0).cleaned == 6
+    assert len(list((tmp_path / "t").rglob("*.parquet"))) == 2
+    with pytest.raises(FileNotFoundError):
+        reader.rows_of(before[0])
+
+
+def test_writers_of_one_table_do_not_undo_each_other(tmp_path: Path, format: Format) -> None:
+    one = Table.open(str(tmp_path / "t"), format)
+    other = Table.open(str(tmp_path / "t"), format)
+    one.append(rows(0, 1), "one", 0)
+    assert one.exists
+    for version in range(1, 5):
+        assert other.append(rows(version, version + 1), "other", version)
+        writer = one.writer()  # on top of what it saw last
+        writer.add(rows(10 + version, 11 + version).to_batches()[0])
+        assert one.commit(writer.schema, writer.close(), app="one", version=version)
+
+    assert ids(other) == [0, 1, 2, 3, 4, 11, 12, 13, 14]
+
+
+def test_two_drivers_with_one_name_store_a_version_once(tmp_path: Path, format: Format) -> None:
+    uri = str(tmp_path / "t")
+    Table.open(uri, format).append(rows(0, 1), "app", 0)
+    one, other = Table.open(uri, format), Table.open(uri, format)
+    writers = []
+    for table in (one, other):
+        assert table.last_of("app") == 0
+        writer = table.writer()
+        writer.add(rows(1, 2).to_batches()[0])
+        writers.append(writer)
+    stored = [
+        table.commit(writer.schema, writer.close(), app="app", version=1)
+        for table, writer in zip((one, other), writers, strict=True)
+    ]
+
+    assert stored == [True, False]
+    assert ids(one) == [0, 1]
+
+
+def test_a_table_is_found_whatever_it_is(tmp_path: Path, format: Format) -> None:
+    uri = str(tmp_path / "t")
+    with pytest.raises(NameDoesNotExist, match="there is no table at"):
+        Table.found(uri)
+    Table.open(uri, format).append(rows(0, 1), "app", 0)
+
+    assert Table.found(uri).format == format
+    assert Table.found(f"file://{uri}").to_arrow().num_rows == 1
+    other: Format = "parquet" if format == "delta" else "delta"
+    with pytest.raises(InvalidArgument, match=r"table of (plain )?Parquet files"):
+        Table.open(uri, other).append(rows(1, 2), "app", 1)
+
+
+def test_the_files_a_table_names_are_its_rows(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 3), "app", 0)
+    table.append(rows(3, 5), "app", 1)
+
+    assert sum(pq.read_table(place).num_rows for place in table.locations()) == 5
+    assert [file.ids for file in table.files()] == [(0, 2), (3, 4)]
+
+
+def test_delta_tables_are_read_by_delta_itself(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    table = Table.open(str(tmp_path / "t"), "delta", ["day"])
+    table.append(rows(0, 3, day=[DAY, None, DAY]), "app", 0)
+    table.append(rows(3, 4, day=[DAY], extra=[1.5]), "app", 1)
+    table.compact()
+
+    found = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    assert sorted(found.column("event_id").to_pylist()) == [0, 1, 2, 3]
+    assert found.column("extra").null_count == 3
+
+
+def test_parquet_tables_are_read_by_who_only_looks_at_the_folder(tmp_path: Path) -> None:
+    table = Table.open(str(tmp_path / "t"), "parquet", ["day"])
+    table.append(rows(0, 3, day=[DAY, DAY, DAY]), "app", 0)
+    table.append(rows(3, 4, day=[DAY]), "app", 1)
+    table.compact()
+
+    found = pq.read_table(tmp_path / "t")
+    assert sorted(found.column("event_id").to_pylist()) == [0, 1, 2, 3]
+
+
+def test_plain_parquet_is_for_disks(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="use a Delta table"):
+        Table.open("s3://bucket/t", "parquet")
+    with pytest.raises(InvalidArgument, match="is no place for a table"):
+        Table.open("nowhere://t", "delta")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidArgument, match="choose an empty folder"):
+        Table.open(str(tmp_path), "parquet").append(rows(0, 1), "app", 0)
+    with pytest.raises(InvalidArgument, match="format is 'csv'"):
+        Table.open(str(tmp_path), "csv")  # type: ignore[arg-type]  # that is the point
+
+
+def test_delta_tables_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
+    with pytest.raises(Unavailable, match="pip install deltalake"):
+        Table.open(str(tmp_path), "delta")
