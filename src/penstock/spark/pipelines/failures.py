@@ -20,7 +20,7 @@ _PYTHON: Final = re.compile(
     r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
     re.MULTILINE,
 )
-_SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*)")
+_SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
 _WRAPPERS: Final = frozenset(
     (
         "STREAM_FAILED",
@@ -74,13 +74,14 @@ def _ours(kind: type[PenstockError], text: str) -> Cause:
 
 def _read(error: BaseException, text: str) -> str:
     """The innermost thing that says anything: a Python error, a condition of Spark's, a line."""
-    conditions = [found for found in _SPARKS.findall(text) if found[0] not in _WRAPPERS]
-    if raised := _PYTHON.findall(text):
+    raised = [found for found in _PYTHON.findall(text) if not _SPARKS.search(found[1])]
+    if raised:
         kind, message = raised[-1]
         return f"{kind.rpartition('.')[2]}: {message}{_where(text)}"
+    conditions = [found for found in _SPARKS.finditer(text) if found[1] not in _WRAPPERS]
     if conditions:
-        condition, message = conditions[-1]
-        return f"{message.partition(' SQLSTATE')[0].strip()} [{condition}]"
+        message = text[conditions[-1].end() :].partition("\n")[0].partition(" SQLSTATE")[0]
+        return f"{message.strip()} [{conditions[-1][1]}]"
     first = text.strip().partition("\n")[0]
     if first.startswith("[STREAM_FAILED]"):
         first = first.partition("terminated with exception: ")[2] or first

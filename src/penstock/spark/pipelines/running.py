@@ -93,6 +93,7 @@ class RunningQuery:
                 out += _rows_out(each) or 0
                 self._seen = each["batchId"]
         known = self._progress
+        lag_events, lag_ms = lag_of(last)
         self._progress = Progress(
             step=known.step,
             rows=known.rows + rows,
@@ -101,8 +102,8 @@ class RunningQuery:
             rows_out_per_s=_rate(last, _rows_out(last)),
             batch=self._seen if self._seen >= 0 else known.batch,
             batch_ms=_duration(last),
-            lag_events=_total(last, "lag_events", _behind),
-            lag_ms=_total(last, "lag_ms"),
+            lag_events=lag_events,
+            lag_ms=lag_ms,
             text="runs" if last["numInputRows"] else "waits",
         )
         return self._progress
@@ -139,6 +140,10 @@ class RunningWork:
     def progress(self) -> Progress:
         return self._latest
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has ended."""
+        self._thread.join(timeout_s)
+
     def stop(self) -> None:
         """It has been told, and looks at that itself; the thread ends with the process."""
 
@@ -164,17 +169,15 @@ def _rate(progress: Mapping[str, Any], rows: int | None) -> float | None:
     return None if rows is None or not took_ms else round(rows * 1_000 / took_ms, 1)
 
 
-def _total(progress: Mapping[str, Any], key: str, otherwise: Any = None) -> int | None:
-    """A figure of all channels of all sources; None when none of them has it."""
-    found: list[int] = []
+def lag_of(progress: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """How many events of all sources are not processed, and how old the oldest is, in ms."""
+    events: list[int] = []
+    ages_ms: list[int] = []
     for source in progress.get("sources") or ():
-        told = _told(source.get("latestOffset"), key)
-        if not told and otherwise is not None:
-            told = otherwise(source)
-        found += told
-    if not found:
-        return None
-    return max(found) if key.endswith("_ms") else sum(found)
+        latest = source.get("latestOffset")
+        events += _told(latest, "lag_events") or _behind(source)
+        ages_ms += _told(latest, "lag_ms")
+    return sum(events) if events else None, max(ages_ms, default=None)
 
 
 def _told(offset: Any, key: str) -> list[int]:

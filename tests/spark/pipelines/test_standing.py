@@ -1,0 +1,103 @@
+"""Where steps stand: read from files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import IllegalState
+from penstock.spark.pipelines import Pipeline, Query, Source
+from penstock.spark.pipelines.standing import (
+    Keeping,
+    Positions,
+    Status,
+    alone,
+    is_running,
+    positions_in,
+)
+
+
+def pipeline(folder: Path, checkpoints: str = "checkpoints") -> Pipeline:
+    return Pipeline(
+        name="p",
+        sources=(Source(name="flights", channel="flights"),),
+        steps=(Query(name="late", sql="SELECT * FROM flights", channel="late"),),
+        checkpoints=checkpoints,
+        folder=folder,
+    )
+
+
+def test_a_step_stands_where_its_last_done_batch_ended(tmp_path: Path) -> None:
+    keeping = Keeping(pipeline(tmp_path), "late")
+    assert keeping.positions() == Positions()
+    query = Path(keeping.checkpoint) / "query"
+    for number in (9, 10, 11):
+        (query / "offsets").mkdir(parents=True, exist_ok=True)
+        (query / "offsets" / str(number)).write_text(
+            f'v1\n{{"batchWatermarkMs":0}}\n{{"c":{{"a":{{"e":"x","n":{number}00}}}},"v":1}}\n'
+            '{"c":{"b":{"e":"y","n":7}},"v":1}\n-'
+        )
+    (query / "commits").mkdir()
+    (query / "commits" / "9").write_text("v1\n{}")
+    (query / "commits" / "10").write_text("v1\n{}")
+    (query / "commits" / ".10.crc").write_text("")
+
+    assert keeping.positions() == Positions(batch=10, channels={"a": 1_000, "b": 7})
+
+
+@pytest.mark.parametrize("text", ["-", "12", "[]", '{"c": 1}', '{"c": {"a": {"n": "x"}}}', "{"])
+def test_what_is_no_position_of_ours_is_passed_over(text: str) -> None:
+    assert positions_in(text) == {}
+
+
+def test_what_a_step_says_is_kept(tmp_path: Path) -> None:
+    keeping = Keeping(pipeline(tmp_path), "late")
+    assert keeping.status() is None
+    keeping.prepare()
+
+    keeping.write(Status(state="failed", error="no"))
+
+    status = keeping.status()
+    assert status is not None
+    assert (status.state, status.error) == ("failed", "no")
+    Path(f"{keeping.checkpoint}.json").write_text("{")
+    assert keeping.status() is None
+
+
+def test_on_a_store_only_spark_keeps_something(tmp_path: Path) -> None:
+    keeping = Keeping(pipeline(tmp_path, "s3://lake/checkpoints"), "late")
+
+    keeping.prepare()
+    keeping.write(Status())
+
+    assert keeping.checkpoint == "s3://lake/checkpoints/p/late"
+    assert keeping.status() is None
+    assert keeping.positions() == Positions()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    one = pipeline(tmp_path)
+    assert not is_running(one)
+
+    with alone(one):
+        assert is_running(one)
+        with pytest.raises(IllegalState, match=r"runs already \(process \d+, since 2"), alone(one):
+            raise AssertionError("it was let in")
+
+    assert not is_running(one)
+    with alone(one):
+        assert is_running(one)
+
+
+def test_checkpoints_on_a_store_are_locked_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one = pipeline(tmp_path, "s3://lake/checkpoints")
+
+    with alone(one):
+        assert is_running(one)
+        assert not is_running(pipeline(tmp_path, "s3://lake/others"))
+    assert not is_running(one)
