@@ -29,7 +29,8 @@ class Shown(Protocol):
 class Lines:
     """A line when something happens, and one for each step that moved, now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = LINES_EVERY_S) -> None:
+        self._every_s = every_s
         self._at = perf_counter()
         self._last: dict[str, int] = {}
 
@@ -37,7 +38,7 @@ class Lines:
         note(f"{step}: {text}")
 
     def moved(self, progress: Sequence[Progress]) -> None:
-        if perf_counter() - self._at < LINES_EVERY_S:
+        if perf_counter() - self._at < self._every_s:
             return
         self._at = perf_counter()
         for each in progress:

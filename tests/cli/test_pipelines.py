@@ -1,0 +1,143 @@
+"""``penstock pipeline``: what needs neither Spark nor a running pipeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.cli.flowing import Lines
+from penstock.client.sync import Channel
+from penstock.spark.pipelines import load
+from penstock.spark.pipelines.standing import Keeping, Status, alone
+from penstock.spark.pipelines.step import Progress
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+DEFINITION = """
+name = "shop"
+
+[[source]]
+name = "orders"
+channel = "orders"
+
+[[step]]
+name = "dear"
+sql = "SELECT price FROM orders WHERE price > 2"
+channel = "dear"
+table = "lake/dear"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.toml"
+    path.write_text(DEFINITION)
+    return path
+
+
+@pytest.fixture
+def stands(file: Path) -> Keeping:
+    """The step has done two micro-batches."""
+    keeping = Keeping(load(file), "dear")
+    keeping.prepare()
+    for folder, text in (("commits", "v1\n{}"), ("offsets", 'v1\n{}\n{"c":{"orders":{"n":3}}}')):
+        path = Path(keeping.checkpoint) / "query" / folder / "1"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    progress = Progress(step="dear", rows=3, batch=1, batch_ms=120)
+    keeping.write(Status(state="runs", progress=progress, error="it was away", restarts=2))
+    return keeping
+
+
+def test_a_definition_is_checked(penstock_command: Run, file: Path) -> None:
+    result = penstock_command("pipeline", "check", str(file))
+
+    assert result.exit_code == 0
+    assert result.output == f"{file}: 1 source, 1 step, nothing wrong to be seen\n"
+
+
+def test_what_is_wrong_in_a_definition_is_told(penstock_command: Run, file: Path) -> None:
+    file.write_text(DEFINITION.replace("sql =", "sqll ="))
+
+    result = penstock_command("pipeline", "check", str(file))
+
+    assert result.exit_code == 1
+    assert f"error: {file}: step dear: unknown key 'sqll': did you mean sql?" in result.output
+
+
+def test_steps_are_listed_with_where_they_stand(
+    penstock_command: Run, file: Path, stands: Keeping
+) -> None:
+    listed = penstock_command("pipeline", "list", str(file))
+    document = json.loads(penstock_command("pipeline", "list", str(file), "--format=json").output)
+
+    assert [line.split("  ") for line in listed.output.splitlines()][1][0] == "dear"
+    assert "broken off" in listed.output
+    assert "orders 3" in listed.output
+    assert document[0]["reads"] == ["channel orders"]
+    assert document[0]["writes"] == ["channel dear", "table lake/dear"]
+    assert (document[0]["batch"], document[0]["next"]) == (1, {"orders": 3})
+
+
+def test_a_step_that_never_ran_says_so(penstock_command: Run, file: Path) -> None:
+    assert "never ran" in penstock_command("pipeline", "list", str(file)).output
+
+
+def test_a_step_is_shown_with_what_is_left_to_read(
+    penstock_command: Run, orders: Channel, file: Path, stands: Keeping
+) -> None:
+    with alone(load(file)):
+        shown = penstock_command("pipeline", "show", str(file), "dear").output
+
+    assert "  orders    next event 3, 2 events behind\n" in shown
+    assert "state       runs\n" in shown
+    assert "restarts    2\n" in shown
+    assert "rows        3 in this run, last batch 120 ms\n" in shown
+    assert "last error  it was away\n" in shown
+
+
+def test_a_realm_that_has_no_such_channel_is_said(
+    penstock_command: Run, file: Path, stands: Keeping
+) -> None:
+    shown = penstock_command("pipeline", "show", str(file))
+    document = json.loads(penstock_command("pipeline", "show", str(file), "--format=json").output)
+
+    assert "next event 3, the realm does not answer" in shown.output
+    assert document[0]["lag"] == {"orders": None}
+
+
+def test_a_step_that_is_none_gets_a_hint(penstock_command: Run, file: Path) -> None:
+    result = penstock_command("pipeline", "show", str(file), "deer")
+
+    assert result.exit_code == 1
+    assert "pipeline shop has no step 'deer': did you mean dear?" in result.output
+
+
+def test_without_spark_it_is_said_what_to_install(
+    penstock_command: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+
+    result = penstock_command("pipeline", "run", str(file))
+
+    assert result.exit_code == 1
+    assert 'pip install "penstock[spark]"' in result.output
+
+
+def test_a_line_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(every_s=0)
+
+    lines.told("dear", "runs")
+    for rows in (3, 3, 5):
+        lines.moved([Progress(step="dear", rows=rows, batch=rows, lag_events=7, lag_ms=1_500)])
+
+    assert capsys.readouterr().err.splitlines() == [
+        "dear: runs",
+        "dear: rows in 3, batch 3, behind 7, by 1.5 s",
+        "dear: rows in 5, batch 5, behind 7, by 1.5 s",
+    ]
