@@ -31,12 +31,17 @@ class Block(Struct, frozen=True):
     """Of its first line of text, from 1."""
     language: str
     marks: frozenset[str]
-    """Further words behind the language, such as ``spark``."""
+    """Further words behind the language: ``spark``, or the name of the file it is."""
     text: str
 
     @property
     def is_spark(self) -> bool:
         return "spark" in self.marks
+
+    @property
+    def file(self) -> str:
+        """The name of the file whose text it is; empty for what is run."""
+        return next((mark for mark in self.marks if "." in mark), "")
 
     def commands(self) -> list[Command]:
         """Its lines that call ``penstock``."""

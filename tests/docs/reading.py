@@ -27,6 +27,9 @@ class Reader:
         return sum(self._do(block) for block in wanted)
 
     def _do(self, block: Block) -> bool:
+        if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+            return False
         if block.language == "python":
             self._execute(block)
             return True

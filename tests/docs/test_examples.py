@@ -37,4 +37,5 @@ def test_the_guide_has_its_pages() -> None:
 
     assert {"events", "channels", "durables", "selectors", "operating"} <= written
     assert {"queues", "transactions", "joins", "meeting-rules"} <= written
+    assert {"pipelines", "pipeline-join"} <= written
     assert has_examples(README)

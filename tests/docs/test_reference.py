@@ -103,7 +103,7 @@ def sections(rule: str, rules: dict[str, object]) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_settings_file_on_a_page_is_taken(page: Path) -> None:
     for block in blocks(page):
-        if block.language == "toml":
+        if block.language == "toml" and not block.file:
             assert load(block.text) != load(), f"{name_of(page)}:{block.line}"
 
 

@@ -142,7 +142,7 @@ class Run:
         self.stopping = stopping
         self._master = master
         self._session = session
-        self._is_ours = session is None
+        self._is_ours = session is None and not _has_session()
         self._starting = threading.Lock()
 
     def spark(self) -> SparkSession:
@@ -370,6 +370,12 @@ def _stop(steps: Sequence[Supervised], watch: Watch) -> None:
 
 def _of(outcome: Outcome, step: str) -> Progress:
     return Progress(step=step, rows=outcome.rows, rows_out=outcome.rows, text="done")
+
+
+def _has_session() -> bool:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
 
 
 def _session(pipeline: Pipeline, master: str, url: str) -> SparkSession:
