@@ -1,0 +1,148 @@
+"""What an archive keeps of an event, and what comes back out of it: the same event."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.columns.archives import DAY, ArchiveLayout, from_archive, identity_of
+from penstock.columns.batch import EventBatch, stamp
+from penstock.columns.body import body_of, body_of_columns
+from penstock.columns.event import Event
+from penstock.columns.origin import for_join
+from penstock.columns.schema import ChannelSchema
+from penstock.core.errors import InvalidArgument
+from penstock.core.ids import Span
+from penstock.tables.kinds import conformed, stored_schema, united
+
+from .strategies import PROPERTIES, typed
+
+Rows = list[dict[str, Any]]
+
+
+def stored(rows: Rows, first: int = 0) -> pa.RecordBatch:
+    body = body_of_columns([b""] * len(rows), properties=rows)
+    return stamp(body, Span(first, first + len(rows)), 0)
+
+
+def through_archive(batches: list[pa.RecordBatch]) -> tuple[pa.Schema, pa.RecordBatch]:
+    """Archive them one by one, then write all rows to one file, as a compaction does."""
+    channel, table, kept = ChannelSchema.empty(), pa.schema([]), []
+    for batch in batches:
+        channel = channel.grown(batch.schema)
+        rows = ArchiveLayout(channel.arrow, table, channel="orders", epoch="e/1").of(batch)
+        table = united(table, rows.schema)
+        kept.append(conformed(rows, stored_schema(rows.schema)))
+    whole = pa.Table.from_batches([conformed(rows, table) for rows in kept])
+    return table, whole.combine_chunks().to_batches()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.spec("E2")
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=4))
+def test_properties_survive_an_archive_that_grows(batches: list[Rows]) -> None:
+    table, rows = through_archive([stored(each) for each in batches])
+
+    found = EventBatch(from_archive(rows, table))
+    expected = [typed(row) for each in batches for row in each]
+    assert [typed(event.properties) for event in found] == expected
+    names = [name.casefold() for name in table.names]
+    assert len(set(names)) == len(names), "no two names that differ in case alone"
+
+
+def test_everything_about_an_event_is_kept() -> None:
+    at = datetime(2026, 5, 4, 23, 59, 59, tzinfo=UTC)
+    events = [
+        Event(
+            b"\x00\xff",
+            tag="t",
+            properties={"price": 1.5, "price_": None, "lines": [{"sku": "a"}, {"sku": None}]},
+            headers={"correlation_id": "c", "expiration": at},
+            ttl=1_000,
+            priority=9,
+            persistent=False,
+        ),
+        Event(b"plain"),
+        Event(properties={"price": "dear"}),
+    ]
+    batch = stamp(body_of(events), Span(7, 10), int(at.timestamp() * 1_000_000))
+    table, rows = through_archive([batch])
+
+    first, second, third = EventBatch(from_archive(rows, table))
+    assert (first.event_id, first.published, first.tag, first.data) == (7, at, "t", b"\x00\xff")
+    assert first.properties == events[0].properties
+    assert first.headers == {"correlation_id": "c", "expiration": at}
+    assert (first.ttl, first.priority, first.persistent) == (1_000, 9, False)
+    assert (second.tag, second.data, second.properties, second.headers) == (None, b"plain", {}, {})
+    assert (second.ttl, second.priority, second.persistent, second.origin) == (0, 4, True, None)
+    assert third.properties == {"price": "dear"}
+    assert rows.column(DAY).to_pylist() == [date(2026, 5, 4)] * 3
+    assert identity_of(table) == ("orders", "e/1")
+
+
+def test_people_find_the_columns_they_expect() -> None:
+    rows = [{"Origin": "JFK", "origin": "lga", "tag": "x", "n": np.int16(3), "f": np.float32(0.5)}]
+    _, flat = through_archive([stored(rows)])
+
+    found = flat.to_pylist()[0]
+    assert {name: found[name] for name in ("Origin", "properties.origin", "n", "f")} == {
+        "Origin": "JFK",
+        "properties.origin": "lga",
+        "n": 3,
+        "f": 0.5,
+    }
+    assert found["properties.tag"] == "x"
+    assert [str(flat.schema.field(name).type) for name in "nf"] == ["int64", "double"]
+    assert not [name for name in flat.schema.names if name.startswith("$")]
+
+
+def test_who_has_published_it_is_kept() -> None:
+    batch = stamp(body_of([Event(headers={"host": "said"}), Event(), Event()]), Span(5, 8), 0)
+    rows = ArchiveLayout(batch.schema).of(batch, (("ann@desk", ((5, 7),)), ("@lab", ((7, 8),))))
+
+    found = [event.headers for event in EventBatch(from_archive(rows, rows.schema))]
+    assert found[0] == {"publisher": "ann", "host": "desk"}
+    assert found[1:] == [{"publisher": "ann", "host": "desk"}, {"host": "lab"}]
+    everyone = ArchiveLayout(batch.schema).of(batch, (("bob@x", ()),))
+    assert {row["publisher"] for row in everyone.column("headers").to_pylist()} == {"bob"}
+
+
+def test_where_it_came_from_is_kept() -> None:
+    batch = stamp(for_join(body_of([Event(b"x")]), 41, 1_000_000, "source"), Span(0, 1), 2_000_000)
+    table, rows = through_archive([batch])
+
+    (event,) = EventBatch(from_archive(rows, table))
+    assert event.origin is not None
+    assert (event.origin.store, event.origin.event_id, event.origin.path) == (
+        "source",
+        41,
+        ("source",),
+    )
+
+
+def test_a_property_keeps_its_column_however_the_channel_grows() -> None:
+    one, both = [{"Price": 1}], [{"price": 2, "Price": 3}]
+    table, rows = through_archive([stored(one), stored(both, 1)])
+
+    assert [name for name in table.names if "rice" in name] == ["Price", "properties.price"]
+    found = [event.properties for event in EventBatch(from_archive(rows, table))]
+    assert found == [{"Price": 1}, {"price": 2, "Price": 3}]
+
+
+def test_a_batch_in_which_all_is_there_is_read_without_detours() -> None:
+    table, rows = through_archive([stored([{"a": 1}, {"a": 2}]), stored([{"a": 3, "b": "x"}], 2)])
+
+    assert "sparse" not in from_archive(rows.slice(2), table).schema.names
+    assert "sparse" in from_archive(rows, table).schema.names
+
+
+def test_another_table_is_no_archive() -> None:
+    with pytest.raises(InvalidArgument, match="no archive of a channel"):
+        identity_of(pa.schema([("event_id", pa.int64())]))
