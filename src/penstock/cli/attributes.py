@@ -118,6 +118,15 @@ ATTRIBUTES: Final = (
         ),
         messages.descriptors,
     ),
+    Attribute(
+        "archive",
+        _text(
+            "Where clients find events that have left: the path or URI of a table an archive "
+            "pipeline writes; '' for none.",
+            "URI",
+        ),
+        only="channel",
+    ),
     Attribute("cluster_wide", _switch("cluster-wide", "Exists on every node of a cluster.")),
     Attribute("start_event_id", _number("Id of the first event.", "ID"), is_fixed=True),
     Attribute(

@@ -65,6 +65,7 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
     if definition.kind == "channel":
         kept = "kept" if definition.retain_consumed else "removed when all durables have it"
         facts.append(("consumed", kept))
+        facts.append(("archive", definition.archive or "none"))
     return facts
 
 

@@ -14,7 +14,8 @@ from penstock.client.durables import Durables
 from penstock.client.history import KeyState, StateQuestion, state_of
 from penstock.client.merging import Merger, Registered, delta_of, key_name_of, registered_of
 from penstock.client.publishing import ids_of_answer, parts_of, stage
-from penstock.client.starts import StartLike, start_of
+from penstock.client.seamless import SeamlessSubscription
+from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
 from penstock.client.transfer import FolderLike, export, import_from
 from penstock.columns.batch import flatten
@@ -212,18 +213,26 @@ class Channel(Destination):
         selector: str = "",
         timeout: float | None = None,
         merged: bool = False,
+        archive: str | None = None,
     ) -> Subscription:
         """Read stored events from ``start`` on, then live ones (SEM E6).
+
+        Where ``start`` lies in the channel's archive, events come from there first, under their
+        ids, and then without a gap from here (SEM L4). ``archive`` names another table; an empty
+        one means: only what is here. What is wrong with an archive is raised when the
+        subscription opens: ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``,
+        ``IllegalState`` for that of another channel.
 
         On a merge channel the first event of a key is its state, and those that follow may be
         deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
         events (SEM K3).
         """
         merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
-        return Subscription(
+        return SeamlessSubscription(
             self._conversation,
-            self.number,
+            self._opened,
             start_of(start),
+            archive=archive,
             selector=selector,
             timeout=timeout,
             merger=merger,
@@ -232,18 +241,31 @@ class Channel(Destination):
     async def read(
         self,
         *,
-        start: int = 0,
+        start: StartLike = 0,
         end: int | None = None,
         columns: Sequence[str] | None = None,
         selector: str = "",
+        archive: str | None = None,
     ) -> pa.Table:
-        """Stored events as one table: ``event_id``, ``published``, ``tag``, ``data`` and a column
-        for each property ever published here; ``columns`` chooses among them."""
+        """Events from ``start`` up to and including ``end`` as one table: ``event_id``,
+        ``published``, ``tag``, ``data`` and a column for each property ever published here;
+        ``columns`` chooses among them.
+
+        Those that have left the channel come from its archive, or from the one that is named, as
+        :meth:`subscribe` says.
+        """
+        check_range(start if isinstance(start, int) else None, end)
         schema = ChannelSchema.empty().grown(await self.columns())
-        batches = [
-            batch.to_arrow()
-            async for batch in self.browse(start=start, end=end, selector=selector).batches()
-        ]
+        reading = SeamlessSubscription(
+            self._conversation,
+            self._opened,
+            start_of(start),
+            archive=archive,
+            selector=selector,
+            browse=True,
+            last_id=end,
+        )
+        batches = [batch.to_arrow() async for batch in reading.batches()]
         for batch in batches:
             schema = schema.grown(batch.schema)
         flat = [flatten(schema.conform(batch)) for batch in batches]

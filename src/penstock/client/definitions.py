@@ -13,7 +13,7 @@ from penstock.wire.native.messages import Kind
 
 _NOT_OF: dict[Kind, frozenset[str]] = {
     "channel": frozenset({"kind", "max_deliveries"}),
-    "queue": frozenset({"kind"}),
+    "queue": frozenset({"kind", "archive"}),
 }
 
 

@@ -125,6 +125,11 @@ class Inbox(Generic[B]):
         """Whether the subscription ended with an error."""
         return self._error is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will follow what waits."""
+        return self._ended
+
     def clear(self) -> None:
         self._batches.clear()
 

@@ -170,14 +170,20 @@ class Subscription:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         check_timeout(timeout)
         await self.open()
-        for left, count in reversed(self.loops.rests()):
-            rows = left.to_arrow().slice(count)
-            rest = EventBatch(rows, left.redeliveries, publishers=left.publishers)
-            self._inbox.put_back(rest)
+        self._put_back_rests()
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
         if batch is not None and not len(self._inbox) and self._renews_credit:
             self._renew_credit()
         return batch
+
+    def _put_back_rests(self) -> int:
+        """What loops that are over have left comes next; gives how many batches that are."""
+        rests = self.loops.rests()
+        for left, count in reversed(rests):
+            rows = left.to_arrow().slice(count)
+            rest = EventBatch(rows, left.redeliveries, publishers=left.publishers)
+            self._inbox.put_back(rest)
+        return len(rests)
 
     def _renew_credit(self) -> None:
         if self._credit * 2 <= self._granted:

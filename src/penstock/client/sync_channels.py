@@ -139,23 +139,28 @@ class Channel(Destination):
         selector: str = "",
         timeout: float | None = None,
         merged: bool = False,
+        archive: str | None = None,
     ) -> Subscription:
-        """Read stored events from ``start`` on, then live ones (SEM E6); on a merge channel as
-        :meth:`penstock.aio.Channel.subscribe` says."""
+        """Read events from ``start`` on, first those in the archive, then the stored, then live
+        ones (SEM E6); see :meth:`penstock.aio.Channel.subscribe`."""
         inner = self._inner.subscribe(
-            start=start, selector=selector, timeout=timeout, merged=merged
+            start=start, selector=selector, timeout=timeout, merged=merged, archive=archive
         )
         return Subscription(inner, self._loop)
 
     def read(
         self,
         *,
-        start: int = 0,
+        start: StartLike = 0,
         end: int | None = None,
         columns: Sequence[str] | None = None,
         selector: str = "",
+        archive: str | None = None,
     ) -> pa.Table:
-        """Stored events as one Arrow table."""
+        """Events as one Arrow table, those in the archive first; see
+        :meth:`penstock.aio.Channel.read`."""
         return self._loop.call(
-            self._inner.read(start=start, end=end, columns=columns, selector=selector)
+            self._inner.read(
+                start=start, end=end, columns=columns, selector=selector, archive=archive
+            )
         )

@@ -129,6 +129,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Id of the channel's first event (SEM E4)."""
     descriptors: bytes = b""
     """A serialized ``FileDescriptorSet``: the types of the messages in its events (SEM P1)."""
+    archive: str = ""
+    """Where events are that have left the channel: the path or URI of a table an archive
+    pipeline writes, as clients and executors reach it. The realm never looks there."""
     storage: Storage = Storage()
 
 

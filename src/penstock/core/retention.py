@@ -24,6 +24,7 @@ READ_BYTES_MIN = 4_096
 READ_BYTES_MAX = 16 << 20
 COARSE_US = 100_000
 """Without a TTL, publishes this close together share one age."""
+ARCHIVE_LENGTH_MAX = 2_048
 
 
 def check_limits(definition: Definition) -> None:
@@ -45,6 +46,11 @@ def check_limits(definition: Definition) -> None:
         raise InvalidArgument(
             f"storage.read_buffer_size is {definition.storage.read_buffer_size}; "
             f"it may be {READ_BYTES_MIN} to {READ_BYTES_MAX}"
+        )
+    if len(definition.archive) > ARCHIVE_LENGTH_MAX or not definition.archive.isprintable():
+        raise InvalidArgument(
+            f"archive is {definition.archive[:60]!r}; it is a path or URI of up to "
+            f"{ARCHIVE_LENGTH_MAX} characters that can be printed"
         )
     check_keys(definition)
 
