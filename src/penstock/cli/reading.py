@@ -33,6 +33,16 @@ Count = Annotated[
 ]
 
 
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        help="A table with events that have left, instead of the channel's own archive; "
+        "'' for none.",
+        metavar="URI",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command("subscribe")(subscribe)
     app.command("browse")(browse)
@@ -61,10 +71,12 @@ def subscribe(
     merged: Annotated[
         bool, typer.Option("--merged", help="On a merge channel: whole events, never deltas.")
     ] = False,
+    archive: Archive = None,
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print events as they come, until Ctrl-C.
+    """Print events as they come, until Ctrl-C. Those that have left the channel come from its
+    archive, where it has one.
 
     \b
     Examples:
@@ -77,6 +89,8 @@ def subscribe(
         raise typer.BadParameter(
             "--from and --selector belong to the durable: penstock durable create"
         )
+    if durable is not None and archive is not None:
+        raise typer.BadParameter("a durable is on the channel: leave out --archive")
     if durable is not None and merged:
         raise typer.BadParameter("a durable gets whole events: leave out --merged")
     if durable is not None and format == "arrow":
@@ -91,7 +105,10 @@ def subscribe(
             out = printer(format, known_to(channel))
             printed = _consume(channel.durables.get(durable), out, limit, timeout)
         else:
-            with channel.subscribe(start=begin, selector=selector, merged=merged) as reading:
+            wanted = channel.subscribe(
+                start=begin, selector=selector, merged=merged, archive=archive
+            )
+            with wanted as reading:
                 say_waiting(channel.name, timeout)
                 batches, messages = _live(reading, timeout), known_to(channel)
                 printed = print_events(batches, format, limit, messages=messages)
@@ -138,6 +155,10 @@ def browse(
     last: Annotated[int | None, typer.Option("--to", help="Last event.", metavar="ID")] = None,
     selector: Selector = "",
     limit: Count = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Also those that have left, from the archive.")
+    ] = False,
+    archive: Archive = None,
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -146,11 +167,13 @@ def browse(
     \b
     Examples:
       penstock browse orders --from 100 --to 199
+      penstock browse orders --archived --selector "price > 5"
       penstock browse orders --selector "price > 5" --format arrow > orders.arrow
     """
     with session(url) as realm:
         channel = realm.channels.get(name)
-        with channel.browse(start=first, end=last, selector=selector) as reading:
+        where = archive if archived or archive is not None else ""
+        with channel.browse(start=first, end=last, selector=selector, archive=where) as reading:
             messages = known_to(channel)
             printed = print_events(reading.batches(), format, limit, messages=messages)
     if not printed and format == "table":

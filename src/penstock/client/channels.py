@@ -169,8 +169,9 @@ class Channel(Destination):
         self, key: Any, *, as_of: int | None = None, archive: str | None = None
     ) -> KeyState:
         """The state of a key of a merge channel: now, or as event ``as_of`` of this channel left
-        it. What is not on the channel any more is looked for in ``archive``, a channel or queue
-        that a join from here feeds (SEM K5).
+        it. What is not on the channel any more is looked for in the channel's archive, or in
+        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join
+        from here feeds (SEM K5).
 
         Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
         """
@@ -218,7 +219,7 @@ class Channel(Destination):
         """Read stored events from ``start`` on, then live ones (SEM E6).
 
         Where ``start`` lies in the channel's archive, events come from there first, under their
-        ids, and then without a gap from here (SEM L4). ``archive`` names another table; an empty
+        ids, and then without a gap from here. ``archive`` names another table; an empty
         one means: only what is here. What is wrong with an archive is raised when the
         subscription opens: ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``,
         ``IllegalState`` for that of another channel.
@@ -238,6 +239,30 @@ class Channel(Destination):
             merger=merger,
         )
 
+    def browse(
+        self,
+        *,
+        start: StartLike = 0,
+        end: int | None = None,
+        selector: str = "",
+        archive: str | None = "",
+    ) -> Subscription:
+        """Stored events from ``start`` up to and including ``end``, then the end.
+
+        Only what is on the channel, unless ``archive`` names a table, or is None: the channel's
+        own. Raises ``InvalidArgument`` for a range of no events.
+        """
+        check_range(start if isinstance(start, int) else None, end)
+        return SeamlessSubscription(
+            self._conversation,
+            self._opened,
+            start_of(start),
+            archive=archive,
+            selector=selector,
+            browse=True,
+            last_id=end,
+        )
+
     async def read(
         self,
         *,
@@ -254,17 +279,8 @@ class Channel(Destination):
         Those that have left the channel come from its archive, or from the one that is named, as
         :meth:`subscribe` says.
         """
-        check_range(start if isinstance(start, int) else None, end)
         schema = ChannelSchema.empty().grown(await self.columns())
-        reading = SeamlessSubscription(
-            self._conversation,
-            self._opened,
-            start_of(start),
-            archive=archive,
-            selector=selector,
-            browse=True,
-            last_id=end,
-        )
+        reading = self.browse(start=start, end=end, selector=selector, archive=archive)
         batches = [batch.to_arrow() async for batch in reading.batches()]
         for batch in batches:
             schema = schema.grown(batch.schema)

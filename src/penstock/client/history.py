@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -19,7 +21,7 @@ from penstock.core.errors import InvalidArgument, NameDoesNotExist
 from penstock.core.queue import READERS
 from penstock.core.starts import FromEarliest
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened
+from penstock.wire.native.answers import ChannelInfo, ChannelOpened
 
 _SHOWN_MAX: Final = 1 << 62
 
@@ -32,7 +34,7 @@ class KeyState(Struct, frozen=True):
     published: datetime
     properties: dict[str, Any]
     found_in: str
-    """Name of the channel, or of the archive."""
+    """Name of the channel, or of the archive; the path or URI of a table."""
 
 
 class StateQuestion(Struct, frozen=True):
@@ -58,20 +60,55 @@ async def state_of(conversation: Conversation, asked: StateQuestion) -> KeyState
         return newest
     wanted = f"{asked.key_name} = {asked.key!r}"
     there = "nothing" if newest is None else f"its state as of event {newest.event_id}"
-    if asked.archive is None:
+    where = asked.archive
+    if where is None:
+        where = (await _info(conversation, asked)).definition.archive or None
+    if where is None:
         earlier = "" if as_of is None else f" as of event {as_of}"
         raise InvalidArgument(
             f"the state of {wanted}{earlier} is gone: {name} has {there} of it; name an archive, "
-            f"a channel or queue that a join from {name} feeds"
+            f"a table or a channel or queue that a join from {name} feeds"
         )
-    found = await _newest(await _archived(conversation, asked), asked)
+    if asked.archive is None or _is_table(where):
+        found = await asyncio.to_thread(_in_table, where, _epoch(conversation, asked), asked)
+    else:
+        found = await _newest(await _archived(conversation, asked), asked)
     if found is None:
         before = "" if as_of is None else f" from event {as_of} or before"
         raise InvalidArgument(
-            f"the state of {wanted} is gone: {name} has {there} of it, and {asked.archive} "
-            f"nothing{before}: the join is younger, or it was removed there"
+            f"the state of {wanted} is gone: {name} has {there} of it, and {where} "
+            f"nothing{before}: it is younger, or it was removed there"
         )
     return found
+
+
+def _is_table(where: str) -> bool:
+    """Whether a table is meant, not a channel or queue."""
+    path = Path(where)
+    return "://" in where or any((path / log).is_dir() for log in ("_delta_log", "_penstock"))
+
+
+async def _info(conversation: Conversation, asked: StateQuestion) -> ChannelInfo:
+    return await conversation.ask(wire.DescribeChannel(0, asked.channel.name), ChannelInfo)
+
+
+def _epoch(conversation: Conversation, asked: StateQuestion) -> str:
+    """Which channel the archive has to be of; any, where the table was named."""
+    return "" if asked.archive else f"{conversation.realm_id}/{asked.channel.channel}"
+
+
+def _in_table(where: str, epoch: str, asked: StateQuestion) -> KeyState | None:
+    from penstock.client.archive import Archive, Wanted
+
+    below = _SHOWN_MAX if asked.as_of is None else asked.as_of + 1
+    archive = Archive.open(where, asked.channel.name, epoch)
+    for batch in archive.newest(below, Wanted(_selector(asked))):
+        for row in reversed(range(len(batch))):
+            event = batch[row]
+            if event.event_id is None or event.published is None or not _is_of_key(event, asked):
+                continue
+            return KeyState(event.event_id, event.published, event.properties, where)
+    return None
 
 
 async def _newest(events: AsyncIterator[Event], asked: StateQuestion) -> KeyState | None:
@@ -88,8 +125,7 @@ async def _newest(events: AsyncIterator[Event], asked: StateQuestion) -> KeyStat
 
 def _as_state(event: Event, asked: StateQuestion) -> KeyState | None:
     """The state an event tells; None when it is of another key, or of another channel."""
-    value = event.properties.get(asked.key_name)
-    if value != asked.key or isinstance(value, bool) != isinstance(asked.key, bool):
+    if not _is_of_key(event, asked):
         return None
     origin, name = event.origin, asked.channel.name
     if origin is not None and origin.store == name and asked.archive is not None:
@@ -97,6 +133,11 @@ def _as_state(event: Event, asked: StateQuestion) -> KeyState | None:
     if event.event_id is None or event.published is None:
         return None
     return KeyState(event.event_id, event.published, event.properties, name)
+
+
+def _is_of_key(event: Event, asked: StateQuestion) -> bool:
+    value = event.properties.get(asked.key_name)
+    return bool(value == asked.key and isinstance(value, bool) == isinstance(asked.key, bool))
 
 
 async def _stored(conversation: Conversation, number: int, selector: str) -> AsyncIterator[Event]:

@@ -148,6 +148,19 @@ class Channel(Destination):
         )
         return Subscription(inner, self._loop)
 
+    def browse(
+        self,
+        *,
+        start: StartLike = 0,
+        end: int | None = None,
+        selector: str = "",
+        archive: str | None = "",
+    ) -> Subscription:
+        """Stored events from ``start`` up to and including ``end``, then the end; see
+        :meth:`penstock.aio.Channel.browse`."""
+        inner = self._inner.browse(start=start, end=end, selector=selector, archive=archive)
+        return Subscription(inner, self._loop)
+
     def read(
         self,
         *,
