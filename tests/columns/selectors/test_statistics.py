@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 
+from penstock.columns import more
 from penstock.columns.selectors import ColumnStatistics, Selector
 from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.wording import canonical
@@ -113,14 +114,21 @@ def test_it_may_match(text: str) -> None:
 
 
 def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
-    """Of every column that is the only one of its name."""
+    """Of every column that is the only one of its name, and has all values of it."""
     known = {}
+    elsewhere = _in_more(batch)
     for path, columns in _leaves(batch.to_struct_array(), ""):
-        if len(columns) == 1 and _has_bounds(columns[0].type):
+        if len(columns) == 1 and path not in elsewhere and _has_bounds(columns[0].type):
             least, most = pc.min_max(columns[0]).as_py().values()
             distinct = pc.unique(columns[0]).drop_null().to_pylist()
             known[path] = ColumnStatistics(least, most, columns[0].null_count, distinct)
     return known
+
+
+def _in_more(batch: pa.RecordBatch) -> set[str]:
+    """Properties that found no column in some event."""
+    cells = batch.column("more").to_pylist() if "more" in batch.schema.names else []
+    return {f"properties.{name}" for cell in cells if cell for name in more.decoded(cell)}
 
 
 def _has_bounds(kind: Any) -> bool:

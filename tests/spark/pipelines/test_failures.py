@@ -25,7 +25,7 @@ JAVA = (
 PYTHON = """[PYTHON_EXCEPTION] Traceback (most recent call last):
   File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 12, in main
     process()
-  File "/home/ada/flights/steps.py", line 4, in inverse
+  File "flights/steps.py", line 4, in inverse
     return 1 // n
 ZeroDivisionError: integer division or modulo by zero
 """
