@@ -46,3 +46,15 @@ def test_waiting_for_several_ends_with_the_first_event(session: Session) -> None
     assert not session.wait_for_events({orders: 1, work: 0}, 0.01)
     work.push(b"0")
     assert session.wait_for_events({orders: 1, work: 0}, 60)
+
+
+def test_when_the_next_stored_event_was_published(session: Session) -> None:
+    orders = session.channels.create("orders")
+    orders.publish(b"0")
+    orders.publish(b"1")
+    first, second = orders.read().column("published").to_pylist()
+    orders.purge(end=0)
+
+    assert first < second
+    assert orders.published_at(0) == orders.published_at(1) == second
+    assert orders.published_at(2) is None

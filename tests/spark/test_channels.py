@@ -309,3 +309,26 @@ def _queue(url: str, name: str) -> list[Row]:
     given = PenstockSource({"url": url, "queue": name})
     reader = given.reader(given.schema())
     return rows_of(reader, reader.partitions())
+
+
+# --- limits -------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_may_be_limited_by_bytes(url: str, client: Session) -> None:
+    for name, size in (("big", 10_000), ("small", 100)):
+        channel = client.channels.create(name)
+        channel.publish_many([penstock.Event(b"x" * size, properties={"n": 1})] * 100)
+    reader = stream(url, "big,small", maxBytesPerTrigger="100000")
+    start = reader.initialOffset()
+
+    first = reader.latestOffset(start, reader.getDefaultReadLimit())
+
+    assert ends(first)["small"] == 100  # of its half it needs a part only
+    assert 7 <= ends(first)["big"] <= 10
+    tiny = stream(url, "big,small", maxBytesPerTrigger="1")
+    assert ends(tiny.latestOffset(start, EVERYTHING)) == {"big": 1, "small": 1}
+    seen_ends = [first]
+    while (after := reader.latestOffset(seen_ends[-1], EVERYTHING)) != seen_ends[-1]:
+        seen_ends.append(after)
+    assert ends(seen_ends[-1]) == {"big": 100, "small": 100}
+    assert 10 <= len(seen_ends) <= 12

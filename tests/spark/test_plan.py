@@ -16,6 +16,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.spark.plan import (
     PARTITION_EVENTS_MIN,
     FileRows,
+    Sizes,
     WireRows,
     partitions,
 )
@@ -152,3 +153,32 @@ def test_record_batches_that_do_not_pass_are_left_out() -> None:
     (found,) = partitions(location, parts_min=1, passes=lambda summary: int(summary) in (20, 40))
 
     assert ids_of(found) == [*range(20, 30), *range(40, 50), *range(60, 65)]
+
+
+@given(locations(), st.integers(0, 20_000), st.integers(0, 200))
+def test_a_portion_by_bytes_ends_where_about_so_many_are(
+    found: tuple[Location, IdSet, bool], bytes_max: int, event_bytes: int
+) -> None:
+    location, wanted, _ = found
+    if not wanted:
+        return
+    sizes = Sizes(location, event_bytes)
+
+    end = sizes.end_within(bytes_max)
+
+    lowest, highest = min(wanted), max(wanted)
+    assert lowest < end <= highest + 1
+    if bytes_max >= sizes.total:
+        assert end == highest + 1
+    here = len(wanted.within(Span(lowest, end)))
+    assert here == 1 or here * min(100, event_bytes) <= bytes_max + max(100, event_bytes)
+
+
+def test_events_in_files_count_as_they_are_stored_and_others_as_they_are_on_average() -> None:
+    ids = IdSet([Span(0, 20)])
+    sizes = Sizes(Location((sealed_part(ids, Span(0, 20), "a"),), (Span(20, 30),)), 50)
+
+    assert sizes.total == 20 * 100 + 10 * 50
+    assert [sizes.end_within(size) for size in (0, 100, 1_000, 2_000, 2_250, 9_000)] == [
+        *(1, 1, 10, 20, 25, 30)
+    ]

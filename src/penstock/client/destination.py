@@ -101,9 +101,21 @@ class Destination:
             last_id=end,
         )
 
-    async def locate(self, first_id: int, end_id: int) -> Location:
-        """Where the stored events of an id range can be read: sealed files, or over the wire."""
-        return await self._conversation.ask(wire.Locate(0, self.number, first_id, end_id), Location)
+    async def locate(self, first_id: int, end_id: int, *, publishers: bool = False) -> Location:
+        """Where the stored events of an id range can be read: sealed files, or over the wire;
+        with ``publishers`` also who published those in files."""
+        message = wire.Locate(0, self.number, first_id, end_id, publishers)
+        return await self._conversation.ask(message, Location)
+
+    async def published_at(self, event_id: int) -> datetime | None:
+        """When the first stored event with this id or a later one was published; None: there is
+        none."""
+        looking = Subscription(
+            self._conversation, self.number, start_of(event_id), browse=True, first_credit=1
+        )
+        async with looking:
+            batch = await looking.next_batch()
+        return None if batch is None else batch[0].published
 
     async def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
         """Which ids of a range were given and have no event any more, by the cause they left by

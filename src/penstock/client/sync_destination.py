@@ -65,9 +65,15 @@ class Destination:
         nothing, off a queue neither."""
         return Subscription(self._inner.browse(start=start, end=end, selector=selector), self._loop)
 
-    def locate(self, first_id: int, end_id: int) -> Location:
-        """Where the stored events of an id range can be read: sealed files, or over the wire."""
-        return self._loop.call(self._inner.locate(first_id, end_id))
+    def locate(self, first_id: int, end_id: int, *, publishers: bool = False) -> Location:
+        """Where the stored events of an id range can be read: sealed files, or over the wire;
+        with ``publishers`` also who published those in files."""
+        return self._loop.call(self._inner.locate(first_id, end_id, publishers=publishers))
+
+    def published_at(self, event_id: int) -> datetime | None:
+        """When the first stored event with this id or a later one was published; None: there is
+        none."""
+        return self._loop.call(self._inner.published_at(event_id))
 
     def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
         """Which ids of a range were given and have no event any more, by the cause they left by

@@ -47,8 +47,8 @@ class Administration:
                 return realm.subscriptions.purge(channel, first, last, selector)
             case wire.DescribeColumns(_, channel):
                 return realm.subscriptions.columns(channel)
-            case wire.Locate(_, channel, first, end):
-                return realm.subscriptions.locate(channel, Span(first, end))
+            case wire.Locate(_, channel, first, end, publishers):
+                return realm.subscriptions.locate(channel, Span(first, end), publishers=publishers)
             case wire.DescribeMissing(_, channel, first, end):
                 return realm.subscriptions.missing(channel, Span(first, end))
             case wire.OpenSchedule(_, channel):

@@ -446,7 +446,7 @@ class Subscriptions:
         schema: bytes = await self._shard.act(look, sweeps=(number,))
         return schema
 
-    async def locate(self, number: int, span: Span) -> Location:
+    async def locate(self, number: int, span: Span, *, publishers: bool = False) -> Location:
         """Which files hold the stored events of ``span``, and which are not in a file yet."""
 
         def look(group: Group) -> Location:
@@ -463,7 +463,9 @@ class Subscriptions:
                 if spans:
                     index = msgspec.msgpack.encode(file.index)
                     path = self._dispatch.local_path(file.name) or ""
-                    parts.append(SealedPart(path, file.index.size, spans, index))
+                    whole = Span(spans[0].first, spans[-1].end)
+                    known = file.publishers_of(whole) if publishers else ()
+                    parts.append(SealedPart(path, file.index.size, spans, index, known))
             left.add_all(in_memory.within(span))
             return Location(tuple(parts), left.spans)
 

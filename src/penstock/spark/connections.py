@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from penstock.client.sync import Channel, Destination, Queue, Session, connect
@@ -55,6 +56,11 @@ class Link:
         info = self.store.info()
         end = info.last_event_id + 1
         return Span(end if info.first_event_id is None else info.first_event_id, end)
+
+    def age_ms(self, event_id: int, now: datetime) -> int:
+        """How old the first stored event is that has this id or a later one; 0: there is none."""
+        published = self.store.published_at(event_id)
+        return 0 if published is None else max(0, (now - published) // timedelta(milliseconds=1))
 
 
 def ask(where: Where, question: Callable[[Link], T]) -> T:

@@ -34,6 +34,7 @@ _SOURCE: Final = (
     "startingTimestamp",
     "endingTimestamp",
     "maxEventsPerTrigger",
+    "maxBytesPerTrigger",
     "minPartitions",
     "selector",
     "columns",
@@ -66,6 +67,8 @@ class SourceOptions(Struct, frozen=True):
     ending: Places = Places()
     """An id is the first one that is not read any more."""
     events_per_trigger: int = READ_LIMIT_EVENTS
+    bytes_per_trigger: int | None = None
+    """About; None: whatever its events are."""
     partitions_min: int | None = None
     selector: str = ""
     columns: tuple[str, ...] = ()
@@ -121,6 +124,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         places("starting", texts, choice),
         places("ending", texts, choice),
         _count("maxEventsPerTrigger", texts) or READ_LIMIT_EVENTS,
+        _count("maxBytesPerTrigger", texts),
         _count("minPartitions", texts),
         selector,
         tuple(filter(None, map(str.strip, texts.get("columns", "").split(",")))),

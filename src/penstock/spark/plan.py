@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import Span
 from penstock.core.messages import Ids
+from penstock.spark.publishers import Publishers
 from penstock.wire.native.answers import Location, SealedPart
 
 PARTITION_EVENTS_MIN: Final = 50_000
@@ -40,6 +41,7 @@ class FileRows(Struct, frozen=True):
     batches: tuple[SegmentBatch, ...]
     spans: Spans
     """The events wanted; others in these batches are removed, or another task's."""
+    publishers: Publishers = ()
 
 
 class WireRows(Struct, frozen=True):
@@ -116,6 +118,30 @@ def rows_in(location: Location) -> int:
     """How many events it has."""
     spans = [*location.tail, *(span for part in location.sealed for span in part.spans)]
     return sum(span.size for span in spans)
+
+
+class Sizes:
+    """How many bytes the events of a location are, stored."""
+
+    def __init__(self, location: Location, event_bytes: float) -> None:
+        """``event_bytes`` is for events that are in no file yet."""
+        self._units = [
+            unit if unit.file is not None else _of_unit(unit, unit.spans, unit.rows, size)
+            for unit in _units(location, "auto", lambda summary: True)
+            for size in (int(unit.rows * event_bytes),)
+        ]
+        self.total = sum(unit.size for unit in self._units)
+
+    def end_within(self, bytes_max: int) -> int:
+        """Where the events end that have about so many bytes; one more than nothing."""
+        left, end = bytes_max, self._units[0].spans[0].first + 1
+        for unit in self._units:
+            if unit.size > left:
+                head, _ = _split(unit, max(1, unit.rows * left // unit.size))
+                return head.spans[-1].end if left > 0 else end
+            left -= unit.size
+            end = unit.spans[-1].end
+        return end
 
 
 # --- what there is ------------------------------------------------------------------------
@@ -247,4 +273,5 @@ def _part(group: list[_Unit]) -> FileRows | WireRows:
         first.index.schema,
         tuple(unit.batch for unit in group if unit.batch is not None),
         tuple(span for unit in group for span in unit.spans),
+        first.file.publishers,
     )

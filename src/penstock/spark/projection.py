@@ -30,7 +30,8 @@ from penstock.columns.shapes import (
     struct_shape,
 )
 from penstock.core.errors import InvalidArgument
-from penstock.spark.options import nearest
+from penstock.spark.nesting import chosen, narrowed
+from penstock.spark.publishers import Publishers, with_publishers
 
 ON_REQUEST: Final[dict[str, pa.DataType]] = {
     "ttl": FIELDS["ttl"].type,
@@ -85,10 +86,7 @@ def spark_schema(
     for slot_name, kind in _property_types(_united(stored)):
         name = f"{_PROPERTIES}.{slot_name}" if slot_name in kinds else slot_name
         kinds[name] = _readable(kind)
-    for name in columns:
-        if name not in kinds:
-            raise InvalidArgument(f"no column {name!r}: {nearest(name, tuple(kinds))}")
-    wanted = {name: kinds[name] for name in columns} if columns else kinds
+    wanted = chosen(kinds, columns) if columns else kinds
     return from_arrow_schema(pa.schema(list(wanted.items())))
 
 
@@ -174,7 +172,7 @@ class Projection:
         self._shape = shape
         self._steps = SchemaMemo(self._plan)
 
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
         """Raises ``InvalidArgument`` naming a column whose values do not fit its Spark type."""
         steps = self._steps.of(batch.schema)
         arrays = [
@@ -183,6 +181,9 @@ class Projection:
             else _column(batch, step, field)
             for step, field in zip(steps, self._wanted, strict=True)
         ]
+        if publishers and "headers" in self._extras and "headers" in self._wanted.names:
+            at = self._wanted.get_field_index("headers")
+            arrays[at] = with_publishers(arrays[at], batch.column("event_id"), publishers)
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
 
     def _named(self, rows: int, field: pa.Field) -> pa.Array:
@@ -266,7 +267,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
     if array.type.equals(field.type):
         return array
     try:
-        return array.cast(field.type)
+        return narrowed(array, field.type).cast(field.type)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgument(
             f"column {field.name} is stored as {array.type}, which does not fit the type "

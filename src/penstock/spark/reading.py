@@ -43,11 +43,13 @@ from penstock.spark.channels import (
 )
 from penstock.spark.connections import Link, ask, ask_realm
 from penstock.spark.losses import check_first, check_front
-from penstock.spark.offsets import Offset, Position, decode, encode
+from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
-from penstock.spark.plan import EventRange, FileRows, WireRows, partitions, rows_in
-from penstock.spark.portions import parts_of, portion
+from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
+from penstock.spark.portions import fair, parts_of, portion
+from penstock.spark.progress import reported
 from penstock.spark.projection import Extras, Projection, arrow_schema
+from penstock.spark.publishers import Publishers
 from penstock.spark.sealed import is_here, stored_batches
 
 BATCH_BYTES_MAX = 4 << 20
@@ -93,6 +95,8 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._binding = binding_of(options)
         self._target: dict[str, int] | None = None
         """Where to stop, for a query that reads what is there and ends."""
+        self._reached: Positions = {}
+        """Where the newest micro-batch ends."""
 
     def initialOffset(self) -> Offset:  # noqa: N802
         def first(session: Session) -> Offset:
@@ -116,13 +120,22 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = ask_realm(self._options.url, target)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        return ask_realm(self._options.url, lambda session: self._latest(session, start, limit))
+        latest = ask_realm(self._options.url, lambda session: self._latest(session, start, limit))
+        self._reached = decode(latest)
+        return latest
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         def newest(session: Session) -> Offset:
             links = links_of(session, self._options)
-            return encode({name: Position(link.epoch, link.end) for name, link in links.items()})
+            ends = {name: Position(link.epoch, link.end) for name, link in links.items()}
+            waiting = {
+                name: links[name].age_ms(at.event_id, now)
+                for name, at in self._reached.items()
+                if name in ends and ends[name].event_id > at.event_id
+            }
+            return reported(encode(ends), self._reached, waiting)
 
+        now = datetime.now(UTC)
         return ask_realm(self._options.url, newest)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -166,6 +179,9 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, position in at.items()
         }
         ends = portion(waiting_spans, _events_max(limit))
+        if self._options.bytes_per_trigger is not None:
+            part = {name: Span(span.first, ends[name]) for name, span in waiting_spans.items()}
+            ends |= ends_within(links, part, self._options.bytes_per_trigger)
         return encode(
             {
                 name: msgspec.structs.replace(position, event_id=max(position.event_id, ends[name]))
@@ -184,6 +200,22 @@ def _events_max(limit: ReadLimit) -> int | None:
     raise InvalidArgument(f"read limit {limit}; use the option maxEventsPerTrigger")
 
 
+def ends_within(
+    links: Mapping[str, Link], spans: Mapping[str, Span], bytes_max: int
+) -> dict[str, int]:
+    """Where a micro-batch of about so many stored bytes ends in each channel that has events."""
+    sizes = {}
+    for name, span in spans.items():
+        if span.size > 0:
+            store = links[name].store
+            location, info = store.locate(*span), store.info()
+            event_bytes = info.storage.tail_bytes + info.storage.sealed_bytes
+            if rows_in(location):
+                sizes[name] = Sizes(location, event_bytes / max(1, info.events))
+    shares = fair({name: each.total for name, each in sizes.items()}, bytes_max)
+    return {name: each.end_within(shares[name]) for name, each in sizes.items()}
+
+
 def planned(
     options: SourceOptions,
     links: Mapping[str, Link],
@@ -196,7 +228,9 @@ def planned(
     ``owed`` to a durable where one is named. Of channels that are not ``known`` nothing can have
     been lost. Raises ``DataLost``."""
     locations = {
-        name: links[name].store.locate(*span) for name, span in spans.items() if span.size > 0
+        name: links[name].store.locate(*span, publishers=options.include_headers)
+        for name, span in spans.items()
+        if span.size > 0
     }
     if options.fail_on_data_loss:
         front = {n: found for n, found in locations.items() if n in known}
@@ -252,8 +286,8 @@ def rows_of(
         channel=partition.channel,
         by_type=not options.choice.is_one,
     )
-    for batch, mask in _stored(options, partition, selector):
-        found = projection.of(batch)
+    for batch, mask, publishers in _stored(options, partition, selector):
+        found = projection.of(batch, publishers)
         if mask is not None:
             found = found.filter(mask)
         yield from _cut(found)
@@ -267,11 +301,11 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, rows)
 
 
-_Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None]]
+_Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
 
 
 def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:
-    """Stored batches, and which of their rows are wanted; None: all."""
+    """Stored batches, which of their rows are wanted (None: all), and who published them."""
     for part in partition.parts:
         if isinstance(part, WireRows):
             yield from _from_wire(options, partition, part.span)
@@ -298,7 +332,7 @@ def _from_file(
             if selector is not None:
                 selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
                 mask = selected if mask is None else pa.compute.and_(mask, selected)
-            yield batch, mask
+            yield batch, mask, part.publishers
             done = span.end
     except (Damaged, OSError):
         if options.access == "local":
@@ -316,7 +350,8 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Fo
     for batch in ask(where, lambda link: _browse(link, options.selector, partition.epoch, span)):
         rows = batch.to_arrow()
         found = min(found, rows.column("event_id")[0].as_py())
-        yield rows, None if partition.owed is None else mask_of(partition.owed, rows)
+        mask = None if partition.owed is None else mask_of(partition.owed, rows)
+        yield rows, mask, batch.publishers
     if options.fail_on_data_loss and found > span.first:
         ask(where, lambda link: check_first(link, span, found, bound=bool(options.durable)))
 

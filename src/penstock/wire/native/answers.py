@@ -151,6 +151,8 @@ class SealedPart(Struct, frozen=True):
     spans: Spans
     index: bytes
     """The file's index (``columns.segments.SegmentIndex``), msgpack."""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of these events, ``user@host``, where that was asked for (SEM E3)."""
 
 
 class Location(Struct, frozen=True):

@@ -320,6 +320,8 @@ class Locate(Request, frozen=True, tag=50):
     channel: int
     first_id: int
     end_id: int
+    publishers: bool = False
+    """Whether to say who published them."""
 
 
 class DescribeMissing(Request, frozen=True, tag=51):

@@ -1,0 +1,86 @@
+"""Columns inside columns: choosing some fields of structs, at any depth and in lists.
+
+``address.city`` chooses the column ``address`` with that one field, so that SQL says
+``address.city`` as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.options import nearest
+
+Kinds = dict[str, pa.DataType]
+
+
+def chosen(kinds: Mapping[str, pa.DataType], columns: Sequence[str]) -> Kinds:
+    """The columns that were named, in that order, each with the fields that were named.
+
+    Raises ``InvalidArgument`` for one that is not there, with the nearest that is.
+    """
+    paths: dict[str, list[tuple[str, ...]]] = {}
+    for column in columns:
+        name, path = _split(kinds, column)
+        paths.setdefault(name, []).append(path)
+    return {name: _pruned(kinds[name], below, name) for name, below in paths.items()}
+
+
+def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[str, ...]]:
+    """A column's own name may have dots, so the longest that is there is meant."""
+    parts = column.split(".")
+    for count in range(len(parts), 0, -1):
+        name = ".".join(parts[:count])
+        if name in kinds:
+            return name, tuple(parts[count:])
+    raise InvalidArgument(f"no column {column!r}: {nearest(column, tuple(kinds))}")
+
+
+def _pruned(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.DataType:
+    if () in paths:
+        return kind
+    if pa.types.is_list(kind):
+        return pa.list_(_pruned(kind.value_type, paths, name))
+    if not pa.types.is_struct(kind):
+        raise InvalidArgument(f"{name} has no field {paths[0][0]!r}: it is {kind}")
+    fields = {field.name: field.type for field in kind}
+    below: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in paths:
+        if first not in fields:
+            raise InvalidArgument(f"{name} has no field {first!r}: {nearest(first, tuple(fields))}")
+        below.setdefault(first, []).append(tuple(rest))
+    return pa.struct(
+        [(field, _pruned(fields[field], rest, f"{name}.{field}")) for field, rest in below.items()]
+    )
+
+
+def narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``array`` with the fields of ``kind`` only, in its order; a field it lacks is null. What
+    is no struct, or list of structs, stays as it is."""
+    if array.type.equals(kind):
+        return array
+    if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
+        return _fields_of(array, kind)
+    if pa.types.is_list(array.type) and pa.types.is_list(kind):
+        inner = narrowed(array.values, kind.value_type)
+        buffers = array.buffers()[:2]
+        return pa.Array.from_buffers(
+            pa.list_(inner.type), len(array), buffers, array.null_count, array.offset, [inner]
+        )
+    return array
+
+
+def _fields_of(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    children: list[pa.Array] = []
+    for field in kind:
+        index = array.type.get_field_index(field.name)
+        if index < 0:
+            children.append(pa.nulls(len(array), field.type))
+        else:
+            children.append(narrowed(array.field(index), field.type))
+    fields = [pa.field(f.name, child.type) for f, child in zip(kind, children, strict=True)]
+    mask: Any = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)

@@ -1,0 +1,64 @@
+"""How far a streaming query is behind the channels it reads, from its progress.
+
+Spark 4.3 shows no metrics of Python sources. What it does show is the newest position a source
+has heard of, and whatever else is in that text: the lag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.spark.offsets import Offset, Positions
+
+
+class Lag(Struct, frozen=True):
+    """Of a channel, after the micro-batch the progress is of."""
+
+    events: int
+    """Ids between the end of the micro-batch and the newest event; some may be of events that
+    have left."""
+    ms: int
+    """Age of the oldest event that was not processed yet; 0 where there is none."""
+
+
+def lag(progress: Mapping[str, Any] | None) -> dict[str, Lag]:
+    """The lag of each channel of a ``StreamingQueryProgress``, or of its JSON; of sources of
+    other formats there is none. Nothing without a progress (``query.lastProgress`` at first)."""
+    found: dict[str, Lag] = {}
+    sources: Sequence[Mapping[str, Any]] = progress["sources"] if progress else ()
+    for source in sources:
+        newest, end = _offset(source["latestOffset"]), _offset(source["endOffset"])
+        for name, behind in newest.get("lag", {}).items():
+            done = end.get("c", {}).get(name, {}).get("n")
+            events = behind["events"] if done is None else newest["c"][name]["n"] - done
+            before = found.get(name, Lag(0, 0))
+            ms = behind["ms"] if events else 0
+            found[name] = Lag(max(before.events, events), max(before.ms, ms))
+    return found
+
+
+def reported(newest: Offset, reached: Positions, ages_ms: Mapping[str, int]) -> Offset:
+    """The newest positions with the lag beside them, for a query that has reached ``reached``."""
+    behind = {}
+    for name, position in newest["c"].items():
+        at = reached.get(name)
+        events = 0 if at is None else max(0, position["n"] - at.event_id)
+        behind[name] = {"events": events, "ms": ages_ms.get(name, 0)}
+    return {**newest, "lag": behind}
+
+
+def _offset(text: object) -> dict[str, Any]:
+    """A position of ours; nothing for any other text."""
+    found = text
+    if isinstance(text, str):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return {}
+    if isinstance(found, dict) and isinstance(found.get("c"), dict) and "v" in found:
+        return found
+    return {}

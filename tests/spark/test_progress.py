@@ -1,0 +1,65 @@
+"""The lag a query's progress shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+import penstock
+from penstock.client.sync import Session
+from penstock.spark.progress import Lag, lag
+from penstock.spark.source import PenstockSource
+
+
+def source(end: dict[str, int], newest: dict[str, int], ms: dict[str, int]) -> dict[str, Any]:
+    def offset(positions: dict[str, int], **more: Any) -> str:
+        channels = {name: {"e": "r/1", "n": n} for name, n in positions.items()}
+        return json.dumps({"c": channels, "v": 1, **more})
+
+    behind = {name: {"events": 99, "ms": age} for name, age in ms.items()}
+    return {"endOffset": offset(end), "latestOffset": offset(newest, lag=behind)}
+
+
+def test_the_lag_is_from_the_end_of_the_micro_batch_to_the_newest_event() -> None:
+    progress = {"sources": [source({"a": 5, "b": 7}, {"a": 12, "b": 7}, {"a": 340, "b": 20})]}
+
+    assert lag(progress) == {"a": Lag(7, 340), "b": Lag(0, 0)}
+
+
+def test_of_two_sources_of_one_channel_the_later_one_counts() -> None:
+    sources = [source({"a": 5}, {"a": 6}, {"a": 3}), source({"a": 1}, {"a": 6}, {"a": 40})]
+
+    assert lag({"sources": sources}) == {"a": Lag(5, 40)}
+
+
+def test_other_sources_and_no_progress_have_no_lag() -> None:
+    others = [
+        {"endOffset": "5", "latestOffset": None},
+        {"endOffset": "{}", "latestOffset": "{]"},
+        {"endOffset": '{"orders":{"0":5}}', "latestOffset": '{"orders":{"0":9}}'},
+    ]
+
+    assert lag({"sources": others}) == {}
+    assert lag(None) == {}
+
+
+@pytest.mark.slow
+def test_a_source_reports_how_far_behind_it_is(url: str, client: Session) -> None:
+    orders = client.channels.create("orders")
+    orders.publish_many([penstock.Event(b"x")] * 10)
+    client.channels.create("quiet")
+    given = PenstockSource({"url": url, "channel": "orders,quiet", "startingOffsets": "earliest"})
+    reader = given.streamReader(given.schema())
+
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    newest = reader.reportLatestOffset()
+
+    behind = lag({"sources": [{"endOffset": json.dumps(end), "latestOffset": json.dumps(newest)}]})
+    assert (behind["orders"].events, behind["quiet"]) == (6, Lag(0, 0))
+    assert newest["c"]["orders"]["n"] == 10
+    assert 0 <= behind["orders"].ms < 60_000
+    end = reader.latestOffset(end, ReadMaxRows(100))
+    assert reader.reportLatestOffset()["lag"]["orders"] == {"events": 0, "ms": 0}
