@@ -239,6 +239,14 @@ def test_starts_are_given_by_channel(url: str, client: Session) -> None:
     }
 
 
+def test_a_stream_has_no_end_of_its_own(url: str, client: Session) -> None:
+    published(client, "orders", 0, 1)
+
+    for option in ("endingOffsets", "endingTimestamp"):
+        with pytest.raises(InvalidArgument, match="are for a batch; a stream that ends"):
+            stream(url, "orders", **{option: "5"})
+
+
 def test_positions_of_equal_meaning_are_equal_text(url: str, client: Session) -> None:
     published(client, "b", 0, 1)
     published(client, "a", 0, 1)

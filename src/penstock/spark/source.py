@@ -10,12 +10,13 @@ from pyspark.sql.types import StructType
 
 from penstock.client.sync import Session
 from penstock.client.urls import parse_url
-from penstock.core.errors import NameDoesNotExist
+from penstock.core.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.channels import links_of
 from penstock.spark.connections import ask, ask_realm
 from penstock.spark.options import SinkOptions, SourceOptions, sink_options, source_options
 from penstock.spark.projection import spark_schema
 from penstock.spark.reading import ChannelReader, ChannelStreamReader, extras_of
+from penstock.spark.starts import Places
 from penstock.spark.writing import ChannelStreamWriter, ChannelWriter, check_writable
 
 
@@ -40,7 +41,13 @@ class PenstockSource(DataSource):
         return ChannelReader(self._source(), schema)
 
     def streamReader(self, schema: StructType) -> ChannelStreamReader:  # noqa: N802
-        return ChannelStreamReader(self._source(), schema)
+        options = self._source()
+        if options.ending != Places():
+            raise InvalidArgument(
+                "endingOffsets and endingTimestamp are for a batch; a stream that ends is one "
+                "with trigger(availableNow=True)"
+            )
+        return ChannelStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ChannelWriter:
         return ChannelWriter(self._sink(schema, overwrite=overwrite))
