@@ -212,3 +212,16 @@ def test_wrong_usage_exits_with_2(
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())
     assert work.info().counters.consumed == 0
+
+
+def test_missing_says_what_the_readers_have_taken(
+    penstock_command: Run, session: penstock.Session
+) -> None:
+    jobs = session.queues.create("jobs")
+    jobs.push_many([penstock.Event(b"x")] * 3)
+    jobs.pop()
+    jobs.close()
+
+    _, taken = penstock_command("queue", "missing", "jobs").stdout.splitlines()
+
+    assert taken.split() == ["consumed", "1", "0"]

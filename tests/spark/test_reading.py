@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
@@ -375,6 +376,24 @@ def test_a_property_that_comes_later_does_not_disturb_a_running_stream(
 
     end = reader.latestOffset(start, ReadMaxRows(10))
     assert numbers(rows_of(reader, reader.partitions(start, end))) == [0, 1, 2, None]
+
+
+def test_a_wider_number_fits_the_column_a_running_stream_has_or_ends_it(
+    url: str, orders: Channel
+) -> None:
+    orders.publish(properties={"n": np.int32(1)})
+    reader = stream(url, startingOffsets="earliest")
+    start = reader.initialOffset()
+    orders.publish(properties={"n": 2})
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    assert numbers(rows_of(reader, reader.partitions(start, end))) == [1, 2]
+    orders.publish(properties={"n": 1 << 40})
+
+    wide = reader.latestOffset(end, ReadMaxRows(10))
+    with pytest.raises(InvalidArgument, match=r"column n .* start the query again"):
+        rows_of(reader, reader.partitions(end, wide))
+    again = stream(url)
+    assert numbers(rows_of(again, again.partitions(end, wide))) == [1 << 40]
 
 
 # --- the channel's columns ----------------------------------------------------------------

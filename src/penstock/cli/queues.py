@@ -109,6 +109,23 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
 
 
 @commands.command()
+def missing(
+    name: Name,
+    first: destinations.FirstAsked = 0,
+    last: destinations.LastAsked = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Say which event ids have no event any more, and why.
+
+    \b
+    Example:
+      penstock queue missing work --from 100 --to 199
+    """
+    destinations.missing("queue", name, first, last, format, url)
+
+
+@commands.command()
 def purge(
     name: Name,
     first: First = None,

@@ -13,7 +13,8 @@ from penstock.client.subscription import Subscription
 from penstock.core.starts import FromId
 
 QUEUE_LOOK_S = 0.1
-"""Between two looks at a queue: it has readers, and tells nobody else of its events."""
+"""Between two looks at queues: they have readers, and tell nobody else of their events. Several
+are looked at in turn, so that many cost no more than one."""
 
 
 async def wait_for_events(
@@ -21,6 +22,7 @@ async def wait_for_events(
 ) -> bool:
     """Whether one of them has an event of the given id or a later one within ``timeout`` s."""
     has_come = asyncio.Event()
+    pause = QUEUE_LOOK_S * sum(not isinstance(each, Channel) for each in starts)
     async with AsyncExitStack() as opened:
         looks = [
             _subscribed(
@@ -30,7 +32,7 @@ async def wait_for_events(
                 has_come,
             )
             if isinstance(each, Channel)
-            else _queue(each, start, has_come)
+            else _queue(each, start, has_come, pause)
             for each, start in starts.items()
         ]
         try:
@@ -49,7 +51,7 @@ async def _subscribed(subscription: Subscription, has_come: asyncio.Event) -> No
         has_come.set()
 
 
-async def _queue(queue: Destination, start: int, has_come: asyncio.Event) -> None:
+async def _queue(queue: Destination, start: int, has_come: asyncio.Event, pause: float) -> None:
     while (await queue.info()).last_event_id < start:  # noqa: ASYNC110  nobody sets an event
-        await asyncio.sleep(QUEUE_LOOK_S)
+        await asyncio.sleep(pause)
     has_come.set()
