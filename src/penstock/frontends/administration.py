@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.core.ids import Span
+from penstock.runtime.departed import missing
 from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Administration:
             case wire.Locate(_, channel, first, end, publishers):
                 return realm.subscriptions.locate(channel, Span(first, end), publishers=publishers)
             case wire.DescribeMissing(_, channel, first, end):
-                return realm.subscriptions.missing(channel, Span(first, end))
+                return missing(realm.shard, channel, Span(first, end))
             case wire.OpenSchedule(_, channel):
                 return realm.schedule_of(channel)
             case wire.BeginTransaction(_, transaction, channels):

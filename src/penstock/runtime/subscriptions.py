@@ -44,10 +44,7 @@ from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
-from penstock.wire.native.answers import DurableInfo, Location, Missing, SealedPart
-
-MISSING_SPANS_MAX = 100
-"""Ranges told of each cause."""
+from penstock.wire.native.answers import DurableInfo, Location, SealedPart
 
 
 class Opened(NamedTuple):
@@ -471,22 +468,6 @@ class Subscriptions:
 
         location: Location = await self._shard.act(look, sweeps=(number,))
         return location
-
-    async def missing(self, number: int, span: Span) -> tuple[Missing, ...]:
-        """Which ids of ``span`` have no event any more, by cause."""
-
-        def look(group: Group) -> tuple[Missing, ...]:
-            state = group.channel(number).state
-            group.sweep(number)
-            given = Span(state.definition.start_event_id, state.next_id)
-            found = state.departures.missing(span, given, state.stored)
-            return tuple(
-                Missing(cause, len(ids), ids.spans[:MISSING_SPANS_MAX])
-                for cause, ids in sorted(found.items())
-            )
-
-        found: tuple[Missing, ...] = await self._shard.act(look, sweeps=(number,))
-        return found
 
     async def _looked_ahead(self, number: int, selector: str, among: Among) -> Matching:
         """A selector that has seen what is there, so that the turn that acts is short."""
