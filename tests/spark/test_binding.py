@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 import penstock
 from penstock.client.sync import Channel, Durable, Session
 from penstock.core.errors import (
+    DataLost,
     DurableInUse,
     IllegalState,
     InvalidArgument,
@@ -276,6 +277,43 @@ def test_an_event_that_expired_or_was_purged_is_no_hindrance(
     query.finish()
     query.begin()
     assert outstanding(lake) == []
+
+
+def test_what_was_lost_to_the_query_ends_it_and_what_was_given_up_does_not(
+    url: str, orders: Channel, lake: Durable
+) -> None:
+    """A durable keeps nothing from TTL, capacity and purge (SEM D7)."""
+    publish(orders, 0, 10)
+    query = Query(url)
+    query.begin(4)
+    query.die()
+    orders.purge(start=0, end=1)
+    with pytest.raises(DataLost, match=r"events 0-1 were purged.*failOnDataLoss to false"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    query.die()
+    assert query.run() == [2, 3]
+
+    query.options["failOnDataLoss"] = "true"
+    query.die()
+    query.finish()
+    query.begin()
+    query.die()
+    with lake.hold() as hold:
+        hold.bury([4, 5], "no such airport")
+    assert query.run() == [6, 7, 8, 9]
+
+
+def test_an_unbound_query_misses_what_was_buried_before_it_came(
+    url: str, orders: Channel, lake: Durable
+) -> None:
+    publish(orders, 0, 10)
+    with lake.hold() as hold:
+        hold.bury([0, 1], "no such airport")
+    query = Query(url, durable="", startingOffsets="0")
+    query.begin()
+    with pytest.raises(DataLost, match="events 0-1 were buried"):
+        query.run()
 
 
 def test_a_selector_that_is_the_durables_is_what_is_read_and_acknowledged(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.core.errors import InvalidArgument, InvalidSelector
+from penstock.core.errors import InvalidArgument, InvalidName, InvalidSelector
 from penstock.spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
 from penstock.spark.starts import Places
 
@@ -99,6 +99,7 @@ def test_a_start_may_be_a_time(text: str) -> None:
         ("startingoffset", "1", "did you mean startingOffsets?"),
         ("maxEventPerTriger", "1", "did you mean maxEventsPerTrigger?"),
         ("zzz", "1", "there are url, channel"),
+        ("durables", "lake", "did you mean durable"),
         ("txnAppId", "app", "txnAppId is for a write"),
         ("startingoffsets", "yesterday", '"earliest", "latest", an event id, or JSON'),
         ("startingoffsets", "-3", '"earliest", "latest", an event id, or JSON'),
@@ -154,3 +155,13 @@ def test_what_spark_adds_itself_is_no_mistake() -> None:
     given = HERE | {"checkpointLocation": "somewhere", "queryname": "q", "path": "orders"}
 
     assert sink_options(given).where.channel == "orders"
+
+
+def test_a_durable_is_for_channels() -> None:
+    url = "penstock://localhost:9000"
+    options = source_options({"url": url, "channel": "orders, more/*", "durable": " lake "})
+    assert options.durable == "lake"
+    with pytest.raises(InvalidArgument, match="queues have no durables"):
+        source_options({"url": url, "queue": "work", "durable": "lake"})
+    with pytest.raises(InvalidName):
+        source_options({"url": url, "channel": "orders", "durable": "a\nb"})

@@ -122,7 +122,8 @@ def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
 
 
 def _whence(origin: Origin) -> str:
-    return f"{origin.store} {origin.event_id}, {origin.cause}"
+    why = f": {origin.reason}" if origin.reason else ""
+    return f"{origin.store} {origin.event_id}, {origin.cause}{why}"
 
 
 class _Lines:
