@@ -34,7 +34,7 @@ PAIRS = [
 ]
 INSIDE = {
     aio.Session: {
-        *("open", "report", "event_bytes_max", "request", "ask", "ask_to_open", "tell", "drained"),
+        *("open", "report", "request", "ask", "ask_to_open", "tell", "drained"),
         *("schema_number", "add", "remove", "give_up", "received", "lost"),
     },
     aio.Channel: {"publisher"},

@@ -38,6 +38,12 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         "96160303a870726f64756365720592a36f6e65a374776f",
     ),
     (
+        wire.CommitStagedParts(
+            3, "producer", 5, (wire.StagedPart(3, ("one",)), wire.StagedPart(4, ("two",)))
+        ),
+        "951d03a870726f64756365720592920391a36f6e65920491a374776f",
+    ),
+    (
         wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5", None),
         "9c1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
         "00c2c2a0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ from penstock.core.errors import (
 )
 from penstock.core.producers import LASTING_REMEMBERED_MAX
 from penstock.spark import writing
+from penstock.spark.rows import as_table
 from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter, Staged, as_table
+from penstock.spark.writing import ChannelStreamWriter, Staged
 
 ROW = StructType().add("data", BinaryType()).add("n", LongType())
 
@@ -60,7 +62,7 @@ def stream_writer(url: str, **options: str) -> ChannelStreamWriter:
 def task(writer: Any, partition: int, *numbers: int, query: str = "q-1") -> Staged:
     """What a task gives, as the driver gets it: pickled both ways."""
     message = pickle.loads(pickle.dumps(writer)).write(iter([batch(*numbers)] if numbers else []))
-    found = Staged(partition, query, message.epoch, message.stages)
+    found = Staged(partition, query, message.realm, message.parts)
     return pickle.loads(pickle.dumps(found))  # type: ignore[no-any-return]  # the same type again
 
 
@@ -141,7 +143,7 @@ def test_an_empty_micro_batch_publishes_nothing(url: str, out: Channel) -> None:
 def test_a_task_that_fails_half_way_leaves_nothing_behind(
     url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "STAGE_ROWS_MAX", 1)
+    monkeypatch.setattr(writing, "PORTION_ROWS_MAX", 1)
     writer = stream_writer(url)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -158,11 +160,11 @@ def test_a_task_that_fails_half_way_leaves_nothing_behind(
 def test_many_portions_are_one_publish(
     url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "STAGE_ROWS_MAX", 3)
+    monkeypatch.setattr(writing, "PORTION_ROWS_MAX", 3)
     writer = stream_writer(url)
 
     message = writer.write(iter([batch(1, 2), batch(3), batch(), batch(4, 5), batch(6)]))
-    assert len(message.stages) == 2
+    assert [len(part.stages) for part in message.parts] == [2]
     writer.commit([message], 0)
 
     assert numbers(out) == [1, 2, 3, 4, 5, 6]
@@ -195,7 +197,7 @@ def test_rows_for_a_channel_created_again_meanwhile_are_not_published(
     client.channels.delete("out")
     again = client.channels.create("out", type="persistent")
 
-    with pytest.raises(IllegalState, match="created again while rows were written"):
+    with pytest.raises(IllegalState, match="perhaps created again, while rows were"):
         writer.commit([message], 0)
     assert again.info().events == 0
 
@@ -287,3 +289,165 @@ def test_half_a_transaction_is_refused(url: str, out: Channel) -> None:
         source(url, txnVersion="1").writer(ROW, overwrite=False)
     with pytest.raises(InvalidArgument, match="txnVersion is for batch writes"):
         stream_writer(url, txnAppId="nightly", txnVersion="1")
+
+
+# --- several channels -----------------------------------------------------------------------
+
+ROUTED = StructType().add("channel", StringType()).add("n", LongType())
+
+
+def routing(url: str, **options: str) -> ChannelStreamWriter:
+    return PenstockSource({"url": url, **options}).streamWriter(ROUTED, overwrite=False)
+
+
+def to(*rows: tuple[str | None, int]) -> pa.RecordBatch:
+    channels, n = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict(
+        {"channel": pa.array(channels, pa.string()), "n": pa.array(n, pa.int64())}
+    )
+
+
+def part(writer: Any, partition: int, *rows: tuple[str | None, int]) -> Staged:
+    message = pickle.loads(pickle.dumps(writer)).write(iter([to(*rows)]))
+    return Staged(partition, "q-1", message.realm, message.parts)
+
+
+def test_rows_for_several_channels_are_published_in_one_step(
+    url: str, client: Session, out: Channel
+) -> None:
+    other = client.channels.create("other", type="persistent")
+    writer = routing(url)
+
+    messages = [
+        part(writer, 1, ("other", 4), ("out", 5)),
+        part(writer, 0, ("out", 1), ("other", 2), ("out", 3)),
+    ]
+    assert out.info().events == other.info().events == 0
+    writer.commit(messages, 0)
+
+    assert (numbers(out), numbers(other)) == ([1, 3, 5], [2, 4])
+    times = [*out.read().column("published"), *other.read().column("published")]
+    assert len(set(times)) == 1
+
+
+def test_a_repetition_that_names_other_channels_writes_nothing(
+    url: str, client: Session, out: Channel
+) -> None:
+    other = client.channels.create("other", type="persistent")
+    writer = routing(url, channelColumn="channel", channel="out")
+    writer.commit([part(writer, 0, ("out", 1), (None, 2))], 4)
+    writer.commit([part(writer, 0, ("other", 1), ("other", 2))], 4)
+    elsewhere = PenstockSource({"url": url, "channel": "other"}).streamWriter(ROW, overwrite=False)
+    elsewhere.commit([task(elsewhere, 0, 1)], 4)
+
+    assert (numbers(out), numbers(other)) == ([1, 2], [])
+
+
+def test_a_name_for_one_channel_each_counts_for_each(
+    url: str, client: Session, out: Channel
+) -> None:
+    client.channels.create("other", type="persistent")
+    for channel in ("out", "other", "out"):
+        options = {"txnAppId": "nightly", "txnVersion": "1", "url": url, "channel": channel}
+        writer = PenstockSource(options).writer(ROW, overwrite=False)
+        writer.commit([task(writer, 0, 1)])
+
+    assert [numbers(client.channels.get(name)) for name in ("out", "other")] == [[1], [1]]
+
+
+def test_the_first_row_for_a_channel_that_is_not_there_is_named(url: str, out: Channel) -> None:
+    writer = routing(url)
+
+    with pytest.raises(
+        NameDoesNotExist, match=r"row 1 of partition 0 is for channel 'nowhere'.*n=2"
+    ):
+        writer.write(iter([to(("out", 1), ("nowhere", 2), ("nowhere", 3))]))
+    assert out.info().events == 0
+
+
+def test_rows_are_numbered_through_all_batches_of_a_task(url: str, out: Channel) -> None:
+    schema = StructType().add("n", LongType()).add("ttl", LongType())
+    writer = source(url).streamWriter(schema, overwrite=False)
+    fine = pa.RecordBatch.from_pydict({"n": [1] * 10, "ttl": [0] * 10})
+    wrong = pa.RecordBatch.from_pydict({"n": [1, 2], "ttl": [0, -2]})
+
+    with pytest.raises(InvalidEvent, match=r"row 21 of partition 0 .*ttl -2 .*ttl=-2"):
+        writer.write(iter([fine, fine, wrong]))
+
+
+def test_many_channels_are_affordable(url: str, client: Session) -> None:
+    names = [f"many/c{n}" for n in range(50)]
+    for name in names:
+        client.channels.create(name, type="persistent")
+    writer = routing(url)
+    rows = [(names[n % 50], n) for n in range(10_000)]
+
+    writer.commit([part(writer, 0, *rows)], 0)
+
+    for n in (0, 49):
+        assert numbers(client.channels.get(names[n])) == list(range(n, 10_000, 50))
+
+
+# --- merge channels and times ---------------------------------------------------------------
+
+RATE = StructType().add("pair", StringType()).add("bid", LongType()).add("ask", LongType())
+
+
+@pytest.fixture
+def rates(client: Session) -> Channel:
+    return client.channels.create("out", type="persistent", engine="merge", keys={"pair": 1})
+
+
+def deltas(*rows: tuple[str | None, int | None, int | None]) -> pa.RecordBatch:
+    pairs, bids, asks = zip(*rows, strict=True)
+    columns = [pa.array(pairs, pa.string()), pa.array(bids, pa.int64()), pa.array(asks, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, names=["pair", "bid", "ask"])
+
+
+def test_deltas_change_what_they_name(url: str, rates: Channel) -> None:
+    whole = source(url).streamWriter(RATE, overwrite=False)
+    whole.commit([whole.write(iter([deltas(("eur", 1, 2), ("chf", 5, 6))]))], 0)
+    changes = source(url, delta="true", txnAppId="changes").streamWriter(RATE, overwrite=False)
+    for _ in range(2):
+        changes.commit([changes.write(iter([deltas(("eur", None, 3), ("usd", 7, None))]))], 0)
+
+    states = {row["pair"]: row for row in rates.read().to_pylist()}
+    assert [(states[p]["bid"], states[p]["ask"]) for p in ("eur", "chf", "usd")] == [
+        (1, 3),
+        (5, 6),
+        (7, None),
+    ]
+    assert rates.state("eur").properties == {"pair": "eur", "bid": 1, "ask": 3}
+
+
+def test_a_delta_without_its_key_is_named(url: str, rates: Channel) -> None:
+    writer = source(url, delta="true").streamWriter(RATE, overwrite=False)
+
+    with pytest.raises(
+        InvalidEvent, match=r"row 1 of partition 0 is a delta, and pair, the publish"
+    ):
+        writer.write(iter([deltas(("eur", 1, 1), (None, 2, 2))]))
+    keyless = source(url, delta="true").streamWriter(ROW, overwrite=False)
+    with pytest.raises(InvalidEvent, match=r"row 0 .* is a delta without pair"):
+        keyless.write(iter([batch(1)]))
+
+
+def test_a_delta_for_a_channel_that_does_not_merge_is_named(url: str, out: Channel) -> None:
+    writer = source(url, delta="true").streamWriter(ROW, overwrite=False)
+
+    with pytest.raises(IllegalState, match=r"row 0 .*the engine of out is not merge"):
+        writer.write(iter([batch(1)]))
+
+
+def test_rows_with_a_time_are_published_then(url: str, out: Channel) -> None:
+    schema = StructType().add("n", LongType()).add("deliver_at", TimestampType())
+    writer = source(url).streamWriter(schema, overwrite=False)
+    far = datetime(2999, 1, 1, tzinfo=UTC)
+    times = pa.array([None, far, None], pa.timestamp("us", tz="UTC"))
+    given = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), times], names=["n", "deliver_at"])
+
+    for _ in range(2):
+        writer.commit([writer.write(iter([given]))], 0)
+
+    assert numbers(out) == [1, 3]
+    assert [waiting.event.properties["n"] for waiting in out.scheduled.list()] == [2]

@@ -170,6 +170,7 @@ class Conversation:
 
     @property
     def event_bytes_max(self) -> int:
+        """Size of the largest event the realm takes (SEM E7)."""
         return self._welcome.event_bytes_max if self._welcome else 20 << 20
 
     @property

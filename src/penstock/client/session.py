@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+
+import pyarrow as pa
 
 from penstock.client.channels import Channels
 from penstock.client.conversation import (
@@ -15,11 +17,13 @@ from penstock.client.conversation import (
 from penstock.client.destination import Destination
 from penstock.client.joins import Joins
 from penstock.client.news import wait_for_events
+from penstock.client.publishing import parts_of, stage
 from penstock.client.queues import Queues
-from penstock.client.transaction import JointTransaction, describe
+from penstock.client.transaction import JointTransaction, Named, describe
 from penstock.client.urls import RealmUrl
+from penstock.columns.ipc import batch_bytes
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import RealmInfo, Redriven
+from penstock.wire.native.answers import RealmInfo, Redriven, TransactionInfo
 
 
 class Session(Conversation):
@@ -75,6 +79,35 @@ class Session(Conversation):
         Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
         """
         return (await describe(self, transaction_id)).state == "committed"
+
+    # --- publishing in two steps ---------------------------------------------------------
+
+    async def stage(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> list[str]:
+        """Put batches aside for a channel or queue, seen by nobody; gives the names of the
+        stages, in order. The batches are bodies as :mod:`penstock.columns.layout` has them; what
+        is not committed within an hour, or by a restart of the realm, is dropped."""
+        parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
+        buffers = [memoryview(batch_bytes(part)) for part in parts]
+        return await stage(self, store.number, parts, buffers)
+
+    async def commit_stages(
+        self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
+    ) -> dict[int, range]:
+        """Publish what was staged for several channels and queues, by any session, in one step
+        (SEM X4): pairs of the number of a store and its stages; gives the ids by number.
+
+        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
+        (SEM X3), whatever it names now: it counts for the whole realm. Raises ``NoSuchStage``,
+        ``SequenceTooOld``, ``NameDoesNotExist`` for a store that is gone, ``CapacityReached``.
+        """
+        parts = tuple(wire.StagedPart(number, tuple(names)) for number, names in stages)
+        message = wire.CommitStagedParts(0, producer, sequence, parts)
+        info = await self.ask(message, TransactionInfo)
+        return {number: range(first, end) for number, (first, end) in info.spans}
+
+    async def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        await self.request(wire.DropStages(0, tuple(stages)))
 
     # --- administration ------------------------------------------------------------------
 

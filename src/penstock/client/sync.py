@@ -5,8 +5,10 @@ A test compares the two surfaces, so neither can forget a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+
+import pyarrow as pa
 
 from penstock.client.session import RECONNECT_TIMEOUT_S, ErrorListener
 from penstock.client.session import Session as AioSession
@@ -19,6 +21,7 @@ from penstock.client.sync_queues import Queue, Queues, Reader
 from penstock.client.sync_subscription import Subscription
 from penstock.client.sync_transaction import JointTransaction, Transaction
 from penstock.client.threads import LoopThread
+from penstock.client.transaction import Named
 from penstock.client.urls import parse_url
 from penstock.wire.native.answers import RealmInfo, Redriven
 
@@ -44,6 +47,11 @@ class Session:
     def realm_id(self) -> str:
         """Identity of the realm; the same over restarts."""
         return self._inner.realm_id
+
+    @property
+    def event_bytes_max(self) -> int:
+        """Size of the largest event the realm takes (SEM E7)."""
+        return self._inner.event_bytes_max
 
     @property
     def is_connected(self) -> bool:
@@ -81,6 +89,25 @@ class Session:
         Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
         """
         return self._loop.call(self._inner.is_committed(transaction_id))
+
+    # --- publishing in two steps ---------------------------------------------------------
+
+    def stage(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> list[str]:
+        """Put batches aside on the realm; see :meth:`penstock.aio.Session.stage`."""
+        return self._loop.call(self._inner.stage(store, bodies))
+
+    def commit_stages(
+        self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
+    ) -> dict[int, range]:
+        """Publish what was staged for several stores, in one step and once in the realm; see
+        :meth:`penstock.aio.Session.commit_stages`."""
+        return self._loop.call(
+            self._inner.commit_stages(stages, producer=producer, sequence=sequence)
+        )
+
+    def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        self._loop.call(self._inner.drop_stages(stages))
 
     # --- administration ------------------------------------------------------------------
 

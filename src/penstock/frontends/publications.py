@@ -56,8 +56,11 @@ class Publications:
         else:
             connection.send(wire.Done(message.request))
 
-    def commit_stages(self, message: wire.CommitStages) -> None:
+    def commit_stages(self, message: wire.CommitStages | wire.CommitStagedParts) -> None:
         """Publish what was staged, in one step; answered with the ids."""
+        if isinstance(message, wire.CommitStagedParts):
+            self._commit_parts(message)
+            return
         realm, connection = self._realm, self._connection
 
         def reply(span: Any, error: BaseException | None) -> None:
@@ -75,6 +78,23 @@ class Publications:
             message.sequence,
             reply,
             publisher=connection.publisher,
+        )
+
+    def _commit_parts(self, message: wire.CommitStagedParts) -> None:
+        realm, connection = self._realm, self._connection
+
+        def reply(spans: Any, error: BaseException | None) -> None:
+            if error is None:
+                for part in message.parts:
+                    realm.stages.drop(part.stages)
+                answer = TransactionInfo("committed", spans)
+                connection.send(wire.Done(message.request, answer))
+            else:
+                connection.fail(message.request, error)
+
+        parts = [(part.channel, part.stages) for part in message.parts]
+        realm.transactions.commit_staged(
+            parts, message.producer, message.sequence, reply, connection.publisher
         )
 
     def drop_stages(self, message: wire.DropStages) -> None:

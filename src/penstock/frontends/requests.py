@@ -43,7 +43,7 @@ class Requests:
                 self._settle(message)
             case wire.StageEvents():
                 self._publications.stage(message, body)
-            case wire.CommitStages():
+            case wire.CommitStages() | wire.CommitStagedParts():
                 self._publications.commit_stages(message)
             case wire.CommitTransaction():
                 self._publications.commit_transaction(message, body)

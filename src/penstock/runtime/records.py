@@ -19,6 +19,7 @@ from penstock.core.directory import AnyRealmFact, RealmFact
 from penstock.core.errors import Damaged
 from penstock.core.messages import Spans, StoredFact
 from penstock.core.ports import Buffer, Place
+from penstock.core.producers import StoreSpans
 from penstock.core.transactions import Ended
 
 _LENGTH = struct.Struct("<I")
@@ -111,6 +112,24 @@ class TransactionEnded(RealmFact, frozen=True):
     ended: Ended
 
 
+class StagesCommitted(RealmFact, frozen=True):
+    """What was staged for several stores has been published in one step (SEM X3)."""
+
+    producer: str
+    sequence: int
+    at_us: int
+    spans: StoreSpans
+
+
+class CommitsKept(RealmFact, frozen=True):
+    """Snapshots only: the publishes of a producer to several stores that are remembered."""
+
+    producer: str
+    forgotten: int
+    at_us: int
+    recent: tuple[tuple[int, StoreSpans], ...]
+
+
 AnyFact = (
     StoredFact
     | AnyRealmFact
@@ -123,6 +142,8 @@ AnyFact = (
     | KeptStates
     | RealmFacts
     | TransactionEnded
+    | StagesCommitted
+    | CommitsKept
 )
 
 

@@ -36,6 +36,7 @@ from penstock.core.messages import (
     StoredFact,
 )
 from penstock.core.ports import Buffer, Pages, Place
+from penstock.core.producers import JointProducers
 from penstock.core.state import Rules
 from penstock.core.transactions import Transactions
 from penstock.core.written import unpacked
@@ -46,6 +47,7 @@ from penstock.runtime.pieces import Meter, Piece
 from penstock.runtime.records import (
     AnyFact,
     BodyRef,
+    CommitsKept,
     Extended,
     Kept,
     KeptStates,
@@ -55,6 +57,7 @@ from penstock.runtime.records import (
     SchemaSeen,
     Sealed,
     SegmentDropped,
+    StagesCommitted,
     TransactionEnded,
 )
 from penstock.runtime.schemas import Schemas
@@ -79,6 +82,8 @@ class RealmState:
         self.schemas = Schemas()
         self.meter = Meter()
         self.transactions = Transactions()
+        self.producers = JointProducers()
+        """Who has published to several stores in one step (SEM X3)."""
         self.schedules: set[int] = set()
         """The stores where events wait for their time (SEM X4)."""
         self.has_new_times = False
@@ -185,6 +190,10 @@ class RealmState:
                 self.directory.apply(fact)
             case TransactionEnded(ended):
                 self.transactions.apply(ended)
+            case StagesCommitted(producer, sequence, at_us, spans):
+                self.producers.stored(producer, sequence, spans, at_us)
+            case CommitsKept(producer, forgotten, at_us, recent):
+                self.producers.put_back(producer, forgotten, at_us, list(recent))
             case SchemaSeen(schema):
                 self.schemas.record(schema, bytes(bodies[0]))
             case RealmFacts(next_number):
@@ -337,6 +346,7 @@ class RealmState:
                     kept_bodies.append(body)
         of_channels += [Record(0, JoinCreated(join)) for join in self.directory.joins]
         of_channels += [Record(0, TransactionEnded(end)) for end in self.transactions.state()]
+        of_channels += [Record(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
         if self.directory.publishing_paused:
             of_channels.append(Record(0, PublishingPaused(True)))
         # All of them: blocks after this snapshot name schemas that were recorded before it.

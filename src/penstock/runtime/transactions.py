@@ -11,10 +11,11 @@ from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
 from penstock.core.messages import Digest
 from penstock.core.transactions import Ended
+from penstock.runtime import merging
 from penstock.runtime.bodies import Body, digest_of
 from penstock.runtime.group import Group
-from penstock.runtime.records import TransactionEnded
-from penstock.runtime.scheduling import waits
+from penstock.runtime.records import StagesCommitted, TransactionEnded
+from penstock.runtime.scheduling import scheduled, waits
 from penstock.runtime.shard import Shard
 from penstock.runtime.stages import Stages
 from penstock.runtime.work import Reply
@@ -77,6 +78,88 @@ class Commit(Struct):
         }
 
 
+class CommitStagedParts(Struct):
+    """Publish what was staged for several stores, in one step and once in the realm (SEM X3)."""
+
+    parts: Sequence[tuple[int, Sequence[str]]]
+    """By number of the store: its stages, in order. A store may be named again."""
+    stages: Stages
+    producer: str
+    sequence: int
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return [(number, self.stages.known(names)) for number, names in self.parts]
+
+    def run(self, group: Group) -> Spans:
+        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        group.settle()
+        known = self._known(group)
+        if known is not None:
+            return known
+        group.refuse_while_paused()
+        publishes = self._publishes(group)
+        # It begins and ends here: what was not full may overshoot (SEM T4).
+        below = {n for n in publishes if not group.channel(n).state.is_full}
+        group.check(publishes, below)
+        spans = tuple(
+            (number, self._publish(group, number, bodies, digest))
+            for number, (bodies, digest) in publishes.items()
+        )
+        fact = StagesCommitted(self.producer, self.sequence, group.now_us, spans)
+        group.realm_fact(0, fact)
+        return spans
+
+    def _known(self, group: Group) -> Spans | None:
+        """What it was answered with when it came before. A channel remembers, too: it may have
+        been the only one then, or have come from another realm."""
+        known = group.state.producers.stored_as(self.producer, self.sequence)
+        if known is not None:
+            return known
+        of_channels = []
+        for number, _ in self.parts:
+            if (channel := group.state.channels.get(number)) is not None:
+                span = channel.state.producers.stored_as(self.producer, self.sequence)
+                of_channels += [] if span is None else [(number, span)]
+        return tuple(of_channels) or None
+
+    def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store, in the order the stores were first named; those that wait for
+        their time by the store they wait in."""
+        found: dict[tuple[int, bool], list[Body]] = {}
+        for number, names in self.parts:
+            group.channel(number)  # raises when it is gone
+            for name in names:
+                bodies = self.stages.of((name,), number)
+                found.setdefault((number, waits(bodies)), []).extend(bodies)
+        digests = {key: digest_of(bodies, self.event_bytes_max) for key, bodies in found.items()}
+        for (number, later), bodies in found.items():
+            if later:
+                state, store = group.channel(number).state, group.state.stores[number]
+                merging.refuse(state, store, bodies, digests[number, later])
+        publishes = {}
+        for (number, later), bodies in found.items():
+            where, digest = number, digests[number, later]
+            if later:
+                where, digest = scheduled(group, number, bodies, digest)
+            publishes[where] = (bodies, digest)
+        return publishes
+
+    def _publish(self, group: Group, number: int, bodies: list[Body], digest: Digest) -> Span:
+        return group.publish(
+            number,
+            bodies,
+            digest,
+            producer=self.producer,
+            sequence=self.sequence,
+            forced=True,
+            publisher=self.publisher,
+        )
+
+
 class Transactions:
     """What front ends ask about transactions."""
 
@@ -108,6 +191,20 @@ class Transactions:
         self._shard.submit(
             Commit(transaction, parts, self._stages, self._event_bytes_max, publisher, reply)
         )
+
+    def commit_staged(
+        self,
+        parts: Sequence[tuple[int, Sequence[str]]],
+        producer: str,
+        sequence: int,
+        reply: Reply,
+        publisher: str = "",
+    ) -> None:
+        """Publish what was staged for several stores in one step; ``reply`` gets their ids by
+        store, the same ones for the same ``producer`` and ``sequence``."""
+        limit = self._event_bytes_max
+        work = CommitStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
+        self._shard.submit(work)
 
     async def abort(self, transaction: str) -> None:
         """End a transaction without its events. Raises ``NoSuchTransaction``,

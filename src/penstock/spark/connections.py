@@ -72,7 +72,10 @@ def ask(where: Where, question: Callable[[Link], T]) -> T:
 
 
 def ask_realm(url: str, question: Callable[[Session], T]) -> T:
-    """What ``question`` gives for the realm. It may be asked twice, so it has to bear that."""
+    """What ``question`` gives for the realm. It may be asked twice, so it has to bear that.
+
+    Raises ``CannotConnect``.
+    """
     key = (os.getpid(), url)
     known = _sessions.get(key)
     if known is not None:

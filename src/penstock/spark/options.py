@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -44,7 +44,16 @@ _SOURCE: Final = (
     "failOnDataLoss",
     "access",
 )
-_SINK: Final = ("url", "channel", "txnAppId", "txnVersion")
+_SINK: Final = (
+    "url",
+    "channel",
+    "channelColumn",
+    "delta",
+    "deltaColumn",
+    "nulls",
+    "txnAppId",
+    "txnVersion",
+)
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
 _ACCESS: Final = ("auto", "local", "remote")
 
@@ -104,10 +113,19 @@ class SinkOptions(Struct, frozen=True):
     """What a write was asked for."""
 
     where: Where
+    """Without a channel every row has to name one."""
     app: str = ""
     """Names the transactions of this writer; empty: the query's id, or a new one a write."""
     version: int | None = None
     """Number of a batch write within ``app``."""
+    channel_column: str = ""
+    """The column that names the channel of a row; empty: all go to one."""
+    delta: bool = False
+    """All rows change events of a merge channel (SEM K2)."""
+    delta_column: str = ""
+    """The column that says which rows do."""
+    nulls_are_absent: bool = False
+    """Whether a null in a column is a property the event does not have."""
 
 
 def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
@@ -144,9 +162,41 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
     if version is not None and not version.isdecimal():
         raise InvalidArgument(f"txnVersion is {version!r}; a whole number, 0 or more, is needed")
     app = texts.get("txnAppId", "").strip()
+    delta, delta_column = _flag("delta", texts), texts.get("deltaColumn", "").strip()
+    if delta and delta_column:
+        raise InvalidArgument("give delta=true or deltaColumn, not both")
     return SinkOptions(
-        _where(given, texts, default_url), app, None if version is None else int(version)
+        _target(given, texts, default_url),
+        app,
+        None if version is None else int(version),
+        texts.get("channelColumn", "").strip(),
+        delta,
+        delta_column,
+        _choice("nulls", texts, ("keep", "absent")) == "absent",
     )
+
+
+def with_routes(
+    options: SinkOptions, names: Sequence[str], texts: Mapping[str, str]
+) -> SinkOptions:
+    """The options for rows with these columns: a column ``channel`` says where they go if nothing
+    else does. Raises ``InvalidArgument`` where that cannot be told."""
+    said = any(key.lower() == "channelcolumn" for key in texts)
+    if "channel" not in names or said:
+        if not options.where.channel and not options.channel_column:
+            raise InvalidArgument(
+                'no channel is named: set the option channel, or save("orders"), or give the '
+                "rows a column channel"
+            )
+        return options
+    if options.where.channel:
+        name = options.where.channel
+        raise InvalidArgument(
+            f"the write names the channel {name} and the rows have a column channel: leave it "
+            f'out with .drop("channel"), say channelColumn=channel to publish each row where it '
+            f'says ({name} where that is null), or channelColumn="" to keep it as a property'
+        )
+    return replace(options, channel_column="channel")
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str:
@@ -175,9 +225,9 @@ def _known(
     return texts
 
 
-def _where(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
-    url = _url(texts, default_url)
-    return Where(url, _named(given, texts, "channel"))
+def _target(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
+    """As it was said; it may name no channel."""
+    return Where(_url(texts, default_url), _said(given, texts, "channel"))
 
 
 def _url(texts: Mapping[str, str], default_url: str) -> str:
@@ -206,10 +256,15 @@ def _durable(texts: Mapping[str, str], choice: Choice) -> str:
 
 
 def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
-    path = next((text for key, text in given.items() if key.lower() == "path"), "")
-    named = texts.get(option) or path.strip("/")
+    named = _said(given, texts, option)
     if not named:
         raise InvalidArgument('no channel is named: set the option channel, or load("orders")')
+    return named
+
+
+def _said(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
+    path = next((text for key, text in given.items() if key.lower() == "path"), "")
+    named = texts.get(option) or path.strip("/")
     if texts.get(option) and path and path.strip("/") != texts[option]:
         raise InvalidArgument(
             f"the option {option} says {texts[option]}, the path says {path}; give one of them"

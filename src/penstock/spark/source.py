@@ -13,11 +13,18 @@ from penstock.client.urls import parse_url
 from penstock.core.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.channels import links_of
 from penstock.spark.connections import ask, ask_realm
-from penstock.spark.options import SinkOptions, SourceOptions, sink_options, source_options
+from penstock.spark.options import (
+    SinkOptions,
+    SourceOptions,
+    sink_options,
+    source_options,
+    with_routes,
+)
 from penstock.spark.projection import spark_schema
 from penstock.spark.reading import ChannelReader, ChannelStreamReader, extras_of
+from penstock.spark.rows import check_writable
 from penstock.spark.starts import Places
-from penstock.spark.writing import ChannelStreamWriter, ChannelWriter, check_writable
+from penstock.spark.writing import ChannelStreamWriter, ChannelWriter
 
 
 class PenstockSource(DataSource):
@@ -62,8 +69,10 @@ class PenstockSource(DataSource):
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
         options = sink_options(self.options, self.default_url)
-        check_writable(schema, overwrite=overwrite)
-        ask(options.where, lambda link: link.epoch)  # a missing channel is found before the tasks
+        options = with_routes(options, schema.names, self.options)
+        check_writable(schema, options, overwrite=overwrite)
+        if options.where.channel:  # a missing channel is found before the tasks
+            ask(options.where, lambda link: link.epoch)
         return options
 
 

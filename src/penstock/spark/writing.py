@@ -1,9 +1,9 @@
 """Writing a Spark table to a channel: every row once, however often Spark tries.
 
 Tasks put their rows aside on the realm, where nobody sees them. The driver then publishes all of
-them in one step, under the name of the query and the number of the micro-batch. Spark writes a
-micro-batch again when it does not know how the last attempt ended; the realm does, and answers
-the second commit with what the first one has stored.
+them in one step, whichever channels they are for, under the name of the query and the number of
+the micro-batch. Spark writes a micro-batch again when it does not know how the last attempt ended;
+the realm does, and answers the second commit with what the first one has stored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -21,27 +22,38 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
 
-from penstock.columns.layout import STAMPED
-from penstock.columns.tables import bodies_of_table
+from penstock.client.sync import Channel, Session
 from penstock.core.errors import (
     IllegalState,
     InvalidArgument,
     InvalidEvent,
+    NameDoesNotExist,
     NoSuchStage,
     PenstockError,
 )
 from penstock.core.producers import LASTING_PREFIX
-from penstock.spark.connections import Link, ask
-from penstock.spark.options import SinkOptions, Where
-from penstock.spark.projection import arrow_schema
+from penstock.spark.connections import ask_realm
+from penstock.spark.options import SinkOptions
+from penstock.spark.rows import Rows, as_table, deltas_in, events_of, routed
 
-STAGE_ROWS_MAX: Final = 65_536
-STAGE_BYTES_MAX: Final = 6 << 20
+PORTION_ROWS_MAX: Final = 65_536
+PORTION_BYTES_MAX: Final = 6 << 20
 """Rows are put aside in portions of about this size, which then fit one request."""
+ROUTED_TIMES: Final = 8
+"""Rows for several channels are gathered in portions so many times as large: each channel gets a
+request of its own."""
 
 _QUERY: Final = "sql.streaming.queryId"
+
+
+class Part(NamedTuple):
+    """What a task has put aside for one channel."""
+
+    channel: str
+    number: int
+    """Of the channel, which is another one after delete and create."""
+    stages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -51,9 +63,9 @@ class Staged(WriterCommitMessage):
     partition: int
     query: str
     """The streaming query's id; empty in a batch write."""
-    epoch: str
-    """The channel it is put aside for."""
-    stages: tuple[str, ...]
+    realm: str
+    """Identity of the realm it is put aside on."""
+    parts: tuple[Part, ...]
 
 
 class ChannelWriter(DataSourceArrowWriter):
@@ -68,7 +80,7 @@ class ChannelWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self._options.where, iterator)
+        return staged(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         app, version = self._options.app, self._options.version
@@ -76,10 +88,10 @@ class ChannelWriter(DataSourceArrowWriter):
             app, version = f"once:{uuid.uuid4().hex}", 0
         else:
             app = f"{LASTING_PREFIX}{app}"
-        publish(self._options.where, messages, app, version)
+        publish(self._options, messages, app, version)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        forget(self._options.where, messages)
+        forget(self._options, messages)
 
 
 class ChannelStreamWriter(DataSourceStreamArrowWriter):
@@ -93,122 +105,209 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self._options.where, iterator)
+        return staged(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         queries = {message.query for message in _staged(messages)}
         app = self._options.app or "".join(queries)
-        publish(self._options.where, messages, f"{LASTING_PREFIX}{app}", batchId)
+        publish(self._options, messages, f"{LASTING_PREFIX}{app}", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        forget(self._options.where, messages)
+        forget(self._options, messages)
 
 
-def check_writable(schema: StructType, *, overwrite: bool) -> None:
-    """Raises ``InvalidArgument`` or ``InvalidEvent`` for what no channel takes, ahead of tasks."""
-    if overwrite:
-        raise InvalidArgument(
-            "a channel only ever grows: write with mode append, a stream with output mode "
-            "append; to begin anew, purge the channel first"
-        )
-    given = [name for name in STAMPED if name in schema.names]
-    if given:
-        names = ", ".join(repr(name) for name in given)
-        raise InvalidEvent(
-            f"the realm gives {' and '.join(given)}; leave them out with .drop({names}), or "
-            "rename them to keep them as properties"
-        )
-    nulls = [pa.nulls(1, field.type) for field in arrow_schema(schema)]
-    bodies_of(pa.RecordBatch.from_arrays(nulls, names=schema.names))
+# --- in a task ------------------------------------------------------------------------------
 
 
-def bodies_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The events of a batch of Spark's: ``data`` may be text there, and fields NOT NULL."""
-    return bodies_of_table(as_table(batch))
-
-
-def as_table(batch: pa.RecordBatch) -> pa.Table:
-    """A batch of Spark's as the client publishes it."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    if len(columns) < batch.num_columns:
-        raise InvalidEvent(f"two columns have one name: {', '.join(batch.schema.names)}")
-    data = columns.get("data")
-    if data is not None and pa.types.is_string(data.type):
-        columns["data"] = data.cast(pa.binary())
-    return pa.table(columns)
-
-
-def staged(where: Where, batches: Iterator[pa.RecordBatch]) -> Staged:
+def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Put the rows of a task aside. Runs in the task; nothing is seen of it."""
     context = TaskContext.get()
     query = (context.getLocalProperty(_QUERY) or "") if context is not None else ""
     partition = context.partitionId() if context is not None else 0
-    link = ask(where, lambda link: link)
-    stages: list[str] = []
+    task = _Task(options, partition)
     try:
-        for table in _portions(batches):
-            stages += link.channel.stage(table)
+        for first_row, table in _portions(batches, ROUTED_TIMES if options.channel_column else 1):
+            for rows in routed(table, first_row, partition, options):
+                task.put_aside(rows)
     except BaseException:
-        _drop(where, stages)
+        _drop(options, task.stages)
         raise
-    return Staged(partition, query, link.epoch, tuple(stages))
+    realm = ask_realm(options.where.url, lambda session: session.realm_id)
+    return Staged(partition, query, realm, task.parts)
 
 
-def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+class _Task:
+    """What one task puts aside, by channel in the order they were met."""
+
+    def __init__(self, options: SinkOptions, partition: int) -> None:
+        self._options = options
+        self._partition = partition
+        self._channels: dict[str, Channel] = {}
+        self._keys: dict[str, str | None] = {}
+        """By channel: its publish key; None: it does not merge."""
+        self._stages: dict[str, list[str]] = {}
+
+    @property
+    def stages(self) -> list[str]:
+        return [stage for stages in self._stages.values() for stage in stages]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(
+            Part(name, self._channels[name].number, tuple(stages))
+            for name, stages in self._stages.items()
+        )
+
+    def put_aside(self, rows: Rows) -> None:
+        """Raises ``InvalidEvent``, ``EventTooLarge``, ``NameDoesNotExist`` naming the row."""
+
+        def put(session: Session) -> list[str]:
+            channel = self._channel(session, rows)
+            self._check_deltas(channel, rows)
+            limit = session.event_bytes_max
+            return session.stage(channel, events_of(rows, self._options, limit))
+
+        self._stages.setdefault(rows.channel, []).extend(ask_realm(self._options.where.url, put))
+
+    def _channel(self, session: Session, rows: Rows) -> Channel:
+        name = rows.channel
+        if name not in self._channels:
+            try:
+                self._channels[name] = session.channels.get(name)
+            except PenstockError as error:
+                url = self._options.where.url
+                reason = f"is for channel {name!r}, which cannot be opened at {url}: {error}"
+                if isinstance(error, NameDoesNotExist):
+                    reason = (
+                        f"is for channel {name!r}, which the realm at {url} does not have; create "
+                        f"it first, for example: penstock channel create {name}"
+                    )
+                raise rows.refused(0, reason, type(error)) from error
+        return self._channels[name]
+
+    def _check_deltas(self, channel: Channel, rows: Rows) -> None:
+        """Raises ``IllegalState`` or ``InvalidEvent`` for deltas nothing can be merged with."""
+        deltas = deltas_in(rows.table, self._options)
+        if deltas is None:
+            return
+        if channel.name not in self._keys:
+            definition = channel.info().definition
+            merges = definition.engine == "merge"
+            self._keys[channel.name] = next(iter(definition.keys)) if merges else None
+        key = self._keys[channel.name]
+        first = int(np.argmax(deltas))
+        if key is None:
+            reason = f"is a delta, and the engine of {channel.name} is not merge: write whole rows"
+            raise rows.refused(first, reason, IllegalState)
+        if key in rows.table.column_names:
+            empty = np.asarray(rows.table.column(key).is_null().to_numpy(), dtype=np.bool_)
+            if (wrong := deltas & empty).any():
+                reason = (
+                    f"is a delta, and {key}, the publish key of {channel.name}, is null: give the "
+                    "key of the event it changes"
+                )
+                raise rows.refused(int(np.argmax(wrong)), reason, InvalidEvent)
+        elif "." not in key and "properties" not in rows.table.column_names:
+            reason = f"is a delta without {key}, the publish key of {channel.name}: add that column"
+            raise rows.refused(first, reason, InvalidEvent)
+
+
+def _portions(batches: Iterator[pa.RecordBatch], times: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows in portions, each with the number of its first one."""
+    rows_max, bytes_max = times * PORTION_ROWS_MAX, times * PORTION_BYTES_MAX
     held: list[pa.RecordBatch] = []
-    rows = size = 0
+    first = rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        if held and (rows + batch.num_rows > STAGE_ROWS_MAX or size >= STAGE_BYTES_MAX):
-            yield as_table(pa.concat_batches(held))
+        if held and (rows + batch.num_rows > rows_max or size >= bytes_max):
+            yield first, as_table(pa.concat_batches(held))
+            first += rows
             held, rows, size = [], 0, 0
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
     if held:
-        yield as_table(pa.concat_batches(held))
+        yield first, as_table(pa.concat_batches(held))
+
+
+# --- in the driver --------------------------------------------------------------------------
 
 
 def publish(
-    where: Where, messages: Sequence[WriterCommitMessage | None], producer: str, sequence: int
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    producer: str,
+    sequence: int,
 ) -> None:
-    """Publish what the tasks put aside, in the order of the partitions, in one step."""
+    """Publish what the tasks put aside, in the order of the partitions, in one step.
+
+    A name of the user's for a write to one channel counts for that channel; every other one, and
+    the id of a query, counts for the whole realm: the rows of a repetition may name other channels.
+    """
     found = sorted(_staged(messages), key=lambda message: message.partition)
-    stages = [stage for message in found for stage in message.stages]
+    names = {part.number: part.channel for message in found for part in message.parts}
+    stages: dict[int, list[str]] = {}
+    for message in found:
+        for part in message.parts:
+            stages.setdefault(part.number, []).extend(part.stages)
     if not stages:
         return
-    epochs = {message.epoch for message in found}
+    realms = {message.realm for message in found}
+    of_channel = bool(options.app) and not options.channel_column
 
-    def commit(link: Link) -> None:
-        if epochs != {link.epoch}:
+    def commit(session: Session) -> None:
+        if realms != {session.realm_id}:
             raise IllegalState(
-                f"channel {where.channel} was deleted and created again while rows were written "
-                "to it; nothing was published: start the query again"
+                f"another realm answers at {options.where.url} than the rows were written to; "
+                "nothing was published: start the query again"
             )
-        link.channel.commit_stages(stages, producer=producer, sequence=sequence)
+        if of_channel:
+            _commit_to_channel(session, names, stages, producer, sequence)
+        else:
+            session.commit_stages(list(stages.items()), producer=producer, sequence=sequence)
 
     try:
-        ask(where, commit)
+        ask_realm(options.where.url, commit)
     except NoSuchStage as error:
         raise NoSuchStage(
             f"the realm has lost rows of this write before they were published, most likely in a "
             f"restart; nothing was published: start the query again ({error})"
         ) from error
+    except NameDoesNotExist as error:
+        raise IllegalState(
+            f"one of the channels {', '.join(names.values())} was deleted, and perhaps created "
+            "again, while rows were written to it; nothing was published: start the query again"
+        ) from error
 
 
-def forget(where: Where, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _commit_to_channel(
+    session: Session,
+    names: dict[int, str],
+    stages: dict[int, list[str]],
+    producer: str,
+    sequence: int,
+) -> None:
+    for number, name in names.items():
+        channel = session.channels.get(name)
+        if channel.number != number or len(names) > 1:
+            raise NameDoesNotExist(f"channel {name} is another one now")
+        channel.commit_stages(stages[number], producer=producer, sequence=sequence)
+
+
+def forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Drop what is put aside. What was published stays: Spark calls this after a commit whose
     outcome it does not know, too."""
-    _drop(where, [stage for message in _staged(messages) for stage in message.stages])
+    parts = [part for message in _staged(messages) for part in message.parts]
+    _drop(options, [stage for part in parts for stage in part.stages])
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [message for message in messages if isinstance(message, Staged)]
 
 
-def _drop(where: Where, stages: Sequence[str]) -> None:
+def _drop(options: SinkOptions, stages: Sequence[str]) -> None:
     # The realm drops them by itself after a while; the error on the way is the one to be seen.
     with suppress(PenstockError):
         if stages:
-            ask(where, lambda link: link.channel.drop_stages(stages))
+            ask_realm(options.where.url, lambda session: session.drop_stages(stages))

@@ -185,6 +185,22 @@ class DescribeTransaction(Request, frozen=True, tag=27):
     transaction: str
 
 
+class StagedPart(Struct, frozen=True, array_like=True):
+    """What was staged for one channel or queue, in order."""
+
+    channel: int
+    stages: tuple[str, ...]
+
+
+class CommitStagedParts(Request, frozen=True, tag=29):
+    """Publish staged batches of several channels in one step, and the same producer and sequence
+    once in the realm, whichever channels are named (SEM X1, X3, X4)."""
+
+    producer: str
+    sequence: int
+    parts: tuple[StagedPart, ...]
+
+
 class OpenSchedule(Request, frozen=True, tag=28):
     """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
     and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
@@ -424,6 +440,7 @@ FromClient = (
     | PublishEvents
     | StageEvents
     | CommitStages
+    | CommitStagedParts
     | DropStages
     | MaintainChannel
     | BeginTransaction

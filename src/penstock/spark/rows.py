@@ -1,0 +1,260 @@
+"""From the rows of a Spark table to events: for which channel, and which row is wrong.
+
+Everything is done by columns. Only when a batch is refused is the first wrong row looked for,
+by halves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from penstock.columns.digest import digest
+from penstock.columns.layout import FIELDS, STAMPED
+from penstock.columns.tables import bodies_of_table
+from penstock.core.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
+from penstock.spark.options import SinkOptions, nearest
+from penstock.spark.projection import arrow_schema
+
+SHOWN_COLUMNS_MAX: Final = 12
+"""Columns of a wrong row that an error shows."""
+SHOWN_CHARACTERS_MAX: Final = 40
+"""Characters of each of them."""
+
+_RIGHT: Final = {
+    "ttl": "give milliseconds, 0 or more; null or 0 for none of its own",
+    "priority": "give 0 to 9; null for that of the channel",
+}
+_EVENT: Final = re.compile(r"^event \d+(?: of the batch)?(?:: | )")
+
+Numbers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Rows(NamedTuple):
+    """Rows of one channel, and where a task has them from."""
+
+    channel: str
+    table: pa.Table
+    numbers: Numbers
+    """Of each row in its partition, from 0."""
+    partition: int
+
+    def refused(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
+        """The error for a row that cannot be an event."""
+        return error(
+            f"row {self.numbers[row]} of partition {self.partition} {reason}; the row is "
+            f"{shown(self.table.slice(row, 1))}"
+        )
+
+    def part(self, first: int, count: int) -> Rows:
+        return self._replace(
+            table=self.table.slice(first, count), numbers=self.numbers[first : first + count]
+        )
+
+
+def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+    """Raises ``InvalidArgument`` or ``InvalidEvent`` for what no channel takes, ahead of tasks."""
+    if overwrite:
+        raise InvalidArgument(
+            "a channel only ever grows: write with mode append, a stream with output mode "
+            "append; to begin anew, purge the channel first"
+        )
+    given = [name for name in STAMPED if name in schema.names]
+    if given:
+        names = ", ".join(repr(name) for name in given)
+        raise InvalidEvent(
+            f"the realm gives {' and '.join(given)}; leave them out with .drop({names}), or "
+            "rename them to keep them as properties"
+        )
+    kinds = arrow_schema(schema)
+    _check_column(kinds, "channelColumn", options.channel_column, pa.string(), "STRING")
+    _check_column(kinds, "deltaColumn", options.delta_column, pa.bool_(), "BOOLEAN")
+    taken = (options.channel_column, options.delta_column)
+    left = [field for field in kinds if field.name not in taken]
+    if not left:
+        raise InvalidEvent("the rows have no column that could be an event")
+    nulls = [pa.nulls(1, field.type) for field in left]
+    bodies_of_table(as_table(pa.RecordBatch.from_arrays(nulls, [field.name for field in left])))
+
+
+def _check_column(
+    schema: pa.Schema, option: str, name: str, kind: pa.DataType, spoken: str
+) -> None:
+    if not name:
+        return
+    if name not in schema.names:
+        hint = nearest(name, tuple(schema.names))
+        raise InvalidArgument(f"{option} is {name}, and the rows have no such column: {hint}")
+    if schema.field(name).type != kind:
+        raise InvalidArgument(
+            f"{option} is {name}, a column of type {schema.field(name).type}; it has to be {spoken}"
+        )
+
+
+def as_table(batch: pa.RecordBatch) -> pa.Table:
+    """A batch of Spark's as the client publishes it: ``data`` may be text there."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if len(columns) < batch.num_columns:
+        raise InvalidEvent(f"two columns have one name: {', '.join(batch.schema.names)}")
+    data = columns.get("data")
+    if data is not None and pa.types.is_string(data.type):
+        columns["data"] = data.cast(pa.binary())
+    return pa.table(columns)
+
+
+def routed(table: pa.Table, first_row: int, partition: int, options: SinkOptions) -> Iterator[Rows]:
+    """The rows of each channel, in their order. Raises ``InvalidEvent`` for one without."""
+    numbers = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
+    default = options.where.channel
+    if not options.channel_column:
+        yield Rows(default, table, numbers, partition)
+        return
+    names = table.column(options.channel_column)
+    if names.null_count:
+        if not default:
+            row = int(np.argmax(names.is_null().to_numpy()))
+            whole = Rows("", table, numbers, partition)
+            reason = (
+                f"names no channel: {options.channel_column} is null; give it one, or the write "
+                "the option channel for such rows"
+            )
+            raise whole.refused(row, reason, InvalidEvent)
+        names = names.fill_null(default)
+    table = table.drop_columns([options.channel_column])
+    encoded = pc.dictionary_encode(names.combine_chunks())
+    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+    channels = encoded.dictionary.to_pylist()
+    if len(channels) == 1:
+        yield Rows(channels[0], table, numbers, partition)
+        return
+    order = np.argsort(codes, kind="stable")
+    table, numbers = table.take(pa.array(order)), numbers[order]
+    edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
+    whole = Rows("", table, numbers, partition)
+    for channel, first, end in zip(channels, edges[:-1], edges[1:], strict=True):
+        yield whole.part(int(first), int(end - first))._replace(channel=channel)
+
+
+def events_of(rows: Rows, options: SinkOptions, event_bytes_max: int) -> list[pa.RecordBatch]:
+    """The rows as bodies; those with a time to be published at apart from those without.
+
+    Raises ``InvalidEvent`` or ``EventTooLarge`` for the first row that cannot be an event.
+    """
+
+    def made(part: Rows) -> list[pa.RecordBatch]:
+        bodies = [body for table in _by_time(part.table) for body in _bodies(table, options)]
+        for body in bodies:
+            if body.nbytes > event_bytes_max:
+                digest(body, event_bytes_max)
+        return bodies
+
+    try:
+        return made(rows)
+    except Refused as error:
+        found = _first_refused(rows, made)
+        if found is None:
+            raise
+        row, reason = found
+        raise rows.refused(row, f"cannot be an event: {_reason(reason)}", type(error)) from error
+
+
+def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
+    """Which rows are deltas; None: none is."""
+    if options.delta:
+        return np.ones(table.num_rows, dtype=np.bool_)
+    if not options.delta_column:
+        return None
+    flags = pc.fill_null(table.column(options.delta_column), False)
+    found = np.asarray(flags.to_numpy(), dtype=np.bool_)
+    return found if found.any() else None
+
+
+def _by_time(table: pa.Table) -> list[pa.Table]:
+    """A publish has ``deliver_at`` in all its events or in none."""
+    if "deliver_at" not in table.column_names:
+        return [table]
+    at_once = table.column("deliver_at").is_null()
+    waiting = table.num_rows - table.column("deliver_at").null_count
+    if waiting == table.num_rows:
+        return [table]
+    rest = table.filter(at_once).drop_columns(["deliver_at"])
+    return [table.filter(pc.invert(at_once)), rest] if waiting else [rest]
+
+
+def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
+    deltas = deltas_in(table, options)
+    if options.delta_column:
+        table = table.drop_columns([options.delta_column])
+    bodies = bodies_of_table(table)
+    if deltas is None and not options.nulls_are_absent:
+        return bodies
+    found, at = [], 0
+    for body in bodies:
+        count = body.num_rows
+        flags = np.zeros(count, np.bool_) if deltas is None else deltas[at : at + count]
+        # Spark has one null: in a delta it says that nothing has changed (SEM K4).
+        sparse = np.ones(count, np.bool_) if options.nulls_are_absent else flags
+        body = body.append_column(FIELDS["sparse"], pa.array(sparse))
+        if flags.any():
+            body = body.append_column(FIELDS["delta"], pa.array(flags))
+        found.append(body)
+        at += count
+    return found
+
+
+def _first_refused(
+    rows: Rows, made: Callable[[Rows], list[pa.RecordBatch]]
+) -> tuple[int, PenstockError] | None:
+    """The first row that is refused by itself, and why; None: only together they are."""
+    first, count = 0, rows.table.num_rows
+    while count > 1:
+        half = count // 2
+        if _refusal(rows.part(first, half), made) is None:
+            first, count = first + half, count - half
+        else:
+            count = half
+    why = _refusal(rows.part(first, 1), made)
+    return None if why is None else (first, why)
+
+
+def _refusal(rows: Rows, made: Callable[[Rows], list[pa.RecordBatch]]) -> PenstockError | None:
+    try:
+        made(rows)
+    except Refused as error:
+        return error
+    return None
+
+
+def _reason(error: PenstockError) -> str:
+    text = _EVENT.sub("", str(error))
+    for column, right in _RIGHT.items():
+        if re.match(rf"(column '{column}'|{column}) ", text):
+            return f"{text}; {right}"
+    return text
+
+
+def shown(row: pa.Table) -> str:
+    """A table of one row for an error message, its values shortened."""
+    texts = []
+    for name in row.column_names[:SHOWN_COLUMNS_MAX]:
+        text = _text(row.column(name)[0])
+        if len(text) > SHOWN_CHARACTERS_MAX:
+            text = f"{text[: SHOWN_CHARACTERS_MAX - 1]}…"
+        texts.append(f"{name}={text}")
+    more = row.num_columns - len(texts)
+    return ", ".join(texts) + (f" and {more} more columns" if more else "")
+
+
+def _text(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (OverflowError, ValueError):  # a time no Python datetime can be
+        return f"{value.value} µs" if pa.types.is_timestamp(value.type) else f"a {value.type}"
