@@ -24,7 +24,7 @@ from penstock.core.ids import Span
 from penstock.core.messages import Storage
 from penstock.core.producers import LASTING_REMEMBERED_MAX
 from penstock.runtime.transactions import Spans
-from penstock.testing.loop import simulate
+from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 
 pytestmark = pytest.mark.spec("X1", "X3", "X4")
@@ -182,7 +182,7 @@ def test_events_with_a_time_wait_and_the_others_do_not() -> None:
             assert datas(await lives.stored("a")) == ["1", "2"]
         async with lives.life():
             assert await write(lives, 0, {"a": named("1")}) == spans
-            await asyncio.sleep(10)
+            await pass_time(10)
             assert datas(await lives.stored("a")) == ["1", "2", "later"]
 
     run(life())

@@ -50,9 +50,7 @@ def test_without_a_column_all_rows_go_to_the_channel_of_the_write() -> None:
 def test_a_row_without_a_channel_is_named() -> None:
     table = pa.table({"to": ["b", None, "a", None], "n": [0, 1, 2, 3]})
 
-    with pytest.raises(
-        InvalidEvent, match=r"row 101 of partition 4 names no channel"
-    ):
+    with pytest.raises(InvalidEvent, match=r"row 101 of partition 4 names no channel"):
         list(routed(table, 100, 4, options(channelColumn="to")))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +35,7 @@ from penstock.spark import writing
 from penstock.spark.rows import as_table
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter, Staged
+from tests.spark.tasks import written
 
 ROW = StructType().add("data", BinaryType()).add("n", LongType())
 
@@ -60,10 +60,7 @@ def stream_writer(url: str, **options: str) -> ChannelStreamWriter:
 
 
 def task(writer: Any, partition: int, *numbers: int, query: str = "q-1") -> Staged:
-    """What a task gives, as the driver gets it: pickled both ways."""
-    message = pickle.loads(pickle.dumps(writer)).write(iter([batch(*numbers)] if numbers else []))
-    found = Staged(partition, query, message.realm, message.parts)
-    return pickle.loads(pickle.dumps(found))  # type: ignore[no-any-return]  # the same type again
+    return written(writer, [batch(*numbers)] if numbers else [], partition, query=query)
 
 
 def numbers(channel: Channel) -> list[int]:
@@ -152,7 +149,7 @@ def test_a_task_that_fails_half_way_leaves_nothing_behind(
         raise ValueError("the row after the second")
 
     with pytest.raises(ValueError, match="after the second"):
-        writer.write(rows())
+        written(writer, rows())
     writer.commit([task(writer, 0, 1, 2)], 0)
     assert numbers(out) == [1, 2]
 
@@ -163,7 +160,7 @@ def test_many_portions_are_one_publish(
     monkeypatch.setattr(writing, "PORTION_ROWS_MAX", 3)
     writer = stream_writer(url)
 
-    message = writer.write(iter([batch(1, 2), batch(3), batch(), batch(4, 5), batch(6)]))
+    message = written(writer, [batch(1, 2), batch(3), batch(), batch(4, 5), batch(6)])
     assert [len(part.stages) for part in message.parts] == [2]
     writer.commit([message], 0)
 
@@ -308,8 +305,7 @@ def to(*rows: tuple[str | None, int]) -> pa.RecordBatch:
 
 
 def part(writer: Any, partition: int, *rows: tuple[str | None, int]) -> Staged:
-    message = pickle.loads(pickle.dumps(writer)).write(iter([to(*rows)]))
-    return Staged(partition, "q-1", message.realm, message.parts)
+    return written(writer, [to(*rows)], partition)
 
 
 def test_rows_for_several_channels_are_published_in_one_step(
@@ -361,7 +357,7 @@ def test_the_first_row_for_a_channel_that_is_not_there_is_named(url: str, out: C
     with pytest.raises(
         NameDoesNotExist, match=r"row 1 of partition 0 is for channel 'nowhere'.*n=2"
     ):
-        writer.write(iter([to(("out", 1), ("nowhere", 2), ("nowhere", 3))]))
+        written(writer, [to(("out", 1), ("nowhere", 2), ("nowhere", 3))])
     assert out.info().events == 0
 
 
@@ -372,7 +368,7 @@ def test_rows_are_numbered_through_all_batches_of_a_task(url: str, out: Channel)
     wrong = pa.RecordBatch.from_pydict({"n": [1, 2], "ttl": [0, -2]})
 
     with pytest.raises(InvalidEvent, match=r"row 21 of partition 0 .*ttl -2 .*ttl=-2"):
-        writer.write(iter([fine, fine, wrong]))
+        written(writer, [fine, fine, wrong])
 
 
 def test_many_channels_are_affordable(url: str, client: Session) -> None:
@@ -406,10 +402,10 @@ def deltas(*rows: tuple[str | None, int | None, int | None]) -> pa.RecordBatch:
 
 def test_deltas_change_what_they_name(url: str, rates: Channel) -> None:
     whole = source(url).streamWriter(RATE, overwrite=False)
-    whole.commit([whole.write(iter([deltas(("eur", 1, 2), ("chf", 5, 6))]))], 0)
+    whole.commit([written(whole, [deltas(("eur", 1, 2), ("chf", 5, 6))])], 0)
     changes = source(url, delta="true", txnAppId="changes").streamWriter(RATE, overwrite=False)
     for _ in range(2):
-        changes.commit([changes.write(iter([deltas(("eur", None, 3), ("usd", 7, None))]))], 0)
+        changes.commit([written(changes, [deltas(("eur", None, 3), ("usd", 7, None))])], 0)
 
     states = {row["pair"]: row for row in rates.read().to_pylist()}
     assert [(states[p]["bid"], states[p]["ask"]) for p in ("eur", "chf", "usd")] == [
@@ -426,17 +422,17 @@ def test_a_delta_without_its_key_is_named(url: str, rates: Channel) -> None:
     with pytest.raises(
         InvalidEvent, match=r"row 1 of partition 0 is a delta, and pair, the publish"
     ):
-        writer.write(iter([deltas(("eur", 1, 1), (None, 2, 2))]))
+        written(writer, [deltas(("eur", 1, 1), (None, 2, 2))])
     keyless = source(url, delta="true").streamWriter(ROW, overwrite=False)
     with pytest.raises(InvalidEvent, match=r"row 0 .* is a delta without pair"):
-        keyless.write(iter([batch(1)]))
+        written(keyless, [batch(1)])
 
 
 def test_a_delta_for_a_channel_that_does_not_merge_is_named(url: str, out: Channel) -> None:
     writer = source(url, delta="true").streamWriter(ROW, overwrite=False)
 
     with pytest.raises(IllegalState, match=r"row 0 .*the engine of out is not merge"):
-        writer.write(iter([batch(1)]))
+        written(writer, [batch(1)])
 
 
 def test_rows_with_a_time_are_published_then(url: str, out: Channel) -> None:
@@ -447,7 +443,7 @@ def test_rows_with_a_time_are_published_then(url: str, out: Channel) -> None:
     given = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), times], names=["n", "deliver_at"])
 
     for _ in range(2):
-        writer.commit([writer.write(iter([given]))], 0)
+        writer.commit([written(writer, [given])], 0)
 
     assert numbers(out) == [1, 3]
     assert [waiting.event.properties["n"] for waiting in out.scheduled.list()] == [2]

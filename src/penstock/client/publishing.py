@@ -115,11 +115,13 @@ async def stage(
     channel: int,
     parts: Sequence[pa.RecordBatch],
     buffers: Sequence[memoryview],
+    group: str = "",
 ) -> list[str]:
-    """Put batches aside on the server; gives the names to commit them by, in order."""
+    """Put batches aside on the server; gives the names to commit them by, in order. A commit of
+    some of a ``group`` drops the others of it."""
     names, answers = [], []
     for part, buffer in zip(parts, buffers, strict=True):
-        names.append(uuid.uuid4().hex)
+        names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)
         number = conversation.schema_number(part.schema)
         message = wire.StageEvents(0, channel, names[-1], number, (len(buffer),))
         await conversation.drained()

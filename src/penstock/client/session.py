@@ -82,13 +82,16 @@ class Session(Conversation):
 
     # --- publishing in two steps ---------------------------------------------------------
 
-    async def stage(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> list[str]:
+    async def stage(
+        self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
+    ) -> list[str]:
         """Put batches aside for a channel or queue, seen by nobody; gives the names of the
         stages, in order. The batches are bodies as :mod:`penstock.columns.layout` has them; what
-        is not committed within an hour, or by a restart of the realm, is dropped."""
+        is not committed within an hour, or by a restart of the realm, is dropped. So is what
+        was staged under the same ``group``, by others that do the same work, with a commit."""
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
-        return await stage(self, store.number, parts, buffers)
+        return await stage(self, store.number, parts, buffers, group)
 
     async def commit_stages(
         self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int

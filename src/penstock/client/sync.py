@@ -92,9 +92,11 @@ class Session:
 
     # --- publishing in two steps ---------------------------------------------------------
 
-    def stage(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> list[str]:
+    def stage(
+        self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
+    ) -> list[str]:
         """Put batches aside on the realm; see :meth:`penstock.aio.Session.stage`."""
-        return self._loop.call(self._inner.stage(store, bodies))
+        return self._loop.call(self._inner.stage(store, bodies, group=group))
 
     def commit_stages(
         self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int

@@ -65,7 +65,7 @@ class Publications:
 
         def reply(span: Any, error: BaseException | None) -> None:
             if error is None:
-                realm.stages.drop(message.stages)
+                realm.stages.committed(message.stages)
                 answer = Published(span[0], span[1] - span[0])
                 connection.send(wire.Done(message.request, answer))
             else:
@@ -86,7 +86,7 @@ class Publications:
         def reply(spans: Any, error: BaseException | None) -> None:
             if error is None:
                 for part in message.parts:
-                    realm.stages.drop(part.stages)
+                    realm.stages.committed(part.stages)
                 answer = TransactionInfo("committed", spans)
                 connection.send(wire.Done(message.request, answer))
             else:

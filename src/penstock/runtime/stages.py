@@ -33,6 +33,7 @@ class Stages:
         self._clock = clock
         self._bytes_max = bytes_max
         self._by_id: dict[str, _Stage] = {}
+        self._groups: dict[str, set[str]] = {}
         self.size = 0
 
     def put(self, stage: str, number: int, bodies: Sequence[Body]) -> None:
@@ -47,6 +48,7 @@ class Stages:
                 "the setting limits.stage_bytes"
             )
         self._by_id[stage] = _Stage(number, bodies, size, self._clock.now_us())
+        self._groups.setdefault(_group(stage), set()).add(stage)
         self.size += size
 
     def of(self, stages: Sequence[str], number: int) -> list[Body]:
@@ -68,10 +70,25 @@ class Stages:
             gone = self._by_id.pop(stage, None)
             if gone is not None:
                 self.size -= gone.size
+                group = self._groups[_group(stage)]
+                group.discard(stage)
+                if not group:
+                    del self._groups[_group(stage)]
+
+    def committed(self, stages: Sequence[str]) -> None:
+        """Drop what has been published, and what others have staged to publish the same."""
+        self.drop(stages)
+        for group in {_group(stage) for stage in stages} - {""}:
+            self.drop(sorted(self._groups.get(group, ())))
 
     def expire(self) -> None:
         horizon = self._clock.now_us() - STAGE_LIFETIME_US
         self.drop([stage for stage, kept in self._by_id.items() if kept.at_us < horizon])
+
+
+def _group(stage: str) -> str:
+    """The work a stage is part of, as its name says; tasks that are tried twice have one."""
+    return stage.rpartition("/")[0]
 
 
 class CommitStaged(Struct):

@@ -45,6 +45,7 @@ ROUTED_TIMES: Final = 8
 request of its own."""
 
 _QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
 
 
 class Part(NamedTuple):
@@ -78,9 +79,10 @@ class ChannelWriter(DataSourceArrowWriter):
                 f"txnAppId and txnVersion belong together; {missing} is not given"
             )
         self._options = options
+        self._work = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self._options, iterator)
+        return staged(self._options, iterator, self._work)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         app, version = self._options.app, self._options.version
@@ -119,12 +121,13 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
 # --- in a task ------------------------------------------------------------------------------
 
 
-def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Put the rows of a task aside. Runs in the task; nothing is seen of it."""
+def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = "") -> Staged:
+    """Put the rows of a task aside. Runs in the task; nothing is seen of it. ``work`` names what
+    is to be published; without it the micro-batch does, over all attempts at it."""
     context = TaskContext.get()
-    query = (context.getLocalProperty(_QUERY) or "") if context is not None else ""
-    partition = context.partitionId() if context is not None else 0
-    task = _Task(options, partition)
+    assert context is not None, "Spark calls this in a task"
+    partition, query = context.partitionId(), context.getLocalProperty(_QUERY) or ""
+    task = _Task(options, work or f"{query}.{context.getLocalProperty(_BATCH)}")
     try:
         for first_row, table in _portions(batches, ROUTED_TIMES if options.channel_column else 1):
             for rows in routed(table, first_row, partition, options):
@@ -139,9 +142,9 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
 class _Task:
     """What one task puts aside, by channel in the order they were met."""
 
-    def __init__(self, options: SinkOptions, partition: int) -> None:
+    def __init__(self, options: SinkOptions, group: str) -> None:
         self._options = options
-        self._partition = partition
+        self._group = group
         self._channels: dict[str, Channel] = {}
         self._keys: dict[str, str | None] = {}
         """By channel: its publish key; None: it does not merge."""
@@ -165,7 +168,8 @@ class _Task:
             channel = self._channel(session, rows)
             self._check_deltas(channel, rows)
             limit = session.event_bytes_max
-            return session.stage(channel, events_of(rows, self._options, limit))
+            events = events_of(rows, self._options, limit)
+            return session.stage(channel, events, group=self._group)
 
         self._stages.setdefault(rows.channel, []).extend(ask_realm(self._options.where.url, put))
 
