@@ -123,7 +123,7 @@ class Query:
 
     def _task(self, writer: ChannelStreamWriter, batch: int, partition: int) -> Staged:
         """The message of one of its attempts; others fail, or lose to it."""
-        attempts = []
+        attempts: list[Staged] = []
         wanted = 2 if self._chance(0.15) else 1
         while len(attempts) < wanted:
             with suppress(Failed):
@@ -219,6 +219,7 @@ class World:
                 for row in session.channels.get(name).read().to_pylist():
                     found[row["query"], row["n"]] += 1
                     times.setdefault((row["query"], row["batch"]), set()).add(row["published"])
+                session.channels.delete(name)
         expected = {(query.id, n) for query in self._queries for n in query.numbers}
         report.seeds += 1
         report.batches += len(times)

@@ -119,7 +119,7 @@ def test_columns_of_meaning_are_no_properties() -> None:
 
 
 def test_in_a_delta_a_null_is_no_change() -> None:
-    given = {"key": ["a", "b"], "bid": [1.0, None], "whole": [False, True]}
+    given: dict[str, Any] = {"key": ["a", "b"], "bid": [1.0, None], "whole": [False, True]}
 
     (all_of_them,) = events_of(
         rows(key=given["key"], bid=given["bid"]), options(channel="out", delta="true"), ANY_SIZE
