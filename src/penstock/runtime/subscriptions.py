@@ -42,9 +42,13 @@ from penstock.runtime.holding import Holding
 from penstock.runtime.matching import Among, Matching
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
+from penstock.runtime.sealed_file import Publishers
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
 from penstock.wire.native.answers import DurableInfo, Location, SealedPart
+
+PUBLISHER_SPANS_MAX = 4_096
+"""Runs of events of one publisher that are told of a file, at most."""
 
 
 class Opened(NamedTuple):
@@ -461,7 +465,7 @@ class Subscriptions:
                     index = msgspec.msgpack.encode(file.index)
                     path = self._dispatch.local_path(file.name) or ""
                     whole = Span(spans[0].first, spans[-1].end)
-                    known = file.publishers_of(whole) if publishers else ()
+                    known = _told(file.publishers_of(whole)) if publishers else ()
                     parts.append(SealedPart(path, file.index.size, spans, index, known))
             left.add_all(in_memory.within(span))
             return Location(tuple(parts), left.spans)
@@ -480,3 +484,9 @@ class Subscriptions:
         if not reads:
             return await self._shard.act(action, sweeps=(number,))
         return await act_reading(self._shard, self._dispatch.files, number, action)
+
+
+def _told(publishers: Publishers) -> Publishers | None:
+    """Who published what, unless they take turns too often for an answer."""
+    spans = sum(len(own) for _, own in publishers)
+    return publishers if spans <= PUBLISHER_SPANS_MAX else None

@@ -172,7 +172,7 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
         texts.get("channelColumn", "").strip(),
         delta,
         delta_column,
-        _choice("nulls", texts, ("keep", "absent")) == "absent",
+        _one_of("nulls", texts, ("keep", "absent")) == "absent",
     )
 
 

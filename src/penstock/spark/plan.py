@@ -41,7 +41,8 @@ class FileRows(Struct, frozen=True):
     batches: tuple[SegmentBatch, ...]
     spans: Spans
     """The events wanted; others in these batches are removed, or another task's."""
-    publishers: Publishers = ()
+    publishers: Publishers | None = ()
+    """Who published which of them; None: the realm has to be asked."""
 
 
 class WireRows(Struct, frozen=True):

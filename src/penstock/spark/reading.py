@@ -304,14 +304,20 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 _Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
 
 
+def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
+    """Stored batches with all about their events: which rows are wanted (None: all), and who has
+    published them. Runs in a task."""
+    return _stored(options, partition, Selector(options.selector) if options.selector else None)
+
+
 def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:
     """Stored batches, which of their rows are wanted (None: all), and who published them."""
     for part in partition.parts:
         if isinstance(part, WireRows):
             yield from _from_wire(options, partition, part.span)
-        elif is_here(part):
+        elif is_here(part) and part.publishers is not None:
             yield from _from_file(options, partition, part, selector)
-        elif options.access == "local":
+        elif options.access == "local" and not is_here(part):
             raise InvalidArgument(
                 f'access is "local", but {part.path} cannot be read here; use "auto", or run the '
                 "tasks where the realm's data directory is"
@@ -332,7 +338,7 @@ def _from_file(
             if selector is not None:
                 selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
                 mask = selected if mask is None else pa.compute.and_(mask, selected)
-            yield batch, mask, part.publishers
+            yield batch, mask, part.publishers or ()
             done = span.end
     except (Damaged, OSError):
         if options.access == "local":

@@ -151,8 +151,9 @@ class SealedPart(Struct, frozen=True):
     spans: Spans
     index: bytes
     """The file's index (``columns.segments.SegmentIndex``), msgpack."""
-    publishers: tuple[tuple[str, Spans], ...] = ()
-    """Who published which of these events, ``user@host``, where that was asked for (SEM E3)."""
+    publishers: tuple[tuple[str, Spans], ...] | None = ()
+    """Who published which of these events, ``user@host``, where that was asked for (SEM E3); None:
+    that is too much to tell, and is told with the events over the wire."""
 
 
 class Location(Struct, frozen=True):

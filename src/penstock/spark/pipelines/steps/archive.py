@@ -1,0 +1,108 @@
+"""The step that keeps the events of channels in tables: Delta, or plain Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.step import Batch, Context, Flow, StreamStep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.spark.archiving import Lake
+
+
+class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything about each event, exactly once and under its id; one table for each channel."""
+
+    kind: ClassVar[str] = "archive"
+
+    source: str
+    """The ``[[source]]`` it reads: a channel, several, or a pattern."""
+
+    table: str
+    """A path, relative to the definition's file, or a URI. Where the source is several channels
+    or a pattern, the folder in which each channel has a table under its name."""
+
+    format: Literal["delta", "parquet"] = "delta"
+
+    partition_by: Literal["day", ""] = "day"
+    """``"day"``: of ``published``; ``""``: one folder."""
+
+    compact_every: int = 100
+    """Micro-batches after which small files are written together; 0: never."""
+
+    keep_hours: int = 168
+    """How long files that a compaction has replaced are kept for those who still read them."""
+
+    register: bool = True
+    """Let the channel name the table as its archive, so that reads find it by themselves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.table:
+            raise InvalidArgument("table is empty; say where the archive is to be")
+        for key in ("compact_every", "keep_hours"):
+            if getattr(self, key) < 0:
+                raise InvalidArgument(f"{key} is {getattr(self, key)}; 0 or more is needed")
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        return (self.source,)
+
+    def writes(self) -> tuple[str, ...]:
+        return (f"table {self.table}",)
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        source = sources.get(self.source)
+        if source is None:
+            names = ", ".join(sources) or "none"
+            raise InvalidArgument(f"source is {self.source!r}; there are {names}")
+        if not source.channel or not source.is_stream:
+            raise InvalidArgument(
+                f"source {self.source} reads {source.reads}; an archive is of channels, as a stream"
+            )
+        if source.columns:
+            raise InvalidArgument(
+                f"source {self.source} has columns; an archive keeps everything about an event"
+            )
+
+    def plan(self, context: Context) -> Flow:
+        from penstock.spark.archiving import Lake, archived
+
+        source = context.source(self.source)
+        lake = Lake(
+            context.located(self.table), self.format, _is_several(source), bool(self.partition_by)
+        )
+        # A stream begins at the end unless it is told; an archive begins with what is there.
+        options = {"startingOffsets": "earliest"} | source.format_options()
+        if "startingTimestamp" in options:
+            del options["startingOffsets"]
+        frame = archived(context.spark, lake, {"url": context.url, **options})
+        return Flow(frame=frame, write=self._writer(context.url, lake), trigger=self.trigger)
+
+    def _writer(self, url: str, lake: Lake) -> Callable[[DataFrame, Batch], None]:
+        named: set[str] = set()
+
+        def write(frame: DataFrame, batch: Batch) -> None:
+            from penstock.spark import archiving
+
+            channels = archiving.commit(lake, archiving.written_in(frame), batch.app, batch.number)
+            for channel in channels:
+                if self.register and channel not in named:
+                    archiving.register(url, lake, channel)
+                    named.add(channel)
+                if self.compact_every and (batch.number + 1) % self.compact_every == 0:
+                    archiving.compact(lake, channel, self.keep_hours)
+
+        return write
+
+
+def _is_several(source: Source) -> bool:
+    from penstock.spark.choice import choice_of
+
+    names = source.channel if isinstance(source.channel, str) else ",".join(source.channel)
+    return not choice_of(names).is_one
