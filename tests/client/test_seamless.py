@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+import penstock.aio
 from penstock.client.sync import Channel, Session
 from penstock.columns.event import Event
 from penstock.core.errors import (
