@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = given.runs or (1 if given.quick else RUNS)
     results = []
     for shape in chosen:
+        if given.events and hasattr(shape, "events"):
+            shape.events = given.events
         result = measure(shape, given.peer, runs, only=given.case, quick=given.quick)
         print(markdown(result))
         results.append(result)
@@ -57,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--case", default="", help="only cases with this in their label")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
     parser.add_argument("--runs", type=int, help=f"runs a cell (default {RUNS})")
+    parser.add_argument("--events", type=int, help="how many, where a shape leaves it open: S12")
     parser.add_argument("--quick", action="store_true", help="tiny: does it run at all?")
     return parser
 

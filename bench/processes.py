@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,8 +18,11 @@ from bench.shape import Case, Figures, Missing, Server, peers
 
 ROOT = Path(__file__).parent.parent
 START_TIMEOUT_S = 60.0
-RUN_TIMEOUT_S = 600.0
+RUN_TIMEOUT_S = 1_200.0
 STOP_TIMEOUT_S = 30.0
+
+
+T = TypeVar("T")
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -94,6 +98,16 @@ def figures_of(
     command: Sequence[str], job: msgspec.Struct | None = None, more: Mapping[str, str] | None = None
 ) -> Figures:
     """Run a process that prints its figures as JSON on a line."""
+    return printed_by(command, Figures, job, more)
+
+
+def printed_by(
+    command: Sequence[str],
+    kind: type[T],
+    job: msgspec.Struct | None = None,
+    more: Mapping[str, str] | None = None,
+) -> T:
+    """What a process prints as JSON on its last such line."""
     done = subprocess.run(
         [*command, *([] if job is None else [msgspec.json.encode(job).decode()])],
         cwd=ROOT,
@@ -105,8 +119,8 @@ def figures_of(
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4_000:]}")
-    figures = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
-    return msgspec.json.decode(figures, type=Figures)
+    printed = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    return msgspec.json.decode(printed, type=kind)
 
 
 def _environment() -> dict[str, str]:

@@ -1,114 +1,132 @@
-"""The Spark process of S12: reads or writes, once to warm up and once on the clock."""
+"""The Spark process of S12: one session, in which the channel and the files take turns."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import penstock
-from bench.shape import Figures
-from bench.workload import pool
 from penstock.core.errors import Unavailable
 from penstock.spark.jvm import find_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH = 10_000
-FILES = 8
+BATCH = 50_000
+DATA_BYTES = 128
+TRIGGER_EVENTS = 1_000_000
+FILES_PER_TRIGGER = 2
+CHANNEL = "orders"
+SETTINGS = {"spark.driver.memory": "3g"}
 
 
 class SparkJob(msgspec.Struct, frozen=True):
     """What a Spark process is told to do."""
 
     work: str
-    contender: str
     rows: int
+    rounds: int
     url: str
     directory: str
 
 
 class Work:
-    """Reads and writes of one contender: Penstock's channel ``orders``, or a directory."""
+    """One case, for the channel ``orders`` and for files that Spark wrote from it."""
 
     def __init__(self, job: SparkJob, spark: SparkSession) -> None:
         self._job = job
         self._spark = spark
-        self._source = str(Path(job.directory) / "source")
+        self._files = str(Path(job.directory) / "parquet")
         self._round = 0
 
-    def run(self) -> None:
-        """One round."""
+    def run(self, contender: str) -> float:
+        """Seconds of one round."""
         self._round += 1
-        getattr(self, f"_{self._job.work}")()
-
-    def _read(self) -> None:
-        if self._job.contender == "parquet":
-            rows = self._spark.read.parquet(self._source)
+        kind, _, detail = self._job.work.partition(" ")
+        work: Callable[[str], None]
+        if kind == "read":
+            work = self._reading(contender, detail)
+        elif kind == "stream":
+            work = self._streaming(contender, detail)
         else:
-            rows = self._spark.read.format("penstock").options(**self._options("orders")).load()
-        found = rows.selectExpr(
-            "count(*)", "sum(price)", "sum(quantity)", "sum(length(data))", "sum(length(sku))"
-        ).collect()[0]
-        if found[0] != self._job.rows:
-            raise AssertionError(f"{found[0]} rows read, {self._job.rows} stored")
+            work = self._writing(contender)
+        target = self._target(contender)
+        started_s = time.perf_counter()
+        work(target)
+        return time.perf_counter() - started_s
 
-    def _read_stream(self) -> None:
-        rows = self._stream(self._job.contender)
-        seen = rows.selectExpr("length(data)", "price", "quantity", "sku")
-        self._drain(seen.writeStream.format("noop"))
+    # --- reads: every row reaches a sink that does nothing -------------------------------
 
-    def _stream(self, contender: str) -> DataFrame:
+    def _reading(self, contender: str, detail: str) -> Callable[[str], None]:
+        columns = ["event_id", "price", "sku"] if detail == "columns" else []
         if contender == "parquet":
-            schema = self._spark.read.parquet(self._source).schema
-            return self._spark.readStream.schema(schema).parquet(self._source)
-        options = self._options("orders") | {
-            "startingOffsets": "earliest",
-            "maxEventsPerTrigger": str(self._job.rows),
-        }
-        return self._spark.readStream.format("penstock").options(**options).load()
-
-    def _write(self) -> None:
-        rows = self._spark.read.parquet(self._source)
-        if self._job.contender == "parquet":
-            rows.write.parquet(self._target())
+            rows = self._spark.read.parquet(self._files)
+            rows = rows.select(*columns) if columns else rows
         else:
-            options = self._options(self._new_channel())
-            rows.write.format("penstock").mode("append").options(**options).save()
+            options = {"columns": ", ".join(columns)} if columns else {}
+            if detail == "remote":
+                options["access"] = "remote"
+            rows = self._spark.read.format("penstock").options(**self._where(), **options).load()
+        if self._round <= 2 and rows.count() != self._job.rows:
+            raise AssertionError(f"{rows.count()} rows, {self._job.rows} stored")
+        return lambda target: rows.write.format("noop").mode("overwrite").save()
 
-    def _write_stream(self) -> None:
-        rows = self._stream("parquet").writeStream
-        if self._job.contender == "parquet":
-            self._drain(rows.format("parquet").option("path", self._target()))
-        else:
-            self._drain(rows.format("penstock").options(**self._options(self._new_channel())))
+    def _streaming(self, contender: str, detail: str) -> Callable[[str], None]:
+        rows = self._stream(contender, detail)
+        return lambda target: self._drain(rows.writeStream.format("noop"), target)
 
-    def _drain(self, writer: Any) -> None:
-        checkpoint = f"{self._job.directory}/checkpoint-{self._round}"
+    def _stream(self, contender: str, detail: str = "") -> DataFrame:
+        if contender == "parquet":
+            schema = self._spark.read.parquet(self._files).schema
+            stream = self._spark.readStream.schema(schema)
+            return stream.option("maxFilesPerTrigger", FILES_PER_TRIGGER).parquet(self._files)
+        options = {"startingOffsets": "earliest", "maxEventsPerTrigger": str(TRIGGER_EVENTS)}
+        if detail == "remote":
+            options["access"] = "remote"
+        stream = self._spark.readStream.format("penstock")
+        return stream.options(**self._where(), **options).load()
+
+    # --- writes: the same files are the source of both ------------------------------------
+
+    def _writing(self, contender: str) -> Callable[[str], None]:
+        rows = self._stream("parquet").drop("event_id", "published").writeStream
+        if contender == "parquet":
+            return lambda target: self._drain_synced(rows, target)
+        with penstock.connect(self._job.url) as session:
+            name = f"target-{os.getpid()}-{self._round}"
+            session.channels.create(name, type="persistent", retain_consumed=True)
+        rows = rows.format("penstock").options(url=self._job.url, channel=name)
+        return lambda target: self._drain(rows, target)
+
+    def _drain_synced(self, rows: Any, target: str) -> None:
+        """Spark leaves its files to the kernel; a realm's commit is on disk."""
+        self._drain(rows.format("parquet").option("path", f"{target}/rows"), target)
+        for path in Path(target, "rows").rglob("*.parquet"):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _drain(self, writer: Any, target: str) -> None:
+        checkpoint = f"{target}/checkpoint"
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         rows = sum(progress.numInputRows for progress in query.recentProgress)
         if rows != self._job.rows:
             raise AssertionError(f"{rows} rows streamed, {self._job.rows} stored")
 
-    def _target(self) -> str:
-        return f"{self._job.directory}/target-{self._round}"
+    def _target(self, contender: str) -> str:
+        return f"{self._job.directory}/{os.getpid()}-{contender}-{self._round}"
 
-    def _new_channel(self) -> str:
-        name = f"target-{self._round}"
-        with penstock.connect(self._job.url) as session:
-            session.channels.create(name, type="persistent", retain_consumed=True)
-        return name
-
-    def _options(self, channel: str) -> dict[str, str]:
-        return {"url": self._job.url, "channel": channel}
+    def _where(self) -> dict[str, str]:
+        return {"url": self._job.url, "channel": CHANNEL}
 
 
 def missing() -> str:
@@ -122,39 +140,51 @@ def missing() -> str:
     return ""
 
 
+def store(url: str, rows: int) -> None:
+    """Fill the channel: 128 random bytes, which no format can make smaller, and three
+    properties."""
+    random = np.random.default_rng(7)
+    with penstock.connect(url) as session:
+        channel = session.channels.create(CHANNEL, type="persistent", retain_consumed=True)
+        for first in range(0, rows, BATCH):
+            channel.publish_table(_table(random, first, min(BATCH, rows - first)))
+
+
+def _table(random: np.random.Generator, first: int, count: int) -> pa.Table:
+    ends = np.arange(count + 1, dtype=np.int32) * DATA_BYTES
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(random.bytes(DATA_BYTES * count))]
+    numbers = np.arange(first, first + count)
+    return pa.table(
+        {
+            "data": pa.Array.from_buffers(pa.binary(), count, buffers),
+            "sku": [f"sku-{number % 1000:04d}" for number in numbers.tolist()],
+            "price": numbers % 100 * 0.5,
+            "quantity": numbers % 10,
+        }
+    )
+
+
 def main() -> None:
     from penstock.spark.session import session
 
     job = msgspec.json.decode(sys.argv[1], type=SparkJob)
-    _store(job)
-    spark = session("bench")
+    spark = session("bench", **SETTINGS)
     try:
+        files = Path(job.directory) / "parquet"
+        if not files.exists():
+            parts = max(1, -(-job.rows * FILES_PER_TRIGGER // TRIGGER_EVENTS))
+            rows = spark.read.format("penstock").options(url=job.url, channel=CHANNEL)
+            rows.option("minPartitions", parts).load().write.parquet(str(files))
         work = Work(job, spark)
-        work.run()
-        started_s = time.perf_counter()
-        work.run()
-        elapsed_s = time.perf_counter() - started_s
+        seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
+        for number in range(job.rounds + 1):  # the first one warms up
+            for contender, found in seconds.items():
+                elapsed_s = work.run(contender)
+                if number:
+                    found.append(elapsed_s)
     finally:
         spark.stop()
-    figures: Figures = {"rows_per_s": job.rows / elapsed_s, "seconds": elapsed_s}
-    print(msgspec.json.encode(figures).decode())
-
-
-def _store(job: SparkJob) -> None:
-    """The rows, where this job finds them."""
-    tables = [events.columns.table for events in pool(job.rows // BATCH, BATCH, 128)]
-    if job.contender == "penstock" and job.work.startswith("read"):
-        with penstock.connect(job.url) as session:
-            channel = session.channels.create("orders", type="persistent", retain_consumed=True)
-            for table in tables:
-                channel.publish_table(table)
-        return
-    source = Path(job.directory) / "source"
-    source.mkdir()
-    share = max(1, -(-len(tables) // FILES))
-    for number, first in enumerate(range(0, len(tables), share)):
-        file = source / f"{number}.parquet"
-        pq.write_table(pa.concat_tables(tables[first : first + share]), file)
+    print(msgspec.json.encode(seconds).decode())
 
 
 if __name__ == "__main__":

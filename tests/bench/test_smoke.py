@@ -59,7 +59,7 @@ def test_a_shape_measures_every_contender_or_says_what_it_lacks(shape: str, tmp_
 def test_spark_reads_and_writes_what_was_stored(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
-    done = run_bench("S12", "--quick", "--case", "batch read", "--json", str(kept))
+    done = run_bench("S12", "--quick", "--case", "sealed files, three", "--json", str(kept))
 
     assert done.returncode == 0, done.stderr
     assert [len(cell.runs) for cell in results_in(kept)["S12"].cells] == [1, 1]
@@ -86,7 +86,8 @@ def test_an_unknown_shape_is_refused_with_those_there_are() -> None:
 
     assert done.returncode == 2
     assert (
-        "no shape S99; there are S1, S3, S4, S6, S7, S7M, S8, S9, S11, S12, S13, S14" in done.stderr
+        "no shape S99; there are S1, S3, S4, S6, S7, S7M, S8, S9, S11, S12, S12T, S13, S14"
+        in done.stderr
     )
 
 
@@ -100,7 +101,7 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
         *("S1", "S3", "S4", "S6", "S7", "S7M", "S8"),
-        *("S9", "S11", "S12", "S13", "S14"),
+        *("S9", "S11", "S12", "S12T", "S13", "S14"),
     ]
     assert set(peers()) == {"nats", "penstock", "redis"}
 

@@ -72,15 +72,15 @@ def session(
     master = master or "local[*]"
     chosen = settings(master, conf)
     is_local = cores_of(master) is not None
-    jvm, spark_home = find_jvm(), _spark_home()
-    archive = ClassArchive(jvm, spark_home)
+    jvm, home = find_jvm(), spark_home()
+    archive = ClassArchive(jvm, home)
     if is_local and SparkContext._gateway is None:
         theirs = chosen[_JAVA_OPTIONS]
         chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(theirs), theirs])
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    with _launch_environment(java_home(jvm), spark_home, is_local=is_local):
+    with _launch_environment(java_home(jvm), home, is_local=is_local):
         started = builder.getOrCreate()
     if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
         archive.written_by(gateway.proc.pid)
@@ -112,16 +112,16 @@ def cores_of(master: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _launch_environment(home: Path, spark_home: Path, *, is_local: bool) -> Iterator[None]:
+def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterator[None]:
     """Spark's launcher takes these from the environment; they are put back after the start."""
     defaults = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_HOME": str(spark_home),
+        "SPARK_HOME": str(home),
         **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
     }
     wanted = {name: os.environ.get(name, value) for name, value in defaults.items()}
-    wanted["JAVA_HOME"] = str(home)
+    wanted["JAVA_HOME"] = str(jvm_home)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -134,7 +134,7 @@ def _launch_environment(home: Path, spark_home: Path, *, is_local: bool) -> Iter
                 os.environ[name] = value_before
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
     """PySpark's own files without its zipped copy of itself.
 
     Workers import the zip where they see one, and it holds no compiled code: each new worker

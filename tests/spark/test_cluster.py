@@ -1,0 +1,278 @@
+"""A standalone cluster of two workers whose executors cannot see the realm's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.client.sync import Channel
+from penstock.spark.jvm import find_jvm, java_home
+from penstock.spark.session import spark_home
+from penstock.testing.process import ServerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.process]
+
+ROWS = 42_000
+SEALED_ROWS = 40_000
+PER_FILE = 10_000
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+ONLY_THE_REALM_SEES = Path("/proc/self/cwd/realm")
+"""Leads each process somewhere else: what the realm says of its files is true on its own machine
+only, as with executors on others."""
+
+SOURCE = Path(penstock.__file__).parent.parent
+
+DRIVER = """
+import json, os, signal, sys
+import pyarrow as pa
+from pathlib import Path
+from penstock.spark.session import session
+from penstock.spark.source import PenstockSource
+from penstock.spark.writing import ChannelStreamWriter
+
+url, master, options, folder = sys.argv[1:]
+spark = session("cluster", master, **json.loads(options))
+
+def executor():
+    # A task runs in a child of the executor's Python daemon.
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+
+def who(batches):
+    for batch in batches:
+        yield pa.record_batch({"pid": [executor()], "sees": [Path(sys_path).exists()]})
+
+class Doomed(ChannelStreamWriter):
+    # The executor dies when a task of the second micro-batch has put its rows aside.
+    def write(self, iterator):
+        from pyspark import TaskContext
+        done = super().write(iterator)
+        task = TaskContext.get()
+        if task.getLocalProperty("streaming.sql.batchId") == "1" and task.partitionId() == 0:
+            try:
+                (Path(folder) / "killed").touch(exist_ok=False)
+            except FileExistsError:
+                return done
+            (Path(folder) / "killed").write_text(str(executor()))
+            os.kill(executor(), signal.SIGKILL)
+        return done
+
+class DoomedSource(PenstockSource):
+    @classmethod
+    def name(cls):
+        return "doomed"
+    def streamWriter(self, schema, overwrite):
+        return Doomed(self._sink(schema, overwrite=overwrite))
+
+spark.dataSource.register(DoomedSource)
+
+def table(**more):
+    found = spark.read.format("penstock").options(url=url, channel="orders", minPartitions=4)
+    return found.options(**more).load()
+
+def stream():
+    found = spark.readStream.format("penstock").options(
+        url=url, channel="orders", startingOffsets="earliest", maxEventsPerTrigger=15_000,
+        minPartitions=2,
+    )
+    return found.load()
+
+def drain(rows, kind, name, **more):
+    query = (
+        rows.writeStream.format(kind).options(checkpointLocation=f"{folder}/{name}", **more)
+        .trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    return [progress["numInputRows"] for progress in query.recentProgress]
+
+def sums(rows):
+    return list(rows.selectExpr("count(*)", "sum(n)", "count(distinct event_id)").first())
+
+sys_path = json.loads(spark.read.format("penstock").options(url=url, channel="paths")
+    .load().first()["data"])
+found = {}
+seen = spark.range(8).repartition(8).mapInArrow(who, "pid long, sees boolean").collect()
+found["executors"] = sorted({row["pid"] for row in seen})
+found["see"] = any(row["sees"] for row in seen)
+found["auto"] = sums(table())
+found["remote"] = sums(table(access="remote", selector="n >= 12000"))
+try:
+    table(access="local").count()
+except Exception as error:
+    found["local"] = str(error)
+found["parquet"] = drain(stream(), "parquet", "streamed", path=f"{folder}/copy")
+found["streamed"] = sums(spark.read.parquet(f"{folder}/copy"))
+found["written"] = drain(stream().select("n"), "doomed", "written", url=url, channel="out")
+spark.stop()
+print(json.dumps(found))
+"""
+
+
+@contextmanager
+def ended_at_exit(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """A process that leads a group of its own, with what it has started: executors, workers."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        with suppress(ProcessLookupError):  # none is left
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def daemon(running: ExitStack, name: str, log: Path, *arguments: str) -> None:
+    """Start a process of the cluster."""
+    home = spark_home()
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home(find_jvm())),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "128m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(SOURCE),
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    running.enter_context(ended_at_exit(process))
+
+
+def logged(log: Path, pattern: str) -> str:
+    """What a process says once it is there."""
+    with subprocess.Popen(
+        ["tail", "-n", "+1", "-F", log], stdout=subprocess.PIPE, text=True
+    ) as lines:
+        try:
+            assert lines.stdout is not None, "it is a pipe"
+            for line in lines.stdout:
+                if found := re.search(pattern, line):
+                    return found[0]
+        finally:
+            lines.kill()
+    raise AssertionError(f"{log} has ended")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def realm_url(folder: Path) -> Iterator[str]:
+    with ExitStack() as running:
+        with pytest.MonkeyPatch.context() as elsewhere:
+            elsewhere.chdir(folder)
+            server = running.enter_context(ServerProcess(ONLY_THE_REALM_SEES))
+        with penstock.connect(server.url) as session:
+            orders = session.channels.create(
+                "orders", type="persistent", storage={"events_per_spindle": PER_FILE}
+            )
+            orders.publish_table(pa.table({"n": list(range(ROWS))}))
+            sealed(orders)
+            where = orders.locate(0, ROWS).sealed[0].path
+            assert where.startswith(str(ONLY_THE_REALM_SEES))
+            paths = session.channels.create("paths", type="persistent")
+            paths.publish(data=json.dumps(where).encode())
+            session.channels.create("out", type="persistent")
+        yield server.url
+
+
+def sealed(channel: Channel) -> None:
+    """Wait until four of its files are there."""
+    looks = 0
+    while channel.info().storage.sealed_files < SEALED_ROWS // PER_FILE:
+        looks += 1
+        assert looks < 100_000, "not sealed yet"
+
+
+@pytest.fixture(scope="module")
+def master(folder: Path) -> Iterator[str]:
+    with ExitStack() as running:
+        log = folder / "master.log"
+        daemon(
+            running, "master.Master", log, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
+        )
+        url = logged(log, r"spark://127\.0\.0\.1:\d+")
+        logs = [folder / f"worker-{number}.log" for number in range(2)]
+        for log in logs:
+            where = ["--work-dir", str(log.with_suffix("")), "--host", "127.0.0.1"]
+            size = ["--cores", "1", "--memory", "700m", "--webui-port", "0"]
+            daemon(running, "worker.Worker", log, *where, *size, url)
+        for log in logs:
+            logged(log, "Successfully registered with master")
+        yield url
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path, realm_url: str, master: str) -> dict[str, Any]:
+    """What the driver, a process of its own, says after it has done everything."""
+    options = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": QUICK_START,
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": 1,
+        "spark.executor.extraJavaOptions": QUICK_START,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": False,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, realm_url, master, json.dumps(options), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )
+    assert done.returncode == 0, done.stderr[-6_000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_tasks_run_in_two_executors_that_do_not_see_the_realms_files(found: dict[str, Any]) -> None:
+    assert len(found["executors"]) == 2
+    assert found["see"] is False
+
+
+def test_a_batch_read_falls_back_to_the_wire(found: dict[str, Any]) -> None:
+    assert found["auto"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS]
+    assert found["remote"] == [30_000, sum(range(12_000, ROWS)), 30_000]
+    assert 'access is "local"' in found["local"]
+
+
+def test_a_stream_reads_every_event_once(found: dict[str, Any]) -> None:
+    assert found["parquet"] == [15_000, 15_000, 12_000]
+    assert found["streamed"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS]
+
+
+def test_an_executor_killed_in_a_write_neither_loses_nor_doubles_events(
+    found: dict[str, Any], realm_url: str, folder: Path
+) -> None:
+    assert int((folder / "killed").read_text()) in found["executors"]
+    assert found["written"] == [15_000, 15_000, 12_000]
+    with penstock.connect(realm_url) as session:
+        out = session.channels.get("out").read().column("n").to_pylist()
+    assert out == list(range(ROWS))
