@@ -24,7 +24,8 @@ from penstock.wire.native.answers import Location, SealedPart
 
 PARTITION_EVENTS_MIN: Final = 50_000
 """Fewer are not worth a task of their own, unless ``minPartitions`` says so."""
-PARTITION_BYTES_MAX: Final = 128 << 20
+PARTITION_BYTES_MAX: Final = 512 << 20
+"""A task costs about 20 ms of processor time, and half a second for so many bytes."""
 WIRE_EVENTS_MAX: Final = 16_384
 """Events that are cut no further, as record batches of sealed files are."""
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from penstock.core.errors import RemoteProtocolViolation
 
 PREFACE = b"PENSTCK\x01"
@@ -55,6 +57,11 @@ def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryv
         yield b"".join(small)
 
 
+def _room(size: int) -> memoryview:
+    """Memory to receive into; not cleared first, as a ``bytearray`` would be."""
+    return np.empty(size, np.uint8).data
+
+
 class FrameReader:
     """Cuts received bytes into frames.
 
@@ -68,8 +75,7 @@ class FrameReader:
         self.frame_bytes_max = frame_bytes_max
         """A peer that has not said who it is may be held to less."""
         self._chunk_bytes = _CHUNK_BYTES_MIN
-        self._buffer = bytearray(self._chunk_bytes)
-        self._view = memoryview(self._buffer)
+        self._buffer = _room(self._chunk_bytes)
         self._start = 0
         self._end = 0
         self.bytes_in = 0
@@ -81,7 +87,7 @@ class FrameReader:
             if self._end == len(self._buffer):  # full: this connection is busy
                 self._chunk_bytes = min(2 * self._chunk_bytes, _CHUNK_BYTES_MAX)
             self._move(max(needed, self._chunk_bytes))
-        return self._view[self._end :]
+        return self._buffer[self._end :]
 
     def _needed(self) -> int:
         """Bytes of the frame under way, as far as known."""
@@ -92,12 +98,12 @@ class FrameReader:
 
     def _move(self, size: int) -> None:
         """Go on in a fresh buffer; bodies handed out keep the old one."""
-        rest = self._view[self._start : self._end]
-        fresh = bytearray(max(size, len(rest) + _CHUNK_BYTES_MIN))
+        rest = self._buffer[self._start : self._end]
+        fresh = _room(max(size, len(rest) + _CHUNK_BYTES_MIN))
         fresh[: len(rest)] = rest
         self._end -= self._start
         self._start = 0
-        self._buffer, self._view = fresh, memoryview(fresh)
+        self._buffer = fresh
 
     def buffer_updated(self, count: int) -> None:
         self._end += count
@@ -125,14 +131,14 @@ class FrameReader:
             begin = self._start + PREFIX_BYTES
             end = self._start + 4 + length
             self._start = end
-            header = self._view[begin : begin + header_length]
-            body = self._view[begin + header_length : end]
+            header = self._buffer[begin : begin + header_length]
+            body = self._buffer[begin + header_length : end]
             if 0 < len(body) < _COPY_BELOW:
                 body = memoryview(bytes(body))
             yield header, body
 
     def _take_preface(self) -> bool:
-        got = bytes(self._view[self._start : min(self._end, self._start + len(self._preface))])
+        got = bytes(self._buffer[self._start : min(self._end, self._start + len(self._preface))])
         if not self._preface.startswith(got):
             if got[:7] == self._preface[:7]:
                 raise RemoteProtocolViolation(
