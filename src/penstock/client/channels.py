@@ -13,7 +13,7 @@ from penstock.client.destination import Destination
 from penstock.client.durables import Durables
 from penstock.client.history import KeyState, StateQuestion, state_of
 from penstock.client.merging import Merger, Registered, delta_of, key_name_of, registered_of
-from penstock.client.publishing import ids_of_answer, parts_of, stage
+from penstock.client.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.seamless import SeamlessSubscription
 from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
@@ -204,6 +204,17 @@ class Channel(Destination):
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Forget what was staged; what was committed stays."""
         await self._conversation.request(wire.DropStages(0, tuple(stages)))
+
+    async def publish_bodies(
+        self, bodies: Sequence[pa.RecordBatch], *, producer: str, sequence: int
+    ) -> range:
+        """Publish batches as :mod:`penstock.columns.layout` describes them, in one step.
+
+        The same ``producer`` and ``sequence`` again, from any session, is answered with the ids of
+        the first time (SEM X3). Raises ``SequenceTooOld``, and as :meth:`publish` does.
+        """
+        publisher = Publisher(self._conversation, self.number, producer, sequence - 1)
+        return await publisher.publish(bodies)
 
     # --- reading -------------------------------------------------------------------------
 

@@ -35,11 +35,14 @@ UNANSWERED_MAX = 128
 class Publisher:
     """The producer identity of one channel in one session (SEM X3)."""
 
-    def __init__(self, conversation: Conversation, channel: int) -> None:
+    def __init__(
+        self, conversation: Conversation, channel: int, producer: str = "", published: int = 0
+    ) -> None:
+        """A new identity, or a known one that has made so many publishes before."""
         self._conversation = conversation
         self._channel = channel
-        self._producer = uuid.uuid4().hex
-        self._sequence = 0
+        self._producer = producer or uuid.uuid4().hex
+        self._sequence = published
         self._unanswered = asyncio.Semaphore(UNANSWERED_MAX)
 
     async def publish(self, bodies: Sequence[pa.RecordBatch]) -> range:

@@ -132,6 +132,15 @@ class Channel(Destination):
         """Forget what was staged; what was committed stays."""
         self._loop.call(self._inner.drop_stages(stages))
 
+    def publish_bodies(
+        self, bodies: Sequence[pa.RecordBatch], *, producer: str, sequence: int
+    ) -> range:
+        """Publish batches as they are stored, in one step and once; see
+        :meth:`penstock.aio.Channel.publish_bodies`."""
+        return self._loop.call(
+            self._inner.publish_bodies(bodies, producer=producer, sequence=sequence)
+        )
+
     def subscribe(
         self,
         *,

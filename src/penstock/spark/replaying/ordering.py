@@ -1,0 +1,127 @@
+"""Merging sorted sources, in portions of columns: never row by row, never all in memory.
+
+A source is a run of batches whose keys never fall. What comes out has, portion by portion, all
+that lies before what comes next; of equal keys the one of the first source is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.columns.batch import Int64s
+
+
+class Keyed(NamedTuple):
+    """Rows with the keys they are ordered by; the keys never fall."""
+
+    keys: Int64s
+    batch: pa.RecordBatch
+
+    def up_to(self, key: int, *, including: bool = True) -> tuple[Keyed, Keyed]:
+        """The rows before ``key`` or at it, and the rest."""
+        row = int(np.searchsorted(self.keys, key, "right" if including else "left"))
+        first = Keyed(self.keys[:row], self.batch.slice(0, row))
+        return first, Keyed(self.keys[row:], self.batch.slice(row))
+
+
+class Source(Struct, frozen=True):
+    """A sorted run that is opened when its turn comes."""
+
+    lowest: int
+    """No key is below it."""
+    open: Callable[[], Iterator[Keyed]]
+
+
+class Piece(NamedTuple):
+    """Rows of one source."""
+
+    source: int
+    """Which one, by its place among the sources."""
+    rows: Keyed
+
+
+Portion = list[Piece]
+"""Rows that lie before all that come later, at most one piece of a source, by source."""
+
+
+def merged(sources: Sequence[Source]) -> Iterator[Portion]:
+    """All rows of all sources, by key and, where keys are equal, by source.
+
+    A source is not opened before something at or above its ``lowest`` key is due, so at any
+    time one batch is held of each source that overlaps others.
+    """
+    waiting = sorted(range(len(sources)), key=lambda index: -sources[index].lowest)
+    heads: dict[int, Keyed] = {}
+    runs: dict[int, Iterator[Keyed]] = {}
+
+    def advance(index: int) -> None:
+        for rows in runs[index]:
+            if len(rows.keys):
+                heads[index] = rows
+                return
+        del runs[index]
+
+    while heads or waiting:
+        while waiting and (not heads or sources[waiting[-1]].lowest <= _limit(heads)[0]):
+            index = waiting.pop()
+            runs[index] = sources[index].open()
+            advance(index)
+        if not heads:
+            continue
+        limit, last = _limit(heads)
+        portion: Portion = []
+        for index in sorted(heads):
+            rows = heads.pop(index)
+            done, rest = rows.up_to(limit, including=index <= last)
+            if len(done.keys):
+                portion.append(Piece(index, done))
+            if len(rest.keys):
+                heads[index] = rest
+            else:
+                advance(index)
+        yield portion
+
+
+def _limit(heads: dict[int, Keyed]) -> tuple[int, int]:
+    """The key, and the source, up to which everything is at hand."""
+    return min((int(rows.keys[-1]), index) for index, rows in heads.items())
+
+
+def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
+    """What lies at or before ``key``, and the rest."""
+    before: Portion = []
+    after: Portion = []
+    for source, rows in portion:
+        done, rest = rows.up_to(key)
+        if len(done.keys):
+            before.append(Piece(source, done))
+        if len(rest.keys):
+            after.append(Piece(source, rest))
+    return before, after
+
+
+def count_of(portion: Portion) -> int:
+    """How many rows it has."""
+    return sum(len(piece.rows.keys) for piece in portion)
+
+
+def first_key(portion: Portion) -> int:
+    """The lowest key in it."""
+    return min(int(piece.rows.keys[0]) for piece in portion)
+
+
+def last_key(portion: Portion) -> int:
+    """The highest key in it."""
+    return max(int(piece.rows.keys[-1]) for piece in portion)
+
+
+def order_of(pieces: Portion) -> Int64s:
+    """How to take the rows of the pieces, one after the other, to have them in order."""
+    keys = np.concatenate([piece.rows.keys for piece in pieces])
+    order: Int64s = np.argsort(keys, kind="stable").astype(np.int64)
+    return order

@@ -1,0 +1,145 @@
+"""How far a replay has come, kept in one file: what a replay that was killed goes on from.
+
+Before a portion is published, the file says which events are in it and what number it has; the
+realm stores a publish of one producer and number once. So a portion is published again as long
+as nothing is known of its end, and is stored once all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import pyarrow.fs as fs
+from msgspec import Struct, field
+
+from penstock.core.errors import IllegalState, InvalidArgument
+from penstock.core.producers import LASTING_PREFIX
+
+FORMAT: Final = 1
+FILE: Final = "position.json"
+
+
+class Position(Struct, frozen=True, kw_only=True):
+    """Where a replay is."""
+
+    format: int = FORMAT
+    producer: str
+    """Who publishes: another one in every folder, the same after a restart."""
+
+    replays: dict[str, str]
+    """What is replayed and where to; a replay cannot go on with something else."""
+
+    number: int = 0
+    """Number of the portion begun last; 0: none."""
+
+    next_ids: dict[str, int] = field(default_factory=dict)
+    """By channel, the first id that is not in an earlier portion."""
+
+    ends: dict[str, int] = field(default_factory=dict)
+    """By channel, the same behind the portion begun last."""
+
+    times: dict[str, int] = field(default_factory=dict)
+    """By channel, the latest original time of earlier portions, in microseconds since 1970."""
+
+    count: int = 0
+    """Events of the portion begun last."""
+
+    published: int = 0
+    """Events of earlier portions."""
+
+    is_open: bool = False
+    """Whether the portion begun last may not have been published."""
+
+
+class Place(Protocol):
+    """Where a position is kept."""
+
+    def read(self) -> bytes | None:
+        """What was written last; None when nothing was."""
+        ...
+
+    def write(self, content: bytes) -> None:
+        """All of it or nothing, whenever the process or the machine stops."""
+        ...
+
+
+class PositionFile:
+    """The file of a position: in a folder, or in a store that an URI names."""
+
+    def __init__(self, folder: str) -> None:
+        self._store: fs.FileSystem | None = None
+        self._path = f"{folder.rstrip('/')}/{FILE}"
+        if "://" in folder:
+            self._store, self._path = fs.FileSystem.from_uri(self._path)
+
+    def read(self) -> bytes | None:
+        try:
+            if self._store is None:
+                return Path(self._path).read_bytes()
+            with self._store.open_input_file(self._path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, content: bytes) -> None:
+        if self._store is None:
+            _write_aside(Path(self._path), content)
+            return
+        # A store shows an object when it is whole.
+        with self._store.open_output_stream(self._path) as file:
+            file.write(content)
+
+
+def opened(place: Place, replays: dict[str, str]) -> Position:
+    """The position that is kept, or the one to begin with.
+
+    Raises ``InvalidArgument`` where it belongs to a replay of something else, ``IllegalState``
+    where it cannot be read.
+    """
+    content = place.read()
+    if content is None:
+        return Position(producer=f"{LASTING_PREFIX}replay/{uuid.uuid4().hex}", replays=replays)
+    try:
+        kept = msgspec.json.decode(content, type=Position)
+    except msgspec.MsgspecError as error:
+        raise IllegalState(
+            f"the position of the replay in {FILE} cannot be read ({error}); move the file away "
+            "to begin anew, which publishes everything again"
+        ) from error
+    if kept.format != FORMAT:
+        raise IllegalState(
+            f"the position of the replay is of format {kept.format}; this version knows {FORMAT}"
+        )
+    for key, text in replays.items():
+        before = kept.replays.get(key, "")
+        if before != text:
+            raise InvalidArgument(
+                f"{key} is {text!r}; this replay was begun with {before!r} and has published "
+                f"{kept.published:,} events: change it back, or give the step another name to "
+                "begin anew"
+            )
+    return kept
+
+
+def write(place: Place, position: Position) -> None:
+    """Keep ``position``."""
+    place.write(msgspec.json.format(msgspec.json.encode(position), indent=1))
+
+
+def _write_aside(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
