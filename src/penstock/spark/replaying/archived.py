@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol
@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.columns.batch import ids_of
-from penstock.columns.layout import UTC_MICROSECONDS
+from penstock.columns.layout import STAMPED, UTC_MICROSECONDS
 from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument
 from penstock.spark.replaying.ordering import Keyed, Source, merged, order_of
@@ -22,6 +23,9 @@ from penstock.spark.replaying.rows import stored_rows
 
 ROWS: Final = 65_536
 """Rows that are read at once, of all channels together."""
+
+DAY: Final = "day"
+"""The column of an archive that says on which day, in UTC, its events were published."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,6 +38,38 @@ class Bounds(Struct, frozen=True):
     from_us: int | None = None
     """Microseconds since 1970."""
     until_us: int | None = None
+
+    def within(self, first_id: int, end_id: int | None = None) -> Bounds:
+        """Those of them that are in this range of ids as well."""
+        ends = [end for end in (self.end_id, end_id) if end is not None]
+        return replace(
+            self, first_id=max(self.first_id, first_id), end_id=min(ends) if ends else None
+        )
+
+    def expression(self, schema: pa.Schema) -> Any:
+        """What they are for Arrow, in a table of this schema."""
+        found = ds.field("event_id") >= self.first_id
+        if self.end_id is not None:
+            found &= ds.field("event_id") < self.end_id
+        by_day = DAY in schema.names and pa.types.is_date32(schema.field(DAY).type)
+        if self.from_us is not None:
+            found &= ds.field("published") >= _moment(self.from_us)
+            if by_day:
+                found &= ds.field(DAY) >= pa.scalar(_time(self.from_us).date())
+        if self.until_us is not None:
+            found &= ds.field("published") < _moment(self.until_us)
+            if by_day:
+                found &= ds.field(DAY) <= pa.scalar(_time(self.until_us).date())
+        return found
+
+    def may_hold(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether some of them can be in a row group with these statistics."""
+        ids, times = statistics.get("event_id"), statistics.get("published")
+        return _overlap(ids, self.first_id, self.end_id) and _overlap(
+            times,
+            None if self.from_us is None else _time(self.from_us),
+            None if self.until_us is None else _time(self.until_us),
+        )
 
 
 class History(Protocol):
@@ -57,40 +93,31 @@ class Archived:
         bounds: Bounds,
         *,
         selector: str = "",
-        added: Collection[str] = (),
         rows: int = ROWS,
     ) -> None:
         self.channel = channel
         self._dataset = dataset
         self._bounds = bounds
         self._selector = Selector(selector) if selector else None
-        self._added = added
         self._rows = rows
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
         """Stored batches, ids ascending. One row group is in memory at a time, or those whose
         ids overlap. Raises ``InvalidArgument`` where the table is no archive."""
         bounds = self._bounds
-        first = max(first_id, bounds.first_id)
-        ends = [end for end in (end_id, bounds.end_id) if end is not None]
-        end = min(ends) if ends else None
-        for flat in in_order(self._dataset, first, end, self._filter(first, end), self._rows):
-            batch = chosen(stored_rows(flat, self._added), bounds, self._selector)
+        wanted = bounds.within(first_id, end_id)
+        for flat in in_order(self._dataset, wanted, self._rows):
+            batch = chosen(stored_rows(flat), wanted, self._selector)
             if batch.num_rows:
                 yield batch
 
-    def _filter(self, first: int, end: int | None) -> Any:
-        """What passes over whole files; rows are looked at again."""
-        found = ds.field("event_id") >= first
-        if end is not None:
-            found &= ds.field("event_id") < end
-        bounds = self._bounds
-        if bounds.from_us is not None:
-            found &= ds.field("published") >= _moment(bounds.from_us)
-        if bounds.until_us is not None:
-            # Statistics of Delta have milliseconds: what they cut off may be in it.
-            found &= ds.field("published") < _moment(bounds.until_us + 1_000)
-        return found
+    def count(self, first_id: int) -> int | None:
+        """How many events there are from ``first_id`` on; None where only reading them tells."""
+        if self._selector is not None:
+            return None
+        check_archive(self._dataset.schema)
+        wanted = self._bounds.within(first_id)
+        return int(self._dataset.count_rows(filter=wanted.expression(self._dataset.schema)))
 
 
 def chosen(batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None) -> pa.RecordBatch:
@@ -109,18 +136,21 @@ def chosen(batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None) -> 
     return batch.filter(selector.mask(batch))
 
 
-def in_order(
-    dataset: ds.Dataset, first: int, end: int | None, passes: Any, rows: int
-) -> Iterator[pa.RecordBatch]:
-    """Rows of a table by ``event_id``, those from ``first`` on and before ``end``; what
-    ``passes`` cannot pass is not opened."""
-    for name in ("event_id", "published"):
-        if name not in dataset.schema.names:
-            raise InvalidArgument(
-                f"the table has no column {name}: it is no archive of a channel; "
-                f"there are {', '.join(dataset.schema.names)}"
-            )
-    for portion in merged(list(_sources(dataset, first, end, passes, rows))):
+def check_archive(schema: pa.Schema) -> None:
+    """Raises ``InvalidArgument`` for a table that is no archive of a channel."""
+    missing = [name for name in STAMPED if name not in schema.names]
+    if missing:
+        raise InvalidArgument(
+            f"the table has no column {' and no '.join(missing)}, so it is no archive of a "
+            f"channel; there are {', '.join(schema.names)}"
+        )
+
+
+def in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows of an archive by ``event_id``, in batches of at most ``rows`` read rows; files and row
+    groups with none within the bounds are not read, those that are read may have others."""
+    check_archive(dataset.schema)
+    for portion in merged(list(_sources(dataset, bounds, rows))):
         if len(portion) == 1:
             yield portion[0].rows.batch
         else:
@@ -128,29 +158,25 @@ def in_order(
             yield whole.take(pa.array(order_of(portion)))
 
 
-def _sources(
-    dataset: ds.Dataset, first: int, end: int | None, passes: Any, rows: int
-) -> Iterator[Source]:
-    for fragment in dataset.get_fragments(filter=passes):
+def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[Source]:
+    schema = dataset.schema
+    for fragment in dataset.get_fragments(filter=bounds.expression(schema)):
         if not isinstance(fragment, ds.ParquetFileFragment):
             raise InvalidArgument(
                 f"{getattr(fragment, 'path', 'the table')} is no Parquet file; archives are "
                 "Delta or Parquet tables"
             )
         for group in fragment.row_groups:
-            statistics = (group.statistics or {}).get("event_id")
-            lowest, highest = (
-                (first, None) if statistics is None else (statistics["min"], statistics["max"])
-            )
-            if (highest is not None and highest < first) or (end is not None and lowest >= end):
-                continue
-            part = fragment.subset(row_group_ids=[group.id])
-            open_it = partial(_rows_of, part, dataset.schema, first, end, rows)
-            yield Source(max(lowest, first), open_it)
+            statistics = group.statistics or {}
+            if bounds.may_hold(statistics):
+                known = statistics.get("event_id")
+                lowest = bounds.first_id if known is None else max(known["min"], bounds.first_id)
+                part = fragment.subset(row_group_ids=[group.id])
+                yield Source(lowest, partial(_rows_of, part, schema, bounds, rows))
 
 
 def _rows_of(
-    part: ds.ParquetFileFragment, schema: pa.Schema, first: int, end: int | None, rows: int
+    part: ds.ParquetFileFragment, schema: pa.Schema, bounds: Bounds, rows: int
 ) -> Iterator[Keyed]:
     """A row group by id. Those that were written in order are read piece by piece."""
     ids = part.to_table(schema=schema, columns=["event_id"]).column(0).to_numpy()
@@ -159,13 +185,26 @@ def _rows_of(
     else:
         whole = part.to_table(schema=schema).take(pa.array(np.argsort(ids, kind="stable")))
         batches = iter(whole.combine_chunks().to_batches(max_chunksize=rows))
+    end = bounds.end_id
     for batch in batches:
         found = ids_of(batch)
-        start = int(np.searchsorted(found, first))
+        start = int(np.searchsorted(found, bounds.first_id))
         stop = len(found) if end is None else int(np.searchsorted(found, end))
         if start < stop:
             yield Keyed(found[start:stop], batch.slice(start, stop - start))
 
 
+def _overlap(known: Mapping[str, Any] | None, first: Any, end: Any) -> bool:
+    """Whether something from ``first`` on and before ``end`` can be there; None: no bound."""
+    if known is None:
+        return True
+    reaches = first is None or known["max"] >= first
+    return bool(reaches and (end is None or known["min"] < end))
+
+
+def _time(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
 def _moment(us: int) -> pa.Scalar:
-    return pa.scalar(_EPOCH + timedelta(microseconds=us), UTC_MICROSECONDS)
+    return pa.scalar(_time(us), UTC_MICROSECONDS)

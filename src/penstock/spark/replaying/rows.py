@@ -6,7 +6,6 @@ one that is explicitly null is. Brought back, both are absent.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -23,10 +22,11 @@ from penstock.columns.layout import (
     STAMPED_FIELDS,
 )
 from penstock.columns.tables import bodies_of_table
-from penstock.core.errors import InvalidArgument
 
 _PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
 _OF_THE_ARCHIVE: Final = ("origin", "channel")
+_STAMPED_HEADERS: Final = ("publisher", "host")
+"""The realm says who publishes: whoever replays."""
 _ESCAPE: Final = "properties."
 _SECOND_TYPE: Final = "::"
 
@@ -34,21 +34,16 @@ MARK: Final = "replay_of"
 """The property that says which event this is a replay of."""
 
 
-def stored_rows(flat: pa.RecordBatch, added: Collection[str] = ()) -> pa.RecordBatch:
-    """Rows of an archive as a stored batch; ``added`` are columns the archive has besides.
-
-    Raises ``InvalidArgument`` for a table that is no archive of a channel.
-    """
-    missing = [name for name in STAMPED if name not in flat.schema.names]
-    if missing:
-        raise InvalidArgument(
-            f"the table has no column {' and no '.join(missing)}: it is no archive of a channel; "
-            f"there are {', '.join(flat.schema.names)}"
-        )
+def stored_rows(flat: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of an archive as a stored batch, without what the archive has added."""
     columns = dict(zip(flat.schema.names, flat.columns, strict=True))
-    stamped = [columns[name].cast(kind) for name, kind in STAMPED.items()]
-    left_out = {*STAMPED, *_OF_THE_ARCHIVE, *added}
-    kept = {name: array for name, array in columns.items() if name not in left_out}
+    stamped = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
+    # No property is a date: those are the archive's own.
+    kept = {
+        name: array
+        for name, array in columns.items()
+        if name not in _OF_THE_ARCHIVE and not pa.types.is_date(array.type)
+    }
     body = flat_body(kept, flat.num_rows)
     return pa.RecordBatch.from_arrays(
         [*stamped, *body.columns], schema=pa.schema([*STAMPED_FIELDS, *body.schema])
@@ -156,7 +151,8 @@ def _is_struct(array: pa.Array | None) -> bool:
 def _headers(struct: pa.StructArray) -> pa.StructArray | None:
     fields, arrays = [], []
     for field, array in zip(struct.type, struct.flatten(), strict=True):
-        if field.name in HEADERS and array.null_count < len(array):
+        given = field.name in HEADERS and field.name not in _STAMPED_HEADERS
+        if given and array.null_count < len(array):
             fields.append(field)
             arrays.append(array)
     return pa.StructArray.from_arrays(arrays, fields=fields) if arrays else None

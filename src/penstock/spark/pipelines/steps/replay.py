@@ -1,0 +1,290 @@
+"""``kind = "replay"``: what an archive has is published again, at a pace, each event once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from msgspec import field
+
+from penstock.client.sync import Session, connect
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.bounds import (
+    bound,
+    check_selector,
+    microseconds,
+    moment_or_ids,
+    said_time,
+)
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.step import Context, Outcome, Progress, Step, Work
+from penstock.spark.replaying.archived import ROWS, Archived, Bounds
+from penstock.spark.replaying.live import Live, RealmOutlet, WallTimer
+from penstock.spark.replaying.pace import FLAT_OUT, Pace, Timer
+from penstock.spark.replaying.position import PositionFile, opened
+from penstock.spark.replaying.replay import Reached, Replayed, Route
+from penstock.spark.replaying.replay import Replay as Engine
+from penstock.tables import Table
+
+_TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
+_SPEEDS: Final = {"original": 1.0, "flat out": FLAT_OUT}
+REPORT_US: Final = 500_000
+"""How often progress is reported at most."""
+
+
+class Replay(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Publishes what archives have, in the order of time; goes on where it was stopped."""
+
+    kind: ClassVar[str] = "replay"
+
+    archive: str | dict[str, str] = ""
+    """The archive of a channel: a path relative to the definition's file, or a URI, whose last
+    part names the channel; for several, or where it does not, a table of ``channel = "path"``."""
+
+    live: bool | tuple[str, ...] = False
+    """Go on with what the channels themselves have behind the end of their archives; without
+    ``archive``, the channels."""
+
+    first: Any = field(name="from", default=None)
+    """The first event: an id, a time, or a table of ``channel = id``."""
+
+    until: Any = None
+    """The first one that is not replayed any more, said in the same way."""
+
+    selector: str = ""
+    """Only events that match."""
+
+    speed: str | float = "original"
+    """``"original"``, a number of times as fast (``10``, ``"10x"``, ``0.5``), or ``"flat out"``."""
+
+    channel: str = ""
+    """Where all of them go; else each channel to one of its name."""
+
+    prefix: str = ""
+    """Put in front of the channels' names."""
+
+    replay_of: bool = False
+    """Whether events get a property ``replay_of`` with the channel, id and time they had."""
+
+    def __post_init__(self) -> None:
+        if not self.archive and not isinstance(self.live, tuple):
+            raise InvalidArgument(
+                'archive is not given; it is the path of an archive such as "lake/flights", or '
+                'name channels to be replayed themselves: live = ["flights"]'
+            )
+        if self.channel and self.prefix:
+            raise InvalidArgument("channel and prefix are given; give one of them")
+        speed_of(self.speed)
+        moment_or_ids("from", self.first)
+        moment_or_ids("until", self.until)
+        for key, value in (("from", self.first), ("until", self.until)):
+            for name in value if isinstance(value, dict) else ():
+                if name not in self.channels:
+                    raise InvalidArgument(
+                        f"{key} names {name}, which is not replayed; there are "
+                        f"{', '.join(self.channels)}"
+                    )
+        check_selector(self.selector)
+        if not (self.channel or self.prefix) and self.live:
+            raise InvalidArgument(
+                "live replays a channel into itself; name another one as channel, or give a prefix"
+            )
+
+    @property
+    def archives(self) -> Mapping[str, str]:
+        """Path of the archive by channel."""
+        if isinstance(self.archive, dict):
+            return self.archive
+        return {channel_of(self.archive): self.archive} if self.archive else {}
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """What is replayed, by name."""
+        live = self.live if isinstance(self.live, tuple) else ()
+        return tuple(sorted({*self.archives, *live}))
+
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """Where to, by channel."""
+        return {name: self.channel or f"{self.prefix}{name}" for name in self.channels}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        tables = [f"table {path}" for path in self.archives.values()]
+        return (*tables, *(f"channel {name}" for name in self.channels if self.is_live(name)))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(f"channel {name}" for name in sorted(set(self.targets.values())))
+
+    def is_live(self, channel: str) -> bool:
+        """Whether what the channel itself has is replayed, too."""
+        return channel in self.live if isinstance(self.live, tuple) else self.live
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        """Nothing more can be told without the archive and the realm."""
+
+    def plan(self, context: Context) -> Work:
+        """The work: it ends when nothing is left, or is stopped and goes on with the next run."""
+        return partial(replay, self, context)
+
+
+def replay(step: Replay, context: Context) -> Outcome:
+    """Replay what is not replayed yet. Raises ``NameDoesNotExist`` for an archive or a channel,
+    ``InvalidArgument`` for a table that is no archive, ``IllegalState``."""
+    place = PositionFile(context.checkpoint)
+    begun_with = identity(step)
+    with connect(context.url) as session:
+        for target in sorted(set(step.targets.values())):
+            session.channels.get(target)  # tells at once what is missing
+        rows = max(1_024, ROWS // len(step.channels))
+        histories = [history_of(step, name, context, session, rows) for name in step.channels]
+        position = opened(place, begun_with)
+        total = _count(histories, position.next_ids)
+        timer = WallTimer(context.stopping)
+        engine = Engine(
+            histories,
+            Route(step.targets, step.replay_of),
+            RealmOutlet(session),
+            place,
+            pace=Pace(speed_of(step.speed)),
+            timer=timer,
+            replays=begun_with,
+            report=Reporting(step.name, context, timer, total).said,
+        )
+        done = engine.run()
+    return outcome(step, done)
+
+
+def history_of(
+    step: Replay, name: str, context: Context, session: Session, rows: int
+) -> Archived | Live:
+    """What there is of a channel: its archive, itself, or one behind the other."""
+    bounds = bounds_of(step, name)
+    archived = None
+    path = step.archives.get(name)
+    if path is not None:
+        dataset = Table.found(context.located(path)).dataset()
+        archived = Archived(name, dataset, bounds, selector=step.selector, rows=rows)
+    if archived is not None and not step.is_live(name):
+        return archived
+    return Live(session.channels.get(name), bounds, step.selector, archived)
+
+
+def bounds_of(step: Replay, channel: str) -> Bounds:
+    """Which events of a channel are replayed."""
+    first, end = bound(step.first, channel), bound(step.until, channel)
+    return Bounds(
+        first if isinstance(first, int) else 0,
+        end if isinstance(end, int) else None,
+        microseconds(first) if isinstance(first, datetime) else None,
+        microseconds(end) if isinstance(end, datetime) else None,
+    )
+
+
+def identity(step: Replay) -> dict[str, str]:
+    """What makes it another replay: its position would mean nothing. Its pace may change."""
+    return {
+        "archive": ", ".join(f"{name} = {path}" for name, path in sorted(step.archives.items())),
+        "from": str(step.first or ""),
+        "until": str(step.until or ""),
+        "selector": step.selector,
+        "channel": ", ".join(f"{name} to {to}" for name, to in sorted(step.targets.items())),
+    }
+
+
+def speed_of(given: str | float) -> float:
+    """How many times as fast as it was; 0 where nothing waits. Raises ``InvalidArgument``."""
+    speed = _SPEEDS.get(given.strip().lower()) if isinstance(given, str) else float(given)
+    if speed is None and (times := _TIMES.fullmatch(str(given))) is not None:
+        speed = float(times[1] or times[2])
+        speed = speed or None
+    elif not isinstance(given, str) and not (speed and speed > 0 and math.isfinite(speed)):
+        speed = None
+    if speed is None:
+        raise InvalidArgument(
+            f'speed is {given!r}; it is "original", a number of times as fast such as 10 or '
+            '"10x", or "flat out"'
+        )
+    return speed
+
+
+def channel_of(path: str) -> str:
+    """The channel a path names."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _count(histories: list[Archived | Live], next_ids: Mapping[str, int]) -> int | None:
+    """How many events are left; None where only reading them tells."""
+    total = 0
+    for history in histories:
+        left = history.count(next_ids.get(history.channel, 0))
+        if left is None:
+            return None
+        total += left
+    return total
+
+
+class Reporting:
+    """Says how far a replay has come, not too often."""
+
+    def __init__(self, step: str, context: Context, timer: Timer, total: int | None) -> None:
+        self._step = step
+        self._context = context
+        self._timer = timer
+        self._total = total
+        self._at_us = timer.now_us()
+        self._events = 0
+        self._rate = 0.0
+
+    def said(self, reached: Reached) -> None:
+        """Called after each portion."""
+        now_us = self._timer.now_us()
+        since_us = now_us - self._at_us
+        is_last = reached.events == self._total
+        if since_us < REPORT_US and not reached.is_refused and not is_last:
+            return
+        if since_us > 0:
+            self._rate = (reached.events - self._events) * 1e6 / since_us
+        self._at_us, self._events = now_us, reached.events
+        self._context.report(
+            Progress(
+                step=self._step,
+                rows=reached.events,
+                rows_out=reached.events,
+                rows_per_s=self._rate,
+                rows_out_per_s=self._rate,
+                lag_ms=reached.late_us // 1_000,
+                total=self._total,
+                text=reached.is_refused or f"at {said_time(reached.original_us)}",
+            )
+        )
+
+
+def outcome(step: Replay, done: Replayed) -> Outcome:
+    """What a run has done, in a line."""
+    targets = sorted(set(step.targets.values()))
+    where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
+    text = f"{done.events:,} events replayed to {where}"
+    if done.total != done.events:
+        text += f", {done.total:,} in all runs"
+    if not done.is_complete:
+        text += "; the next run goes on from there"
+    if done.late_max_us >= 1_000_000:
+        text += f"; at most {done.late_max_us / 1e6:,.1f} s late"
+    return Outcome(
+        text=text,
+        rows=done.events,
+        facts={
+            "events": done.events,
+            "events_of_all_runs": done.total,
+            "is_complete": done.is_complete,
+            "late_max_ms": done.late_max_us // 1_000,
+            "channels": targets,
+        },
+    )

@@ -1,0 +1,54 @@
+"""What a step is given when it runs, without a runner and without Spark."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.step import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Given:
+    """A context that keeps what is reported."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        step: str,
+        *,
+        once: bool = False,
+        spark: SparkSession | None = None,
+    ) -> None:
+        self.pipeline = "test"
+        self.step = step
+        self.url = url
+        self.folder = folder
+        self.checkpoint = str(folder / "checkpoints" / step)
+        self.once = once
+        self.stopping = threading.Event()
+        self.said: list[Progress] = []
+        self._spark = spark
+        Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None, "this step needs no Spark"
+        return self._spark
+
+    def table(self, source: str, **options: str) -> DataFrame:
+        raise AssertionError(f"no step reads a source here: {source} {options}")
+
+    def source(self, name: str) -> Source:
+        raise AssertionError(f"no step reads a source here: {name}")
+
+    def located(self, path: str) -> str:
+        return path if "://" in path else str(self.folder / path)
+
+    def report(self, progress: Progress) -> None:
+        self.said.append(progress)

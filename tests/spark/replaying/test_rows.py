@@ -1,0 +1,110 @@
+"""Tests for penstock.spark.replaying.rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client.sync import Channel, Session
+from penstock.columns.event import Event
+from penstock.spark.replaying.rows import (
+    body_of_stored,
+    effective_times,
+    marked,
+    stored_rows,
+    with_property,
+)
+from tests.spark.replaying.histories import events
+
+
+def published(channel: Channel, flat: pa.Table) -> list[Event]:
+    for number, batch in enumerate(flat.combine_chunks().to_batches()):
+        body = body_of_stored(stored_rows(batch))
+        channel.publish_bodies([body], producer="txn:test", sequence=number + 1)
+    return list(channel.browse())
+
+
+def test_everything_an_event_says_comes_back(client: Session) -> None:
+    channel = client.channels.create("a", type="persistent")
+    when = datetime(2013, 1, 1, tzinfo=UTC)
+    headers = pa.array(
+        [{"correlation_id": "c", "expiration": when, "user": None}, None],
+        pa.struct(
+            [
+                ("correlation_id", pa.string()),
+                ("expiration", pa.timestamp("us", "UTC")),
+                ("user", pa.string()),
+            ]
+        ),
+    )
+    flat = events(
+        [1, 2],
+        [0, 1],
+        ttl=pa.array([60_000, None], pa.int64()),
+        priority=pa.array([9, None], pa.int8()),
+        persistent=pa.array([None, None], pa.bool_()),
+        headers=headers,
+        price=[1.5, None],
+        **{
+            "price::string": [None, "dear"],
+            "properties.tag": ["mine", None],
+            "lines": [[{"sku": "a", "n": 1}], []],
+            "day": pa.array([0, 0], pa.date32()),
+        },
+    )
+    first, second = published(channel, flat)
+
+    assert (first.data, first.ttl, first.priority) == (b"e1", 60_000, 9)
+    assert first.headers["correlation_id"] == "c"
+    assert first.headers["expiration"] == when
+    assert "user" not in first.headers
+    assert first.properties == {"price": 1.5, "tag": "mine", "lines": [{"sku": "a", "n": 1}]}
+    assert (second.ttl, second.priority, second.headers.get("expiration")) == (0, 4, None)
+    assert second.properties == {"price": "dear", "lines": []}
+
+
+def test_events_without_anything_are_events(client: Session) -> None:
+    channel = client.channels.create("a", type="persistent")
+    flat = events([1, 2], [0, 1]).drop_columns(["data", "tag"])
+    found = published(channel, flat)
+
+    assert [(event.data, event.tag, event.properties) for event in found] == [(b"", None, {})] * 2
+
+
+def test_a_mark_keeps_what_an_event_has(client: Session) -> None:
+    channel = client.channels.create("a", type="persistent")
+    (batch,) = events([5, 6], [0, 1], price=[1, None]).to_batches()
+    stored = stored_rows(batch)
+    body = marked(body_of_stored(stored), "old", np.array([5, 6]), stored.column("published"))
+    channel.publish_bodies([body], producer="p", sequence=1)
+    first, second = channel.browse()
+
+    assert first.properties["price"] == 1
+    assert "price" not in second.properties
+    assert second.properties["replay_of"]["event_id"] == 6
+
+
+def test_a_property_given_again_takes_the_place_of_the_first(client: Session) -> None:
+    channel = client.channels.create("a", type="persistent")
+    body = pa.record_batch(
+        {
+            "properties": pa.array(
+                [None, {"x": 1, "y": 2}], pa.struct([("x", pa.int64()), ("y", pa.int64())])
+            )
+        }
+    )
+    body = with_property(body, "x", pa.array([7, 8], pa.int64()))
+    channel.publish_bodies([body], producer="p", sequence=1)
+
+    assert [event.properties for event in channel.browse()] == [{"x": 7}, {"x": 8, "y": 2}]
+
+
+def test_a_clock_set_back_does_not_turn_the_order_of_ids() -> None:
+    times = events([1, 2, 3, 4], [5, 3, 9, 8])["published"].combine_chunks()
+    low = times.cast(pa.int64())[1].as_py()
+
+    assert (effective_times(times, 0) - low).tolist() == [2, 2, 6, 6]
+    assert (effective_times(times, low + 7) - low).tolist() == [7, 7, 7, 7]
+    assert effective_times(times.slice(0, 0), 0).tolist() == []
