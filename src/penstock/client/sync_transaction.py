@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+
+import pyarrow as pa
 
 from penstock.client import transaction as aio_transaction
 from penstock.client.threads import LoopThread
@@ -146,6 +148,20 @@ class JointTransaction(Unit):
     def publish_table(self, store: Named, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table for a channel or queue."""
         self._loop.call(self._inner.publish_table(store, table))
+
+    def publish_bodies(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> None:
+        """Add batches as they are stored; see
+        :meth:`penstock.aio.JointTransaction.publish_bodies`."""
+        self._loop.call(self._inner.publish_bodies(store, bodies))
+
+    def redrive(self, store: Named, ids: Iterable[int]) -> None:
+        """Take dead events off their store in the same step, as published again (SEM T10); see
+        :meth:`penstock.aio.JointTransaction.redrive`."""
+        self._loop.call(self._inner.redrive(store, ids))
+
+    def purge(self, store: Named, ids: Iterable[int]) -> None:
+        """As :meth:`redrive`, for events that nobody wants any more (SEM T9)."""
+        self._loop.call(self._inner.purge(store, ids))
 
     def commit(self) -> dict[str, range]:
         """Publish all of it in one step; gives the ids by name of the store, once they are safe.

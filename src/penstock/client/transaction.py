@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -34,7 +34,7 @@ from penstock.core.errors import (
     PenstockError,
     Refused,
 )
-from penstock.core.ids import Span
+from penstock.core.ids import IdSet, Span
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import TransactionInfo
 
@@ -183,6 +183,10 @@ class Unit:
                 if stagings == STAGINGS_MAX:
                     raise
 
+    def _leaving(self) -> tuple[wire.Leaving, ...]:
+        """What leaves stores with it."""
+        return ()
+
     def _keep(self, spans: Spans) -> None:
         self._state = "committed"
         self._ids = {number: range(first, end) for number, (first, end) in spans}
@@ -205,7 +209,7 @@ class Unit:
                 stages += names
                 part = wire.TransactionPart(number, 0, (), tuple(names))
             parts.append(part)
-        message = wire.CommitTransaction(0, self.id, tuple(parts))
+        message = wire.CommitTransaction(0, self.id, tuple(parts), self._leaving())
         try:
             answer = await self._conversation.request(
                 message, inline.buffers, schemas=tuple(inline.schemas)
@@ -326,6 +330,11 @@ class JointTransaction(Unit):
     """Publishes to several channels and queues of a realm in one step:
     ``session.transaction()`` (SEM X4)."""
 
+    def __init__(self, conversation: Conversation) -> None:
+        super().__init__(conversation)
+        self._redriven: dict[int, IdSet] = {}
+        self._purged: dict[int, IdSet] = {}
+
     async def publish(
         self,
         store: Named,
@@ -361,6 +370,33 @@ class JointTransaction(Unit):
     async def publish_table(self, store: Named, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table for a channel or queue."""
         (await self._in(store)).add_bodies(bodies_of_table(table))
+
+    async def publish_bodies(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> None:
+        """Add batches as :mod:`penstock.columns.layout` describes them, for a channel or queue."""
+        (await self._in(store)).add_bodies(bodies)
+
+    async def redrive(self, store: Named, ids: Iterable[int]) -> None:
+        """Take dead events off their store in the same step, as published again by this
+        transaction, changed or not (SEM T10). When one of them is not there any more, or in the
+        hands of a reader, the commit raises ``IllegalState`` and changes nothing."""
+        await self._in(store)
+        self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
+
+    async def purge(self, store: Named, ids: Iterable[int]) -> None:
+        """As :meth:`redrive`, for events that nobody wants any more (SEM T9)."""
+        await self._in(store)
+        self._purged.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
+
+    def _leaving(self) -> tuple[wire.Leaving, ...]:
+        none = IdSet()
+        return tuple(
+            wire.Leaving(
+                number,
+                self._redriven.get(number, none).spans,
+                self._purged.get(number, none).spans,
+            )
+            for number in sorted({*self._redriven, *self._purged})
+        )
 
     async def _in(self, store: Named) -> Gathered:
         if not isinstance(store, Named):

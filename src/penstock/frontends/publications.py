@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidEvent, PenstockError
 from penstock.runtime.bodies import Body
+from penstock.runtime.leaving import Leaving
 from penstock.runtime.transactions import Part
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Published, TransactionInfo
@@ -122,7 +123,10 @@ class Publications:
         except PenstockError as error:
             reply(None, error)
             return
-        realm.transactions.commit(message.transaction, parts, reply, connection.publisher)
+        leaving = [Leaving(each.channel, each.redriven, each.purged) for each in message.leaving]
+        realm.transactions.commit(
+            message.transaction, parts, reply, connection.publisher, leaving=leaving
+        )
 
     def _parts(self, message: wire.CommitTransaction, body: memoryview) -> list[Part]:
         """The parts with their batches, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""

@@ -21,11 +21,11 @@ from penstock.core.dead import lowest, moved_at_once
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Quarantine, Redrive
-from penstock.core.queue import READERS
 from penstock.core.state import ChannelState
 from penstock.runtime.bodies import UNLIMITED, digest_of
 from penstock.runtime.following import bytes_of_redrive, bytes_that_follow
 from penstock.runtime.group import Group
+from penstock.runtime.leaving import free_of
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.moving import by_publisher, runs
 from penstock.runtime.open_files import OpenFiles
@@ -180,11 +180,7 @@ class _Step:
 
 def _free(state: ChannelState, span: Span) -> IdSet:
     """What is stored and in no reader's hands."""
-    ids = state.stored.within(span)
-    readers = state.durables.get(READERS)
-    for seat in readers.seats if readers else ():
-        ids.remove_all(seat.in_flight)
-    return ids
+    return free_of(state, state.stored.within(span))
 
 
 def _checked(group: Group, source: str, destination: str) -> int:

@@ -14,6 +14,7 @@ from penstock.core.transactions import Ended
 from penstock.runtime import merging
 from penstock.runtime.bodies import Body, digest_of
 from penstock.runtime.group import Group
+from penstock.runtime.leaving import Leaving, check_there, leave
 from penstock.runtime.records import StagesCommitted, TransactionEnded
 from penstock.runtime.scheduling import scheduled, waits
 from penstock.runtime.shard import Shard
@@ -39,6 +40,7 @@ class Commit(Struct):
     event_bytes_max: int
     publisher: str = ""
     reply: Reply | None = None
+    leaving: Sequence[Leaving] = ()
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
@@ -52,11 +54,13 @@ class Commit(Struct):
         begun = group.state.transactions.begun(self.transaction)
         group.refuse_while_paused()
         publishes = self._publishes()
+        check_there(group, self.leaving)
         group.check(publishes, begun.below_capacity)
         spans = tuple(
             (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
             for number, (bodies, digest) in publishes.items()
         )
+        leave(group, self.leaving)
         group.realm_fact(0, TransactionEnded(Ended(self.transaction, group.now_us, True, spans)))
         return spans
 
@@ -185,11 +189,19 @@ class Transactions:
         await self._shard.act(begin)
 
     def commit(
-        self, transaction: str, parts: Sequence[Part], reply: Reply, publisher: str = ""
+        self,
+        transaction: str,
+        parts: Sequence[Part],
+        reply: Reply,
+        publisher: str = "",
+        *,
+        leaving: Sequence[Leaving] = (),
     ) -> None:
-        """Publish the events of a transaction in one step; ``reply`` gets their ids by store."""
+        """Publish the events of a transaction in one step, in which others may leave; ``reply``
+        gets their ids by store."""
+        limit = self._event_bytes_max
         self._shard.submit(
-            Commit(transaction, parts, self._stages, self._event_bytes_max, publisher, reply)
+            Commit(transaction, parts, self._stages, limit, publisher, reply, leaving)
         )
 
     def commit_staged(

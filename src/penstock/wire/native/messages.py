@@ -168,11 +168,22 @@ class TransactionPart(Struct, frozen=True, array_like=True):
     stages: tuple[str, ...] = ()
 
 
+class Leaving(Struct, frozen=True, array_like=True):
+    """Events that leave a channel or queue with a transaction, if all of them are there."""
+
+    channel: int
+    redriven: Spans
+    """Published again by it (SEM T10)."""
+    purged: Spans
+    """Not wanted any more (SEM T9)."""
+
+
 class CommitTransaction(Request, frozen=True, tag=25):
     """Body: the batches of all parts, one after the other (SEM X1)."""
 
     transaction: str
     parts: tuple[TransactionPart, ...]
+    leaving: tuple[Leaving, ...] = ()
 
 
 class AbortTransaction(Request, frozen=True, tag=26):

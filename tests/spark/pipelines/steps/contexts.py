@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,10 @@ class Given:
         self.said: list[Progress] = []
         self._spark = spark
         Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        return {}
 
     @property
     def spark(self) -> SparkSession:

@@ -160,8 +160,8 @@ def test_bounds_are_of_each_channel() -> None:
 
     assert (bounds_of(given, "a").first_id, bounds_of(given, "b").first_id) == (7, 0)
     assert bounds_of(given, "a").until_us == 1_356_998_400_000_000
-    assert given.reads == ("table x/a", "table x/b")
-    assert given.writes == ("channel a", "channel b")
+    assert given.reads({}) == ("table x/a", "table x/b")
+    assert given.writes() == ("channel a", "channel b")
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,10 @@ class Replay(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Where to, by channel."""
         return {name: self.channel or f"{self.prefix}{name}" for name in self.channels}
 
-    @property
-    def reads(self) -> tuple[str, ...]:
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         tables = [f"table {path}" for path in self.archives.values()]
         return (*tables, *(f"channel {name}" for name in self.channels if self.is_live(name)))
 
-    @property
     def writes(self) -> tuple[str, ...]:
         return tuple(f"channel {name}" for name in sorted(set(self.targets.values())))
 
