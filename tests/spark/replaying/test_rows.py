@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.client.sync import Channel, Session
@@ -77,7 +76,8 @@ def test_a_mark_keeps_what_an_event_has(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     (batch,) = events([5, 6], [0, 1], price=[1, None]).to_batches()
     stored = stored_rows(batch)
-    body = marked(body_of_stored(stored), "old", np.array([5, 6]), stored.column("published"))
+    ids, times = stored.column("event_id"), stored.column("published")
+    body = marked(body_of_stored(stored), pa.array(["old", "old"]), ids, times)
     channel.publish_bodies([body], producer="p", sequence=1)
     first, second = channel.browse()
 

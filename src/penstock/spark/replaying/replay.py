@@ -292,8 +292,8 @@ class Replay:
         body = body_of_stored(batch)
         if not self._route.marks:
             return body
-        name = self._histories[source].channel
-        return marked(body, name, ids_of(batch), batch.column("published"))
+        names = pa.repeat(pa.scalar(self._histories[source].channel), batch.num_rows)
+        return marked(body, names, batch.column("event_id"), batch.column("published"))
 
 
 def interleaved(bodies: Sequence[pa.RecordBatch], pieces: Portion) -> pa.RecordBatch:

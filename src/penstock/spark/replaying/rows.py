@@ -99,18 +99,23 @@ def with_columns(body: pa.RecordBatch, changed: dict[str, pa.Array]) -> pa.Recor
     )
 
 
-def marked(body: pa.RecordBatch, channel: str, ids: Int64s, published: pa.Array) -> pa.RecordBatch:
-    """The body with the property ``replay_of``: the channel, id and time of each event before."""
-    count = body.num_rows
+def marked(
+    body: pa.RecordBatch,
+    channels: pa.Array,
+    ids: pa.Array,
+    published: pa.Array,
+    name: str = MARK,
+) -> pa.RecordBatch:
+    """The body with a property that says which events these were: their channel, id and time."""
     mark = pa.StructArray.from_arrays(
-        [pa.repeat(pa.scalar(channel), count), pa.array(ids), published],
+        [channels, ids, published],
         fields=[
             pa.field("channel", pa.string()),
             pa.field("event_id", pa.int64()),
             pa.field("published", published.type),
         ],
     )
-    return with_property(body, MARK, mark)
+    return with_property(body, name, mark)
 
 
 def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:

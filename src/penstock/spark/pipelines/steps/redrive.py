@@ -1,0 +1,268 @@
+"""``kind = "redrive"``: dead events are changed by SQL or Python and go back, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import pyarrow as pa
+from msgspec import field
+
+from penstock.client.sync import Session, connect
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.bounds import check_selector
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.step import Context, Outcome, Progress, Step, Work
+from penstock.spark.pipelines.steps.query import Query, parameters_of, said, used_in
+from penstock.spark.redriving.dead import ChannelOfDead, QueueOfDead, dead_store, seen
+from penstock.spark.redriving.redrive import PORTION, OnRealm, Redriven, Transformation, nothing
+from penstock.spark.redriving.redrive import Outcome as Done
+from penstock.spark.redriving.redrive import Redrive as Engine
+from penstock.spark.redriving.verdict import KEPT, Rules
+from penstock.spark.replaying.live import WallTimer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VIEW: Final = "dead"
+"""What the dead events are called in SQL, and as a parameter of a Python function."""
+
+SESSION: Final = "spark"
+
+
+class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Takes dead events, changes them, publishes them where they came from, and records it."""
+
+    kind: ClassVar[str] = "redrive"
+
+    store: str = field(name="from", default="")
+    """The channel or queue with the dead events."""
+
+    selector: str = ""
+    """Only dead events that match."""
+
+    sql: str = ""
+    """A SELECT over ``dead`` and tables among the sources; each row has the ``event_id`` of the
+    dead event it is made of. Neither ``sql`` nor ``python``: they go back as they were."""
+
+    python: Any = ""
+    """``"module:function"`` with a parameter ``dead``, a DataFrame; it returns another one."""
+
+    unmatched: Literal["kept", "dropped"] = "kept"
+    """What becomes of dead events of which no row is made."""
+
+    channel: str = ""
+    """Where all of them go; else each where it came from, or where a column ``channel`` says."""
+
+    record: str = ""
+    """The channel that gets a record of each event that leaves; made where it is missing."""
+
+    redrive_of: bool = False
+    """Whether events get a property ``redrive_of`` with the channel, id and time they had."""
+
+    max_events: int = PORTION
+    """Dead events of one transaction."""
+
+    once: bool = False
+    """End when every dead event was looked at; else wait for more."""
+
+    dry_run: bool = False
+    """Only say what would be done; ends as with ``once``."""
+
+    def __post_init__(self) -> None:
+        if not self.store:
+            raise InvalidArgument("from is not given; it names the channel with the dead events")
+        if self.sql and self.python:
+            raise InvalidArgument("sql or python: both are given; give one of them")
+        if not self.record:
+            raise InvalidArgument(
+                "record is not given; it names the channel that gets a record of each event that "
+                f'leaves, such as "{self.store}/record"'
+            )
+        for key in ("record", "channel"):
+            if getattr(self, key) == self.store:
+                raise InvalidArgument(
+                    f"{key} is {self.store!r}, where the dead events are; name another channel"
+                )
+        if self.max_events < 1:
+            raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
+        check_selector(self.selector)
+        self._checked_query()
+
+    def _checked_query(self) -> Query | None:
+        """The transformation, as the step that is a query has it."""
+        if not (self.sql or self.python):
+            return None
+        return Query(name=self.name, sql=self.sql, python=self.python, channel=self.store)
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        return (f"channel {self.store}", *self._tables(sources))
+
+    def writes(self) -> tuple[str, ...]:
+        where = f"channel {self.channel}" if self.channel else "where they came from"
+        return (where, f"channel {self.record}")
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        query = self._checked_query()
+        if self.sql and VIEW not in used_in(self.sql, (VIEW,)):
+            raise InvalidArgument(f"sql reads no {VIEW}, which is what the dead events are called")
+        if self.python and query is not None:
+            names = query.parameters(folder)
+            if VIEW not in names:
+                raise InvalidArgument(
+                    f"python: its function has no parameter {VIEW}; there are {', '.join(names)}"
+                )
+        for name in self._tables(sources):
+            if sources[name].is_stream:
+                raise InvalidArgument(
+                    f"{name} is a stream; beside the dead events only tables are read, or a "
+                    "source with bounded = true"
+                )
+
+    def _tables(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        if self.sql:
+            return tuple(used_in(self.sql, sources))
+        names = parameters_of(self.python) if callable(self.python) else ()
+        return tuple(name for name in names if name in sources)
+
+    def plan(self, context: Context) -> Work:
+        """The work: it waits for more dead events, unless it is to end."""
+        return partial(redrive, self, context)
+
+
+def redrive(step: Redrive, context: Context) -> Outcome:
+    """Redrive until nothing is left or it is stopped.
+
+    Raises ``NameDoesNotExist``, and ``InvalidArgument`` for a result that cannot be redriven.
+    """
+    with connect(context.url) as session:
+        source = dead_store(session, step.store, step.selector)
+        if step.channel:
+            _check_target(session, step.channel)
+        realm = OnRealm(session, source, "" if step.dry_run else step.record)
+        total = source.store.info().events
+        engine = Engine(
+            source,
+            lambda: _rules(step, source, realm),
+            nothing if step.dry_run else realm,
+            timer=WallTimer(context.stopping),
+            transformation=_transformation(step, context),
+            report=partial(_report, step, context, total),
+            portion=step.max_events,
+        )
+        once = step.once or step.dry_run or context.once
+        done = engine.run(once=once)
+        left = source.store.info().events
+    return _outcome(step, done, left)
+
+
+def _rules(step: Redrive, source: ChannelOfDead | QueueOfDead, realm: OnRealm) -> Rules:
+    return Rules(
+        step=step.name,
+        targets=realm.targets(),
+        store=source.name,
+        channel=step.channel,
+        unmatched=step.unmatched,
+        marks=step.redrive_of,
+    )
+
+
+def _check_target(session: Session, name: str) -> None:
+    if name not in session.queues.list():
+        session.channels.get(name)
+
+
+def _transformation(step: Redrive, context: Context) -> Transformation | None:
+    """What runs on Spark; None where nothing is changed, and Spark is not needed."""
+    if not (step.sql or step.python):
+        return None
+    function = _function(step, context) if step.python else None
+
+    def transform(dead: pa.RecordBatch) -> pa.Table:
+        spark = context.spark
+        # The frame is local to this driver; nothing of it is in the realm's way.
+        frame = spark.createDataFrame(seen(dead))
+        found = _by_sql(step, context, frame) if function is None else function(spark, frame)
+        return found.toArrow()
+
+    return transform
+
+
+def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
+    from pyspark.errors import AnalysisException, ParseException
+
+    # A view has one meaning in a session, and other steps have dead events, too.
+    view = f"{VIEW}_{step.name}".replace("-", "_").replace(".", "_")
+    frame.createOrReplaceTempView(view)
+    for name in used_in(step.sql, context.sources):
+        context.table(name).createOrReplaceTempView(name)
+    try:
+        query = step.sql.strip().rstrip(";")
+        return context.spark.sql(
+            f"WITH {VIEW} AS (SELECT * FROM {view}) SELECT * FROM ({query}\n)"
+        )
+    except (ParseException, AnalysisException) as error:
+        raise InvalidArgument(f"sql: {said(str(error), step.sql)}") from error
+
+
+def _function(step: Redrive, context: Context) -> Callable[[SparkSession, DataFrame], DataFrame]:
+    query = step._checked_query()
+    assert query is not None, "there is a function"
+    function = cast("Callable[..., Any]", query._function(context.folder))
+    names = parameters_of(function)
+
+    def call(spark: SparkSession, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        known = {VIEW: frame, SESSION: spark}
+        given = {name: known[name] if name in known else context.table(name) for name in names}
+        found = function(**given)
+        if not isinstance(found, DataFrame):
+            raise InvalidArgument(
+                f"python: it returned {type(found).__name__}; a DataFrame is needed"
+            )
+        return found
+
+    return call
+
+
+def _report(step: Redrive, context: Context, total: int, done: Redriven) -> None:
+    text = done.is_refused or f"{done.redriven:,} redriven, {done.dropped:,} dropped"
+    if done.kept and not done.is_refused:
+        text += f", {done.kept:,} kept"
+    context.report(
+        Progress(
+            step=step.name,
+            rows=done.looked_at,
+            rows_out=done.published,
+            total=max(total, done.looked_at),
+            text=text,
+        )
+    )
+
+
+def _outcome(step: Redrive, done: Done, left: int) -> Outcome:
+    counts = done.done
+    verb = "would be" if step.dry_run else "were"
+    text = (
+        f"{counts.redriven:,} dead events of {step.store} {verb} redriven, "
+        f"{counts.dropped:,} dropped, {counts.kept:,} {KEPT}"
+    )
+    if counts.homeless:
+        text += f" ({counts.homeless:,} with no channel to go to)"
+    return Outcome(
+        text=text,
+        rows=counts.published,
+        facts={
+            "redriven": counts.redriven,
+            "dropped": counts.dropped,
+            "kept": counts.kept,
+            "homeless": counts.homeless,
+            "published": done.channels,
+            "left": left,
+            "is_complete": done.is_complete,
+            "dry_run": step.dry_run,
+        },
+    )

@@ -1,0 +1,219 @@
+"""A redrive, portion by portion: read dead events, decide, and let it happen in one step.
+
+What a portion becomes is published, recorded and taken off the store of the dead in one
+transaction. So there is no position to keep: an event that is still dead was not redriven, one
+that was is not dead any more, whoever was killed in between. Two redrives of one store do not
+meet: the second one to name an event is refused, and reads again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.client.sync import Channel, Queue, Session
+from penstock.columns.batch import ids_of
+from penstock.core.errors import (
+    IllegalState,
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    Refused,
+)
+from penstock.spark.redriving.dead import ChannelOfDead, QueueOfDead
+from penstock.spark.redriving.verdict import Rules, Verdict, as_they_were, transformed
+from penstock.spark.replaying.pace import Timer
+
+PORTION: Final = 10_000
+"""Dead events of one transaction where nothing else is said."""
+LOOK_US: Final = 1_000_000
+"""How often a redrive that stays looks for new dead events, and tries again what was refused."""
+ATTEMPTS_MAX: Final = 30
+"""How often in a row the events of a portion may be gone, or in other hands."""
+
+Transformation = Callable[[pa.RecordBatch], pa.Table]
+"""From stored dead events to rows of what they become."""
+
+
+class Commit(Protocol):
+    """Lets a verdict happen: all of it or nothing."""
+
+    def __call__(self, verdict: Verdict) -> None:
+        """Raises ``IllegalState`` when an event is not there any more, and ``Refused``."""
+        ...
+
+
+class Redriven(Struct, frozen=True):
+    """What a redrive has done so far."""
+
+    looked_at: int = 0
+    redriven: int = 0
+    dropped: int = 0
+    kept: int = 0
+    homeless: int = 0
+    """How many of the kept have no channel to go to."""
+    published: int = 0
+    is_refused: str = ""
+    """Why nothing is taken right now."""
+
+
+class Outcome(Struct, frozen=True):
+    """What a run has done."""
+
+    done: Redriven
+    channels: dict[str, int]
+    """Events published, by channel."""
+    is_complete: bool
+    """Whether every dead event was looked at."""
+
+
+class Redrive:
+    """Looks at the events of a store of the dead, each once in a run."""
+
+    def __init__(
+        self,
+        source: ChannelOfDead | QueueOfDead,
+        rules: Callable[[], Rules],
+        commit: Commit,
+        *,
+        timer: Timer,
+        transformation: Transformation | None = None,
+        report: Callable[[Redriven], None] = lambda _: None,
+        portion: int = PORTION,
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._commit = commit
+        self._timer = timer
+        self._transformation = transformation
+        self._report = report
+        self._portion = portion
+        self._counts: Counter[str] = Counter()
+        self._channels: Counter[str] = Counter()
+        self._next_id = 0
+
+    def run(self, *, once: bool) -> Outcome:
+        """Until every dead event was looked at, or for ever, or until the timer says to stop.
+
+        Raises ``InvalidArgument`` for a result that says nothing of its events, ``IllegalState``
+        where others keep taking them.
+        """
+        is_complete = False
+        while not self._timer.wait(0):
+            dead = self._source.read(self._next_id, self._portion)
+            if dead is not None:
+                self._step(dead)
+            elif once:
+                is_complete = True
+                break
+            else:
+                self._timer.wait(LOOK_US)
+        return Outcome(self._done(), dict(self._channels), is_complete)
+
+    def _step(self, dead: pa.RecordBatch) -> None:
+        attempts = 0
+        found: pa.RecordBatch | None = dead
+        while found is not None:
+            verdict = self._verdict(found)
+            try:
+                self._commit(verdict)
+            except Refused as refusal:
+                attempts += 1
+                is_gone = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
+                if not (refusal.retryable or is_gone):
+                    raise
+                self._report(self._done(str(refusal)))
+                if self._timer.wait(LOOK_US):
+                    return
+                found = self._source.read(self._next_id, self._portion)
+            else:
+                self._count(verdict, found)
+                return
+
+    def _verdict(self, dead: pa.RecordBatch) -> Verdict:
+        rules = self._rules()
+        if self._transformation is None:
+            return as_they_were(dead, rules)
+        return transformed(dead, self._transformation(dead), rules)
+
+    def _count(self, verdict: Verdict, dead: pa.RecordBatch) -> None:
+        self._next_id = int(ids_of(dead)[-1]) + 1
+        self._channels.update(verdict.published)
+        self._counts.update(
+            looked_at=dead.num_rows,
+            redriven=len(verdict.redriven),
+            dropped=len(verdict.dropped),
+            kept=len(verdict.kept),
+            homeless=verdict.homeless,
+            published=verdict.published.total(),
+        )
+        self._report(self._done())
+
+    def _done(self, is_refused: str = "") -> Redriven:
+        return Redriven(**self._counts, is_refused=is_refused)
+
+
+class OnRealm:
+    """Lets verdicts happen on a realm."""
+
+    def __init__(
+        self, session: Session, source: ChannelOfDead | QueueOfDead, record: str = ""
+    ) -> None:
+        """``record``: the channel that gets a record of every event that leaves; it is made
+        where it is missing. Raises ``InvalidArgument`` when it is the store of the dead."""
+        if record == source.name:
+            raise InvalidArgument(
+                f"record is {record!r}, where the dead events are; name another channel"
+            )
+        self._session = session
+        self._source = source
+        self._record = _record_channel(session, record) if record else None
+        self._known: dict[str, Channel | Queue] = {}
+
+    def __call__(self, verdict: Verdict) -> None:
+        leaving = len(verdict.redriven) + len(verdict.dropped)
+        if not leaving:
+            return
+        with self._session.transaction() as unit:
+            for name, body in verdict.bodies.items():
+                unit.publish_bodies(self._store(name), [body])
+            if self._record is not None and verdict.record is not None:
+                unit.publish_bodies(self._record, [verdict.record])
+            if len(verdict.redriven):
+                unit.redrive(self._source.store, verdict.redriven.tolist())
+            if len(verdict.dropped):
+                unit.purge(self._source.store, verdict.dropped.tolist())
+
+    def targets(self) -> frozenset[str]:
+        """Every channel and queue there is to publish to now."""
+        names = {*self._session.channels.list(), *self._session.queues.list()}
+        return frozenset(names - {self._source.name})
+
+    def _store(self, name: str) -> Channel | Queue:
+        found = self._known.get(name)
+        if found is None:
+            try:
+                found = self._session.channels.get(name)
+            except NameDoesNotExist:
+                found = self._session.queues.get(name)
+            self._known[name] = found
+        return found
+
+
+def nothing(verdict: Verdict) -> None:
+    """What a dry run does."""
+
+
+def _record_channel(session: Session, name: str) -> Channel:
+    try:
+        return session.channels.get(name)
+    except NameDoesNotExist:
+        pass
+    try:
+        return session.channels.create(name, type="persistent")
+    except NameAlreadyBound:  # by another step, just now
+        return session.channels.get(name)

@@ -1,0 +1,41 @@
+"""Dead events to redrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.client.sync import Channel, Session
+from penstock.columns.event import Event
+
+
+def buried(
+    session: Session, events: Sequence[Event], *, channel: str = "orders", dead: str = "dead"
+) -> Channel:
+    """The store of dead events; ``events`` have left ``channel`` for it, which was full."""
+    if dead not in session.channels.list():
+        session.channels.create(dead, type="persistent")
+    grave = session.channels.get(dead)
+    if channel not in session.channels.list():
+        session.channels.create(channel, type="persistent", dead_event_store=dead)
+    living = session.channels.get(channel)
+    living.edit(capacity=1)
+    before = grave.info().events
+    stays = living.info().events
+    living.publish_many(events)
+    living.publish(b"stays")
+    wait(grave, lambda: grave.info().events >= before + stays + len(events))
+    living.edit(capacity=0)
+    return grave
+
+
+def wait(channel: Channel, is_so: Callable[[], bool]) -> None:
+    """Each look is a request to the realm, which moves events meanwhile."""
+    looks = 0
+    while not is_so():
+        looks += 1
+        assert looks < 100_000, f"{channel.name} never gets there"
+
+
+def data_of(session: Session, name: str) -> list[bytes]:
+    """What a channel holds, in order."""
+    return [event.data for event in session.channels.get(name).browse()]
