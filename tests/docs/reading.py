@@ -33,6 +33,8 @@ class Reader:
         if block.language == "python":
             self._execute(block)
             return True
+        if block.file:
+            Path(block.file).write_text(block.text.replace(SERVER_URL, self._url))
         done = [self._run(command) for command in _here(block.commands())]
         return bool(done)
 

@@ -122,6 +122,13 @@ def test_a_transformation_changes_drops_and_keeps(client: Session) -> None:
     assert [each.get("target") for each in records(client)] == ["orders", None, "orders"]
 
 
+def test_events_go_back_in_their_order_whatever_the_order_of_the_rows(client: Session) -> None:
+    buried(client, numbered(5))
+    redrive(client, lambda dead: dead.take(pa.array([3, 0, 4, 2, 1])))
+
+    assert data_of(client, "orders") == [b"stays", b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_what_no_row_is_made_of_is_dropped_where_the_step_says_so(client: Session) -> None:
     buried(client, numbered(3))
     done = redrive(client, lambda dead: dead.slice(1, 1), unmatched="dropped").done

@@ -85,6 +85,8 @@ def transformed(dead: pa.RecordBatch, result: pa.Table, rules: Rules) -> Verdict
     result = result.combine_chunks()
     columns = {name: _whole(result.column(name)) for name in result.column_names}
     rows = _rows(dead, columns)
+    order = np.argsort(rows, kind="stable")  # Spark keeps none; the dead have one
+    rows, columns = rows[order], {name: array.take(order) for name, array in columns.items()}
     outcomes = _outcomes(columns.get("outcome"), len(rows))
     ends = {name: np.unique(rows[outcomes == name]) for name in OUTCOMES}
     _check_agree(dead, ends)

@@ -200,9 +200,7 @@ def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
         context.table(name).createOrReplaceTempView(name)
     try:
         query = step.sql.strip().rstrip(";")
-        return context.spark.sql(
-            f"WITH {VIEW} AS (SELECT * FROM {view}) SELECT * FROM ({query}\n)"
-        )
+        return context.spark.sql(f"WITH {VIEW} AS (SELECT * FROM {view}) SELECT * FROM ({query}\n)")
     except (ParseException, AnalysisException) as error:
         raise InvalidArgument(f"sql: {said(str(error), step.sql)}") from error
 
@@ -210,7 +208,7 @@ def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
 def _function(step: Redrive, context: Context) -> Callable[[SparkSession, DataFrame], DataFrame]:
     query = step._checked_query()
     assert query is not None, "there is a function"
-    function = cast("Callable[..., Any]", query._function(context.folder))
+    function = query._function(context.folder)
     names = parameters_of(function)
 
     def call(spark: SparkSession, frame: DataFrame) -> DataFrame:
