@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from penstock.client.sync import Session
-from penstock.core.errors import IllegalState, NameDoesNotExist
+from penstock.columns.event import Event
+from penstock.core.errors import CapacityReached, IllegalState, NameDoesNotExist
 
 pytestmark = pytest.mark.spec("X4", "T10")
 
@@ -75,6 +76,16 @@ def test_two_that_want_the_same_events_get_them_once(client: Session) -> None:
         second.commit()
     second.abort()
     assert left(client, "live") == [b"again"]
+
+
+def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
+    dead, live = client.channels.get("dead"), client.channels.get("live")
+    live.edit(capacity=1)
+
+    with pytest.raises(CapacityReached), client.transaction() as unit:
+        unit.publish_many(live, [Event(b"a"), Event(b"b")])
+        unit.redrive(dead, [1, 2])
+    assert (left(client, "live"), len(left(client))) == ([], 6)
 
 
 def test_events_in_the_hands_of_a_reader_stay(client: Session) -> None:

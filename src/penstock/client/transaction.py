@@ -377,8 +377,9 @@ class JointTransaction(Unit):
 
     async def redrive(self, store: Named, ids: Iterable[int]) -> None:
         """Take dead events off their store in the same step, as published again by this
-        transaction, changed or not (SEM T10). When one of them is not there any more, or in the
-        hands of a reader, the commit raises ``IllegalState`` and changes nothing."""
+        transaction, changed or not (SEM T10). Nothing is evicted for what it publishes. When one
+        of them is not there any more, or in the hands of a reader, the commit raises
+        ``IllegalState`` and changes nothing."""
         await self._in(store)
         self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
 

@@ -38,6 +38,11 @@ def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
             )
 
 
+def is_redrive(leaving: Sequence[Leaving]) -> bool:
+    """Whether some of them are dead events that come back."""
+    return any(each.redriven for each in leaving)
+
+
 def leave(group: Group, leaving: Sequence[Leaving]) -> None:
     """Take them out."""
     for each in leaving:

@@ -14,7 +14,7 @@ from penstock.core.transactions import Ended
 from penstock.runtime import merging
 from penstock.runtime.bodies import Body, digest_of
 from penstock.runtime.group import Group
-from penstock.runtime.leaving import Leaving, check_there, leave
+from penstock.runtime.leaving import Leaving, check_there, is_redrive, leave
 from penstock.runtime.records import StagesCommitted, TransactionEnded
 from penstock.runtime.scheduling import scheduled, waits
 from penstock.runtime.shard import Shard
@@ -55,7 +55,10 @@ class Commit(Struct):
         group.refuse_while_paused()
         publishes = self._publishes()
         check_there(group, self.leaving)
-        group.check(publishes, begun.below_capacity)
+        if is_redrive(self.leaving):  # nothing is evicted for what comes back
+            group.check(publishes, evicts=False)
+        else:
+            group.check(publishes, begun.below_capacity)
         spans = tuple(
             (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
             for number, (bodies, digest) in publishes.items()

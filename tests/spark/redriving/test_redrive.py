@@ -359,7 +359,25 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
     done = redrive(client, report=look)
 
     assert done.done.redriven == 2
-    assert [bool(text) for text in said] == [True, True, False]
+    assert [bool(text) for text in said] == [True, True, False, False]
+
+
+def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
+    buried(client, numbered(5))
+    orders = client.channels.get("orders")
+    orders.edit(capacity=3)
+    said: list[str] = []
+
+    def look(done: Redriven) -> None:
+        said.append(done.is_refused)
+        if len(said) == 5:
+            orders.edit(capacity=0)
+
+    done = redrive(client, report=look).done
+
+    assert done.redriven == 5
+    assert data_of(client, "dead") == []
+    assert data_of(client, "orders") == [b"stays", b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_record_among_the_dead_is_refused(client: Session) -> None:

@@ -18,8 +18,10 @@ from msgspec import Struct
 from penstock.client.sync import Channel, Queue, Session
 from penstock.columns.batch import ids_of
 from penstock.core.errors import (
+    CapacityReached,
     IllegalState,
     InvalidArgument,
+    MemoryLimit,
     NameAlreadyBound,
     NameDoesNotExist,
     Refused,
@@ -116,6 +118,7 @@ class Redrive:
 
     def _step(self, dead: pa.RecordBatch) -> None:
         attempts = 0
+        size = self._portion
         found: pa.RecordBatch | None = dead
         while found is not None:
             verdict = self._verdict(found)
@@ -127,9 +130,11 @@ class Redrive:
                 if not (refusal.retryable or is_gone):
                     raise
                 self._report(self._done(str(refusal)))
-                if self._timer.wait(LOOK_US):
+                if isinstance(refusal, CapacityReached | MemoryLimit) and found.num_rows > 1:
+                    size = found.num_rows // 2  # a part may have room
+                elif self._timer.wait(LOOK_US):
                     return
-                found = self._source.read(self._next_id, self._portion)
+                found = self._source.read(self._next_id, size)
             else:
                 self._count(verdict, found)
                 return
