@@ -148,7 +148,7 @@ def test_sql_that_spark_does_not_take_is_named(
     ("keys", "text"),
     [
         ({}, "from is not given"),
-        ({"from": "dead", "record": ""}, 'record is not given; .* such as "dead/record"'),
+        ({"from": "dead", "record": ""}, 'record is not given; .* such as "record/dead"'),
         ({"from": "dead", "record": "dead"}, "record is 'dead', where the dead events are"),
         ({"from": "dead", "channel": "dead"}, "channel is 'dead', where the dead events are"),
         ({"from": "dead", "sql": "x", "python": "m:f"}, "sql or python: both are given"),

@@ -79,7 +79,7 @@ class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not self.record:
             raise InvalidArgument(
                 "record is not given; it names the channel that gets a record of each event that "
-                f'leaves, such as "{self.store}/record"'
+                f'leaves, such as "record/{self.store}"'
             )
         for key in ("record", "channel"):
             if getattr(self, key) == self.store:
