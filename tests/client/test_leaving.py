@@ -54,12 +54,13 @@ def test_when_one_is_gone_nothing_happens(client: Session) -> None:
     dead, live = client.channels.get("dead"), client.channels.get("live")
     dead.purge(start=2, end=2)
 
-    with (
-        pytest.raises(IllegalState, match="1 of 3 events are not on dead any more"),
-        client.transaction() as unit,
-    ):
-        unit.publish(live, b"twice")
-        unit.redrive(dead, [1, 2, 3])
+    def redriven() -> None:
+        with client.transaction() as unit:
+            unit.publish(live, b"twice")
+            unit.redrive(dead, [1, 2, 3])
+
+    with pytest.raises(IllegalState, match="1 of 3 events are not on dead any more"):
+        redriven()
     assert left(client) == [b"0", b"1", b"3", b"4", b"5"]
     assert left(client, "live") == []
 
@@ -82,9 +83,13 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
     dead, live = client.channels.get("dead"), client.channels.get("live")
     live.edit(capacity=1)
 
-    with pytest.raises(CapacityReached), client.transaction() as unit:
-        unit.publish_many(live, [Event(b"a"), Event(b"b")])
-        unit.redrive(dead, [1, 2])
+    def redriven() -> None:
+        with client.transaction() as unit:
+            unit.publish_many(live, [Event(b"a"), Event(b"b")])
+            unit.redrive(dead, [1, 2])
+
+    with pytest.raises(CapacityReached):
+        redriven()
     assert (left(client, "live"), len(left(client))) == ([], 6)
 
 
