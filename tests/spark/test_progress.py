@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import penstock
 from penstock.client.sync import Session
-from penstock.spark.progress import Lag, lag
+from penstock.spark.progress import Lag, lag, later_columns
 from penstock.spark.source import PenstockSource
 
 
@@ -63,3 +63,30 @@ def test_a_source_reports_how_far_behind_it_is(url: str, client: Session) -> Non
     assert 0 <= behind["orders"].ms < 60_000
     end = reader.latestOffset(end, ReadMaxRows(100))
     assert reader.reportLatestOffset()["lag"]["orders"] == {"events": 0, "ms": 0}
+
+
+@pytest.mark.slow
+def test_properties_that_a_running_query_leaves_out_are_said(url: str, client: Session) -> None:
+    orders = client.channels.create("orders")
+    orders.publish(properties={"price": 1})
+    given = PenstockSource({"url": url, "channel": "orders", "startingOffsets": "earliest"})
+    reader = given.streamReader(given.schema())
+
+    def micro_batch(start: dict[str, Any]) -> dict[str, Any]:
+        end = reader.latestOffset(start, ReadMaxRows(10))
+        reader.partitions(start, end)
+        return end
+
+    def later() -> dict[str, list[str]]:
+        newest = json.dumps(reader.reportLatestOffset())
+        return later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]})
+
+    end = micro_batch(reader.initialOffset())
+    assert later() == {}
+    orders.publish(properties={"price": "two", "sku": "a"})
+    end = micro_batch(end)
+    assert later() == {"orders": ["price::string", "sku"]}
+    orders.publish(properties={"price": 3})
+    micro_batch(end)
+    assert later() == {"orders": ["price::string", "sku"]}
+    assert later_columns(None) == {}

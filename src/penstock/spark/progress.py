@@ -7,12 +7,14 @@ has heard of, and whatever else is in that text: the lag.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from penstock.columns.ipc import schema_from
 from penstock.spark.offsets import Offset, Positions
+from penstock.spark.projection import property_names
 
 
 class Lag(Struct, frozen=True):
@@ -41,14 +43,46 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, Lag]:
     return found
 
 
-def reported(newest: Offset, reached: Positions, ages_ms: Mapping[str, int]) -> Offset:
-    """The newest positions with the lag beside them, for a query that has reached ``reached``."""
+def later_columns(progress: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """By channel, the properties that came after the query had begun, and that it leaves out
+    until it is started again."""
+    sources: Sequence[Mapping[str, Any]] = progress["sources"] if progress else ()
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        found |= _offset(source["latestOffset"]).get("later", {})
+    return found
+
+
+class Growth:
+    """Which properties have come to channels since a query began."""
+
+    def __init__(self, wanted: Container[str]) -> None:
+        self._wanted = wanted
+        self._first: dict[str, bytes] = {}
+        self.later: dict[str, list[str]] = {}
+        """By channel, those that are not ``wanted``."""
+
+    def saw(self, channel: str, stored: bytes) -> None:
+        """What a channel's events are stored as now."""
+        first = self._first.setdefault(channel, stored)
+        if stored != first:
+            before = property_names(schema_from(first))
+            new = [each for each in property_names(schema_from(stored)) if each not in before]
+            if left_out := [each for each in new if each not in self._wanted]:
+                self.later[channel] = left_out
+
+
+def reported(
+    newest: Offset, reached: Positions, ages_ms: Mapping[str, int], later: Mapping[str, list[str]]
+) -> Offset:
+    """The newest positions with the lag beside them, for a query that has reached ``reached``, and
+    with the properties that came later, if there are any."""
     behind = {}
     for name, position in newest["c"].items():
         at = reached.get(name)
         events = 0 if at is None else max(0, position["n"] - at.event_id)
         behind[name] = {"events": events, "ms": ages_ms.get(name, 0)}
-    return {**newest, "lag": behind}
+    return {**newest, "lag": behind} | ({"later": dict(later)} if later else {})
 
 
 def _offset(text: object) -> dict[str, Any]:

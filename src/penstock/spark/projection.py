@@ -104,6 +104,11 @@ def _united(stored: Sequence[pa.Schema]) -> pa.Schema:
     return schema.arrow
 
 
+def property_names(stored: pa.Schema) -> list[str]:
+    """Of a channel that stores ``stored``."""
+    return [name for name, _ in _property_types(stored)]
+
+
 def _property_types(stored: pa.Schema) -> list[tuple[str, pa.DataType]]:
     index = stored.get_field_index(_PROPERTIES)
     return [] if index < 0 else [(field.name, field.type) for field in stored.field(index).type]

@@ -47,7 +47,7 @@ from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
 from penstock.spark.portions import fair, parts_of, portion
-from penstock.spark.progress import reported
+from penstock.spark.progress import Growth, reported
 from penstock.spark.projection import Extras, Projection, arrow_schema
 from penstock.spark.publishers import Publishers
 from penstock.spark.sealed import is_here, stored_batches
@@ -78,7 +78,7 @@ class ChannelReader(DataSourceReader):
                 for name, link in links.items()
             }
             owed = outstanding(self._options, links, spans)
-            return planned(self._options, links, spans, owed, known=set(spans))
+            return [*planned(self._options, links, spans, owed, known=set(spans))]
 
         return ask_realm(self._options.url, plan)
 
@@ -97,6 +97,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where to stop, for a query that reads what is there and ends."""
         self._reached: Positions = {}
         """Where the newest micro-batch ends."""
+        self._growth = Growth(self._wanted.names)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         def first(session: Session) -> Offset:
@@ -133,7 +134,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for name, at in self._reached.items()
                 if name in ends and ends[name].event_id > at.event_id
             }
-            return reported(encode(ends), self._reached, waiting)
+            return reported(encode(ends), self._reached, waiting, self._growth.later)
 
         now = datetime.now(UTC)
         return ask_realm(self._options.url, newest)
@@ -146,7 +147,10 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # It was planned before, or it is the first call of a query that is started again.
             self._binding.acknowledge(session, links, known)
             owed = self._binding.take(session, links, spans)
-            return planned(self._options, links, spans, owed, known=set(known))
+            found = planned(self._options, links, spans, owed, known=set(known))
+            for part in found:
+                self._growth.saw(part.channel, part.stored)
+            return [*found]
 
         return ask_realm(self._options.url, plan)
 
@@ -223,7 +227,7 @@ def planned(
     owed: Owed | None = None,
     *,
     known: Container[str],
-) -> list[InputPartition]:
+) -> list[EventRange]:
     """The partitions for the events of ``spans`` that are stored now and may match, and are
     ``owed`` to a durable where one is named. Of channels that are not ``known`` nothing can have
     been lost. Raises ``DataLost``."""
@@ -239,7 +243,7 @@ def planned(
         locations = {name: located(at, owed[name]) for name, at in locations.items()}
     shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
-    found: list[InputPartition] = []
+    found: list[EventRange] = []
     for name, location in locations.items():
         store = links[name].store
         stored = schema_bytes(store.columns())
