@@ -20,7 +20,8 @@ from penstock.core.errors import (
     NameDoesNotExist,
 )
 from penstock.spark import binding
-from penstock.spark.connections import disconnect
+from penstock.spark.connections import Link, disconnect
+from penstock.spark.options import source_options
 from penstock.spark.plan import EventRange, FileRows, WireRows
 from penstock.spark.reading import ChannelStreamReader
 from penstock.spark.source import PenstockSource
@@ -148,6 +149,26 @@ def test_a_durable_that_owes_nothing_begins_with_what_comes(
     query.begin()
 
     assert query.run() == [10, 11]
+
+
+class Racing(Link):
+    """Something is published whenever somebody asks for the end."""
+
+    @property
+    def end(self) -> int:
+        publish(self.channel, 10, 11)
+        return super().end
+
+
+def test_what_is_published_while_the_beginning_is_looked_up_is_not_passed_over(
+    url: str, client: Session, orders: Channel, lake: Durable
+) -> None:
+    publish(orders, 0, 10)
+    with lake.hold() as hold:
+        hold.ack(9)
+    bound = binding.binding_of(source_options({"url": url, "channel": "orders", "durable": "lake"}))
+
+    assert bound.first(client, Racing(client, orders)) == 10
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "serial", "priority", "shared_queued"])

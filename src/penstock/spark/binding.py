@@ -122,8 +122,9 @@ class Bound:
 
     def first(self, session: Session, link: Link) -> int:
         self._hold(session, link)  # so that nobody else takes events from now on
+        end = link.end  # asked first: what is published meanwhile is outstanding, or comes after
         lowest = durable_of(self._options, link).outstanding().id_set.lowest
-        return link.end if lowest is None else lowest
+        return end if lowest is None else lowest
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
         for name, position in committed.items():
