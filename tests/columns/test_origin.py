@@ -12,6 +12,7 @@ import penstock
 from penstock.columns.batch import EventBatch, stamp
 from penstock.columns.body import body_of
 from penstock.columns.event import Event, Origin
+from penstock.columns.layout import REASON_CHARACTERS_MAX, cause_and_reason, with_reason
 from penstock.columns.origin import (
     due_body,
     for_join,
@@ -228,3 +229,14 @@ def test_an_origin_is_shown_in_a_line() -> None:
         "2 redeliveries, path a > orders)"
     )
     assert penstock.Origin is Origin
+
+
+@pytest.mark.parametrize("reason", ["", "no", "ValueError: no airport: XXX", "a\nb"])
+def test_a_cause_keeps_its_reason(reason: str) -> None:
+    assert cause_and_reason(with_reason("buried", reason)) == ("buried", reason)
+    assert cause_and_reason("redelivery_limit") == ("redelivery_limit", "")
+
+
+def test_a_reason_is_cut() -> None:
+    _, reason = cause_and_reason(with_reason("buried", "x" * 10_000))
+    assert reason == "x" * REASON_CHARACTERS_MAX
