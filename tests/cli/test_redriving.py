@@ -41,6 +41,20 @@ def test_a_dead_event_says_what_happened_to_it(penstock_command: Run, dead: Chan
 
 
 @pytest.mark.spec("T10")
+def test_a_buried_event_says_why(penstock_command: Run, session: penstock.Session) -> None:
+    session.channels.create("dead/parcels")
+    parcels = session.channels.create("parcels", dead_event_store="dead/parcels")
+    parcels.publish_many([penstock.Event(b"a"), penstock.Event(b"b")])
+    with parcels.durables.create("lake", type="serial").hold() as hold:
+        hold.bury([0], "no such\nparcel")
+        hold.bury([1], "x" * 1_000)
+    _, first, second = penstock_command("browse", "dead/parcels").stdout.splitlines()
+
+    assert "parcels 0, buried: no such parcel" in first
+    assert "parcels 1, buried: xxx" in second
+
+
+@pytest.mark.spec("T10")
 def test_dead_events_go_back_where_they_came_from(
     penstock_command: Run, session: penstock.Session, dead: Channel
 ) -> None:

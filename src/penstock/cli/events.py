@@ -122,7 +122,8 @@ def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
 
 
 def _whence(origin: Origin) -> str:
-    why = f": {origin.reason}" if origin.reason else ""
+    said = " ".join(origin.reason.split())
+    why = f": {said}" if said else ""
     return f"{origin.store} {origin.event_id}, {origin.cause}{why}"
 
 
