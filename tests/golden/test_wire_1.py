@@ -38,9 +38,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         "96160303a870726f64756365720592a36f6e65a374776f",
     ),
     (
-        wire.CommitStagedParts(
-            3, "producer", 5, (wire.StagedPart(3, ("one",)), wire.StagedPart(4, ("two",)))
-        ),
+        wire.CommitStagedParts(3, "producer", 5, ((3, ("one",)), (4, ("two",)))),
         "951d03a870726f64756365720592920391a36f6e65920491a374776f",
     ),
     (

@@ -216,3 +216,22 @@ def test_a_number_that_is_forgotten_is_refused() -> None:
             assert (await lives.info("a")).events == 2 * LASTING_REMEMBERED_MAX
 
     run(life())
+
+
+def test_a_commit_drops_what_other_tries_have_staged_for_the_same() -> None:
+    async def life() -> None:
+        lives = Lives()
+        async with lives.life():
+            await lives.create("a")
+            body = body_from_events(named("1"))
+            stages = lives.realm.stages
+            for name in ("q.1/used", "q.1/lost", "q.2/next", "alone"):
+                stages.put(name, 1, [body])
+            stages.committed(["q.1/used"])
+            assert stages.size == 2 * len(body.buffer)
+            with pytest.raises(NoSuchStage):
+                stages.of(["q.1/lost"], 1)
+            stages.committed(["alone"])
+            assert stages.of(["q.2/next"], 1) == [body]
+
+    run(life())

@@ -193,7 +193,7 @@ def test_a_realm_that_is_killed_again_and_again_loses_and_doubles_nothing(
     random = Random(9667)
     with penstock.connect(mortal.url) as session:
         publish(create(session), 0, 1_200)
-    mortal.doom([(random.randint(4, 20), random.randrange(1 << 30)) for _ in range(REALM_KILLS)])
+    mortal.doom([(random.randint(2, 5), random.randrange(1 << 30)) for _ in range(REALM_KILLS)])
     starts = 0
     while True:
         starts += 1
@@ -205,7 +205,7 @@ def test_a_realm_that_is_killed_again_and_again_loses_and_doubles_nothing(
             continue
 
     mortal.doom([])
-    assert mortal.killed > REALM_KILLS
+    assert mortal.killed >= REALM_KILLS
     with penstock.connect(mortal.url) as session:
         counts = Counter(n for half in found(session) for n in half)
     assert counts == Counter(range(1_200))

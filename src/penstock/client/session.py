@@ -103,7 +103,7 @@ class Session(Conversation):
         (SEM X3), whatever it names now: it counts for the whole realm. Raises ``NoSuchStage``,
         ``SequenceTooOld``, ``NameDoesNotExist`` for a store that is gone, ``CapacityReached``.
         """
-        parts = tuple(wire.StagedPart(number, tuple(names)) for number, names in stages)
+        parts = tuple((number, tuple(names)) for number, names in stages)
         message = wire.CommitStagedParts(0, producer, sequence, parts)
         info = await self.ask(message, TransactionInfo)
         return {number: range(first, end) for number, (first, end) in info.spans}

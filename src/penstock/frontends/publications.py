@@ -86,16 +86,15 @@ class Publications:
 
         def reply(spans: Any, error: BaseException | None) -> None:
             if error is None:
-                for part in message.parts:
-                    realm.stages.committed(part.stages)
+                for _, stages in message.parts:
+                    realm.stages.committed(stages)
                 answer = TransactionInfo("committed", spans)
                 connection.send(wire.Done(message.request, answer))
             else:
                 connection.fail(message.request, error)
 
-        parts = [(part.channel, part.stages) for part in message.parts]
         realm.transactions.commit_staged(
-            parts, message.producer, message.sequence, reply, connection.publisher
+            message.parts, message.producer, message.sequence, reply, connection.publisher
         )
 
     def drop_stages(self, message: wire.DropStages) -> None:

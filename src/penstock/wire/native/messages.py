@@ -46,7 +46,6 @@ from penstock.wire.native.transactions import (
     DescribeTransaction as DescribeTransaction,
     DropStages as DropStages,
     Leaving as Leaving,
-    StagedPart as StagedPart,
     TransactionPart as TransactionPart,
 )
 from penstock.wire.native.headers import Kind as Kind, Message as Message, Request as Request

@@ -65,17 +65,10 @@ class DescribeTransaction(Request, frozen=True, tag=27):
     transaction: str
 
 
-class StagedPart(Struct, frozen=True, array_like=True):
-    """What was staged for one channel or queue, in order."""
-
-    channel: int
-    stages: tuple[str, ...]
-
-
 class CommitStagedParts(Request, frozen=True, tag=29):
-    """Publish staged batches of several channels in one step, and the same producer and sequence
-    once in the realm, whichever channels are named (SEM X1, X3, X4)."""
+    """Publish staged batches of several channels, in one step and once in the realm (SEM X3)."""
 
     producer: str
     sequence: int
-    parts: tuple[StagedPart, ...]
+    parts: tuple[tuple[int, tuple[str, ...]], ...]
+    """Channels, and their stages in order."""
