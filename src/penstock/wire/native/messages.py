@@ -40,15 +40,18 @@ from penstock.wire.native.holding import (
 from penstock.wire.native.transactions import (
     AbortTransaction as AbortTransaction,
     BeginTransaction as BeginTransaction,
-    CommitStagedParts as CommitStagedParts,
-    CommitStages as CommitStages,
     CommitTransaction as CommitTransaction,
     DescribeTransaction as DescribeTransaction,
-    DropStages as DropStages,
     Leaving as Leaving,
     TransactionPart as TransactionPart,
 )
 from penstock.wire.native.headers import Kind as Kind, Message as Message, Request as Request
+from penstock.wire.native.staging import (
+    CommitStagedParts as CommitStagedParts,
+    CommitStages as CommitStages,
+    DropStages as DropStages,
+    StageEvents as StageEvents,
+)
 # isort: on
 
 # --- client to server ---------------------------------------------------------------------
@@ -136,15 +139,6 @@ class PublishEvents(Request, frozen=True, tag=20):
     channel: int
     producer: str
     sequence: int
-    schema: int
-    sizes: tuple[int, ...]
-
-
-class StageEvents(Request, frozen=True, tag=21):
-    """Put batches aside on the server, to be published by :class:`CommitStages`."""
-
-    channel: int
-    stage: str
     schema: int
     sizes: tuple[int, ...]
 

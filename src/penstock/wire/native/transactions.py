@@ -1,4 +1,4 @@
-"""Headers of requests about transactions, and of what is staged for one step (SEM X1, X3)."""
+"""Headers of requests about transactions (SEM X1, X2)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,6 @@ from msgspec import Struct
 
 from penstock.core.messages import Spans
 from penstock.wire.native.headers import Request
-
-
-class CommitStages(Request, frozen=True, tag=22):
-    """Publish staged batches, in the order given, in one step (SEM X1, X3)."""
-
-    channel: int
-    producer: str
-    sequence: int
-    stages: tuple[str, ...]
-
-
-class DropStages(Request, frozen=True, tag=23):
-    stages: tuple[str, ...]
 
 
 class BeginTransaction(Request, frozen=True, tag=24):
@@ -63,12 +50,3 @@ class DescribeTransaction(Request, frozen=True, tag=27):
     """What became of a transaction (SEM X2)."""
 
     transaction: str
-
-
-class CommitStagedParts(Request, frozen=True, tag=29):
-    """Publish staged batches of several channels, in one step and once in the realm (SEM X3)."""
-
-    producer: str
-    sequence: int
-    parts: tuple[tuple[int, tuple[str, ...]], ...]
-    """Channels, and their stages in order."""
