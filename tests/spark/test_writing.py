@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from penstock.core.errors import (
 )
 from penstock.core.producers import LASTING_REMEMBERED_MAX
 from penstock.spark import writing
+from penstock.spark.connections import disconnect
 from penstock.spark.rows import as_table
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter, Staged
@@ -184,6 +187,25 @@ def test_rows_lost_in_a_restart_fail_the_commit_and_the_next_try_succeeds(tmp_pa
             writer.commit([lost], 1)
         writer.commit([task(writer, 0, 2)], 1)
         assert numbers(session.channels.get("out")) == [1, 2]
+
+
+def test_a_task_in_a_new_process_waits_for_a_realm_that_is_away(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "away") as realm, realm.connect() as session:
+        session.channels.create("out", type="persistent")
+        url = realm.listen()
+        writer = stream_writer(url)
+        disconnect()
+    port = int(url.rpartition(":")[2])
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", port)) as nobody:
+            message = pool.submit(task, writer, 0, 1, 2)
+            nobody.accept()[0].close()  # its first attempt
+        with penstock.Realm(tmp_path / "away") as realm, realm.connect() as session:
+            realm.listen(port=port)
+            writer.commit([message.result(60)], 0)
+
+            assert numbers(session.channels.get("out")) == [1, 2]
+    disconnect()
 
 
 def test_rows_for_a_channel_created_again_meanwhile_are_not_published(

@@ -7,10 +7,14 @@ word, so a session is opened when first needed and kept for the next task.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from pyspark import TaskContext
+
+from penstock.client.session import RECONNECT_TIMEOUT_S
 from penstock.client.sync import Channel, Destination, Queue, Session, connect
 from penstock.core.errors import CannotConnect, IllegalState, NameDoesNotExist, SessionClosed
 from penstock.core.ids import Span
@@ -71,10 +75,11 @@ def ask(where: Where, question: Callable[[Link], T]) -> T:
     return ask_realm(where.url, lambda session: question(link(session, where)))
 
 
-def ask_realm(url: str, question: Callable[[Session], T]) -> T:
+def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = False) -> T:
     """What ``question`` gives for the realm. It may be asked twice, so it has to bear that.
 
-    Raises ``CannotConnect``.
+    Tasks, and whoever is ``patient``, wait for a realm that is away as a session does, for a
+    minute: the query has reached it before. Raises ``CannotConnect``.
     """
     key = (os.getpid(), url)
     known = _sessions.get(key)
@@ -83,8 +88,22 @@ def ask_realm(url: str, question: Callable[[Session], T]) -> T:
             return question(known)
         except (SessionClosed, CannotConnect):
             _sessions.pop(key, None)  # it gave up long ago; a new one may fare better
-    session = _sessions[key] = connect(url)
+    patient = patient or TaskContext.get() is not None
+    session = _sessions[key] = _connected(url, RECONNECT_TIMEOUT_S if patient else 0)
     return question(session)
+
+
+def _connected(url: str, patience_s: float) -> Session:
+    pause_s, waited_s = 0.05, 0.0
+    while True:
+        try:
+            return connect(url)
+        except CannotConnect:
+            if waited_s >= patience_s:
+                raise
+        threading.Event().wait(pause_s)
+        waited_s += pause_s
+        pause_s = min(2 * pause_s, 2.0)
 
 
 def disconnect() -> None:

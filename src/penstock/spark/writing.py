@@ -272,7 +272,7 @@ def publish(
             session.commit_stages(list(stages.items()), producer=producer, sequence=sequence)
 
     try:
-        ask_realm(options.where.url, commit)
+        ask_realm(options.where.url, commit, patient=True)
     except NoSuchStage as error:
         raise NoSuchStage(
             f"the realm has lost rows of this write before they were published, most likely in a "
