@@ -114,6 +114,25 @@ def test_what_was_aborted_cannot_be_committed_and_is_written_anew(url: str, out:
     assert numbers(out) == [1]
 
 
+@pytest.mark.parametrize("kind", ["stream", "batch"])
+def test_what_a_slower_try_has_staged_goes_with_the_commit(
+    url: str, out: Channel, kind: str
+) -> None:
+    query = "q-1" if kind == "stream" else ""
+    writer: Any = (
+        stream_writer(url) if kind == "stream" else source(url).writer(ROW, overwrite=False)
+    )
+    faster, slower = task(writer, 0, 1, query=query), task(writer, 0, 1, query=query)
+    if kind == "stream":
+        writer.commit([faster], 0)
+    else:
+        writer.commit([faster])
+
+    with pytest.raises(NoSuchStage):
+        stream_writer(url).commit([slower], 1)
+    assert numbers(out) == [1]
+
+
 def test_two_queries_count_their_micro_batches_apart(url: str, out: Channel) -> None:
     writer = stream_writer(url)
     writer.commit([task(writer, 0, 1, query="one")], 0)
