@@ -317,3 +317,12 @@ def test_a_definition_is_read_without_spark(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+@pytest.mark.parametrize("durable", [{}, {"bounded": True}])
+def test_poison_is_buried_through_a_durable(durable: dict[str, Any]) -> None:
+    other = {"name": "others", "channel": "others"}
+    step = {**LATE, "sql": "SELECT * FROM flights, others", "poison": "bury"}
+
+    with pytest.raises(InvalidArgument, match="step late: poison is buried through a durable"):
+        whole(source=[{**FLIGHTS, **durable}, other], step=[step])

@@ -298,3 +298,27 @@ def test_two_streams_are_joined(
 
     rows = late.read().select(["n", "gate"]).to_pylist()
     assert sorted((row["n"], row["gate"]) for row in rows) == [(0, "A0"), (3, "A3"), (6, "A6")]
+
+
+def test_an_event_that_makes_a_step_fail_is_buried(
+    runs: Runs, client: Session, late: Channel
+) -> None:
+    dead = client.channels.create("dead", type="persistent")
+    orders = client.channels.create("orders", type="persistent", dead_event_store="dead")
+    orders.durables.create("step", kind="shared")
+    publish(orders, 0, 20)
+    source = {"name": "orders", "channel": "orders", "durable": "step", "starting": "earliest"}
+
+    report = runs(
+        {
+            "name": "late",
+            "sql": "SELECT n, 60 DIV (n - 7) AS share FROM orders",
+            "channel": "late",
+            "poison": "bury",
+        },
+        sources=[source],
+    )
+
+    assert (report.steps[0].state, report.steps[0].restarts) == ("done", 1)
+    assert numbers(late) == [n for n in range(20) if n != 7]
+    assert numbers(dead) == [7]

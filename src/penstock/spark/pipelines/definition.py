@@ -19,7 +19,7 @@ from penstock.client.urls import parse_url
 from penstock.core.errors import InvalidArgument
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.sources import Source
-from penstock.spark.pipelines.step import Step
+from penstock.spark.pipelines.step import Step, StreamStep
 from penstock.spark.pipelines.steps import step_class
 from penstock.spark.pipelines.steps.query import Query
 
@@ -90,6 +90,9 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 step.check(by_name, self.folder)
         with _naming(self.file):
             self._check_durables()
+            for step in self.steps:
+                if isinstance(step, StreamStep) and step.poison:
+                    self.bound_source(step)
 
     def _check_durables(self) -> None:
         """A durable has one position: two steps would take events from each other."""
@@ -102,6 +105,22 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     f"source {source.name}: durable {source.durable} serves one query, and steps "
                     f"{' and '.join(readers)} read it; give each a source with its own durable"
                 )
+
+    def bound_source(self, step: Step) -> Source:
+        """The source that a step with ``poison`` buries events of: its only stream.
+
+        Raises ``InvalidArgument`` when there is none, or it is bound to no durable.
+        """
+        sources = self.by_name
+        read = [sources[name] for name in self._names_read(step) if name in sources]
+        streams = [source for source in read if source.is_stream]
+        if len(streams) != 1 or not streams[0].durable:
+            raise InvalidArgument(
+                f"step {step.name}: poison is buried through a durable: it has to read one "
+                f"channel, by a source with durable, and reads "
+                f"{', '.join(f'{each.name} ({each.reads})' for each in streams) or 'none'}"
+            )
+        return streams[0]
 
     def _names_read(self, step: Step) -> Sequence[str]:
         if isinstance(step, Query) and step.python:

@@ -19,12 +19,13 @@ from msgspec import Struct
 
 from penstock.core.errors import InvalidArgument, StepFailed, Unavailable
 from penstock.spark.options import URL_VARIABLE
+from penstock.spark.pipelines.burying import bury
 from penstock.spark.pipelines.definition import Pipeline, known_source
 from penstock.spark.pipelines.failures import Cause, cause_of
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.standing import Keeping, Status, alone
-from penstock.spark.pipelines.step import Flow, Outcome, Progress, Step, Stopping
+from penstock.spark.pipelines.step import Flow, Outcome, Progress, Step, Stopping, StreamStep
 from penstock.spark.pipelines.targets import Place, start
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class StepContext:
         self.checkpoint = Keeping(run.pipeline, step.name).checkpoint
         self.folder: Path = run.pipeline.folder
         self.work: RunningWork | None = None
+        self.instead: dict[str, DataFrame] = {}
+        """Tables that stand in for sources, by name."""
 
     @property
     def spark(self) -> SparkSession:
@@ -111,6 +114,8 @@ class StepContext:
         return known_source(self.sources, name)
 
     def table(self, source: str, **options: str) -> DataFrame:
+        if source in self.instead:
+            return self.instead[source]
         found = self.source(source)
         path = self.located(found.table) if found.table else ""
         return found.frame(self.spark, self.url, path, **options)
@@ -249,6 +254,11 @@ class Supervised:
         cause = cause_of(error)
         self._status.error = cause.text
         self._running = None
+        if not cause.may_pass and (what := self._buried()):
+            self._status.restarts += 1
+            self._again_at = perf_counter()
+            self._enter("restarts", watch, f"starts again without what was buried: {what}")
+            return
         if cause.may_pass and self._tries < self._run.pipeline.restarts:
             wait_s = min(BACKOFF_MAX_S, 2.0**self._tries)
             self._tries += 1
@@ -256,8 +266,18 @@ class Supervised:
             self._again_at = perf_counter() + wait_s
             self._enter("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
             return
-        self.failure = cause
-        self._enter("failed", watch, cause.text)
+        self.failure = Cause(self._status.error, may_pass=False)
+        self._enter("failed", watch, self.failure.text)
+
+    def _buried(self) -> str:
+        """Bury the events that are to blame, if the step wants that; says which, "" if none."""
+        if not (isinstance(self._step, StreamStep) and self._step.poison):
+            return ""
+        context = StepContext(self._run, self._step)
+        found = bury(self._run.pipeline, self._step, context)
+        if found.why_none:
+            self._status.error += f"; nothing was buried: {found.why_none}"
+        return found.text
 
     def _ended(self, running: Running, watch: Watch) -> None:
         if running.outcome is not None:
