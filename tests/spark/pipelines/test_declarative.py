@@ -18,7 +18,9 @@ from penstock.spark.jvm import find_jvm, java_home
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.process]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "declarative"
-TIMEOUT_S = 400
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java options that trade throughput for start-up; for tests only."""
+TIMEOUT_S = 900
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ def test_the_example_runs(project: Path, url: str, client: Session) -> None:
     )
     environment = {
         **os.environ,
+        "JDK_JAVA_OPTIONS": QUICK_START,
         "PENSTOCK_URL": url,
         "JAVA_HOME": str(java_home(find_jvm())),
         "PYSPARK_PYTHON": sys.executable,

@@ -38,7 +38,6 @@ driver.memory = "2g"
 [[source]]
 name = "flights"
 channel = ["flights/ewr", "flights/jfk"]
-durable = "lake"
 starting = 2013-01-31T09:30:00Z
 selector = "dep_delay > 0"
 columns = ["event_id", "carrier"]
@@ -87,7 +86,6 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     assert pipeline.source("flights") == Source(
         name="flights",
         channel=("flights/ewr", "flights/jfk"),
-        durable="lake",
         starting=datetime(2013, 1, 31, 9, 30, tzinfo=UTC),
         selector="dep_delay > 0",
         columns=("event_id", "carrier"),
@@ -124,11 +122,14 @@ def test_a_source_becomes_options_of_the_format() -> None:
     assert whole(source=[source]).source("flights").format_options() == {
         "channel": "flights/ewr,flights/jfk",
         "startingTimestamp": "2013-01-31T09:30:00+00:00",
-        "durable": "lake",
         "selector": "dep_delay > 0",
         "columns": "event_id,carrier",
         "maxEventsPerTrigger": "5000",
         "access": "remote",
+    }
+    assert Source(name="a", channel="a", durable="lake").format_options() == {
+        "channel": "a",
+        "durable": "lake",
     }
     assert Source(name="q", queue="work", options={"includeHeaders": True}).format_options() == {
         "queue": "work",
@@ -192,6 +193,7 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
         ({"max_events": 0}, "max_events is 0; 1 or more"),
         ({"max_events": "all"}, "max_events is 'all'; expected `int"),
         ({"durable": "d", "bounded": True}, "durable is for a stream; bounded is true"),
+        ({"durable": "d", "starting": 1}, "starting and durable are given: the durable says"),
         ({"starting": "yesterday"}, "starting is 'yesterday'; it is \"earliest\""),
         ({"starting": -1}, "starting is -1; it is"),
         ({"starting": {"a": "soon"}}, "starting is .*soon.*it is"),

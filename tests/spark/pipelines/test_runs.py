@@ -305,9 +305,9 @@ def test_an_event_that_makes_a_step_fail_is_buried(
 ) -> None:
     dead = client.channels.create("dead", type="persistent")
     orders = client.channels.create("orders", type="persistent", dead_event_store="dead")
-    orders.durables.create("step", kind="shared")
+    orders.durables.create("step", type="shared", persistent=True)
     publish(orders, 0, 20)
-    source = {"name": "orders", "channel": "orders", "durable": "step", "starting": "earliest"}
+    source = {"name": "orders", "channel": "orders", "durable": "step"}
 
     report = runs(
         {

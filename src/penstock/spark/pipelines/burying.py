@@ -47,8 +47,6 @@ def bury(pipeline: Pipeline, step: Step, context: Replaceable) -> Burial:
         planned.frame.write.format("noop").mode("overwrite").save()
 
     options = {"url": context.url, **source.format_options()}
-    options.pop("startingOffsets", None)
-    options.pop("startingTimestamp", None)
     verdict = bury_poison(context.spark, options, f"{context.checkpoint}/{QUERY}", attempt)
     buried = ", ".join(f"event {each.event_id} of {each.channel}" for each in verdict.buried)
     return Burial(buried, verdict.why_none)

@@ -119,6 +119,11 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _starting(self.starting)
         if self.durable and self.queue:
             raise InvalidArgument("durable is for a channel; this reads a queue")
+        if self.durable and self.starting != "":
+            raise InvalidArgument(
+                "starting and durable are given: the durable says where the first run begins; "
+                "leave out starting, or create a durable that starts where you want"
+            )
         if self.durable and self.bounded:
             raise InvalidArgument("durable is for a stream; bounded is true")
         if self.max_events is not None and self.max_events < 1:
