@@ -25,7 +25,7 @@ from penstock.spark.pipelines.failures import Cause, cause_of
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.standing import Keeping, Status, alone
-from penstock.spark.pipelines.step import Flow, Outcome, Progress, Step, Stopping, StreamStep
+from penstock.spark.pipelines.step import Flow, Outcome, Progress, Step, Stopping
 from penstock.spark.pipelines.targets import Place, start
 
 if TYPE_CHECKING:
@@ -176,6 +176,8 @@ class Supervised:
         self._again_at: float | None = None
         self._tries = 0
         self._kept_at = 0.0
+        self._buries = False
+        """Whether events that make it fail are to be buried."""
         self.failure: Cause | None = None
         self.progress = Progress(step=step.name, text="starts")
 
@@ -244,6 +246,7 @@ class Supervised:
         context = StepContext(self._run, self._step)
         planned = self._step.plan(context)
         if isinstance(planned, Flow):
+            self._buries = planned.poison == "bury"
             place = Place(self._run.pipeline, self.name, self._run.url, context.checkpoint)
             query = start(planned, place, once=self._run.once)
             return RunningQuery(self.name, query, self.progress)
@@ -271,7 +274,7 @@ class Supervised:
 
     def _buried(self) -> str:
         """Bury the events that are to blame, if the step wants that; says which, "" if none."""
-        if not (isinstance(self._step, StreamStep) and self._step.poison):
+        if not self._buries:
             return ""
         context = StepContext(self._run, self._step)
         found = bury(self._run.pipeline, self._step, context)

@@ -36,7 +36,14 @@ class Place:
 
 def start(flow: Flow, place: Place, *, once: bool) -> StreamingQuery:
     """Start the query of a step. Raises what Spark raises, and ``InvalidArgument``."""
+    from pyspark.sql.utils import is_remote
+
     _check(flow)
+    if is_remote() and not _goes_straight(flow):
+        raise InvalidArgument(
+            "under Spark Connect a step writes to one channel, in output mode append, and to no "
+            "table: what stores micro-batches would run on its server"
+        )
     writer = (
         _counted(flow.frame)
         .writeStream.queryName(place.name)
