@@ -16,7 +16,7 @@ EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
     ("kind", "others"),
     [
         ("channel", {"kind", "storage", "max_deliveries"}),
-        ("queue", {"kind", "storage", "engine", "retain_consumed"}),
+        ("queue", {"kind", "storage", "engine", "retain_consumed", "archive"}),
     ],
 )
 def test_every_attribute_has_an_option(kind: Kind, others: set[str]) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         ("--key a=1 --key b=2000", "keys          a (newest 1), b (newest 2,000)"),
         ("--cluster-wide", "cluster-wide  yes"),
         ("--retain-consumed", "consumed      kept"),
+        ("", "archive       none"),
+        ("--archive lake/orders", "archive       lake/orders"),
         ("", "sync          with its group, at 1.0 MiB or after 2 ms"),
         ("--sync-each-write", "sync          each publish by itself"),
         ("--sync none", "sync          left to the operating system"),

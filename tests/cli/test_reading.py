@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from pyarrow import ipc
 
 from penstock.client.sync import Channel, Session
+from tests.client.archiving import Archiver
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -191,3 +193,31 @@ def test_a_range_of_no_events_is_refused(
 
     assert refused.exit_code == 1
     assert "start is 5 and end is 2: there are no events in between" in refused.stderr
+
+
+def test_what_has_left_is_read_from_the_archive(
+    penstock_command: Run, session: Session, orders: Channel, tmp_path: Path
+) -> None:
+    archiver = Archiver(session, orders, tmp_path / "lake")
+    archiver.move(3)
+    orders.edit(archive=archiver.uri)
+
+    back = penstock_command(
+        *("subscribe", "orders", "--from", "1", "--count", "4"), *("--format", "json")
+    )
+    only = penstock_command(
+        *("subscribe", "orders", "--from", "1", "--archive", "", "--count", "2"),
+        *("--format", "json"),
+    )
+    assert (ids(back.stdout), ids(only.stdout)) == ([1, 2, 3, 4], [3, 4])
+    for options, expected in (
+        ((), [3, 4]),
+        (("--archived",), [0, 1, 2, 3, 4]),
+        (("--archive", archiver.uri), [0, 1, 2, 3, 4]),
+    ):
+        assert ids(penstock_command("browse", "orders", *options, "--format", "json").stdout) == (
+            expected
+        )
+    durable = penstock_command("subscribe", "orders", "--durable", "d", "--archive", "x")
+    assert durable.exit_code == 2
+    assert "leave out --archive" in durable.stderr
