@@ -55,24 +55,29 @@ def cpu_s_of(pid: int) -> float:
     return (int(user) + int(system)) / TICKS_PER_S
 
 
-def cpu_s_below(pid: int) -> float:
-    """Processor seconds of a process and all it has started, also of those that have ended."""
+def cpu_s_below(pid: int) -> dict[int, float]:
+    """Processor seconds of a process and of each one it has started, as far as they run."""
     started: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = file.read_text().rpartition(")")[2].split()
+            parent = int(file.read_text().rpartition(")")[2].split()[1])
         except OSError:  # it has ended meanwhile
             continue
-        child = int(file.parent.name)
-        ticks[child] = sum(map(int, fields[11:15]))
-        started.setdefault(int(fields[1]), []).append(child)
-    found, left = 0, [pid]
+        started.setdefault(parent, []).append(int(file.parent.name))
+    found: dict[int, float] = {}
+    left = [pid]
     while left:
         one = left.pop()
-        found += ticks.get(one, 0)
+        found[one] = cpu_s_of(one)
         left += started.get(one, [])
-    return found / TICKS_PER_S
+    return found
+
+
+def cpu_s_since(before: dict[int, float], pid: int) -> float:
+    """What they have used since, those that ended meanwhile left out: what Spark's idle workers
+    have used is nowhere to be found once they are ended."""
+    now = cpu_s_below(pid)
+    return sum(used_s - before.get(one, 0.0) for one, used_s in now.items() if used_s)
 
 
 def percentiles_us(latencies_s: Sequence[float]) -> Figures:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 import penstock
-from bench.measuring import cpu_s_below
+from bench.measuring import cpu_s_below, cpu_s_since
 from bench.shape import Figures
 from penstock.core.errors import SessionClosed
 from penstock.spark.jvm import find_jvm, java_home
@@ -105,7 +105,7 @@ def _used(job: TimesJob, seconds: float) -> dict[str, float]:
     pids = {"spark": os.getpid(), "realm": job.server_pid}
     before = {name: cpu_s_below(pid) for name, pid in pids.items()}
     time.sleep(seconds)
-    return {name: (cpu_s_below(pid) - before[name]) * 1e3 / seconds for name, pid in pids.items()}
+    return {name: cpu_s_since(before[name], pid) * 1e3 / seconds for name, pid in pids.items()}
 
 
 def latency(job: TimesJob) -> Figures:
