@@ -173,8 +173,8 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_not_ahead(self._options, at, there)
         if self._target is None and all(there[name].end <= at[name].event_id for name in at):
             waiting = {links[name].store: position.event_id for name, position in at.items()}
-            session.wait_for_events(waiting, LONG_POLL_S)
-            there = {name: link.extent() for name, link in links.items()}
+            if session.wait_for_events(waiting, LONG_POLL_S):
+                there = {name: link.extent() for name, link in links.items()}
         elif self._target is not None:
             there = {name: Span(s.first, self._target.get(name, 0)) for name, s in there.items()}
         waiting_spans = {
