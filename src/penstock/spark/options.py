@@ -41,6 +41,7 @@ _SOURCE: Final = (
     "includeHeaders",
     "includeChannel",
     "includeOrigin",
+    "includeNulls",
     "failOnDataLoss",
     "access",
 )
@@ -91,6 +92,8 @@ class SourceOptions(Struct, frozen=True):
     access: str = "auto"
     durable: str = ""
     """On each channel: what it has not seen is read."""
+    include_nulls: bool = False
+    """The column that tells null from absent."""
 
     @property
     def where(self) -> Where:
@@ -152,6 +155,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         _flag("failOnDataLoss", texts) if "failOnDataLoss" in texts else None,
         _one_of("access", texts, _ACCESS),
         _durable(texts, choice),
+        _flag("includeNulls", texts),
     )
 
 

@@ -31,6 +31,7 @@ from penstock.columns.shapes import (
 )
 from penstock.core.errors import InvalidArgument
 from penstock.spark.nesting import chosen, narrowed
+from penstock.spark.nulls import NULLS, NULLS_TYPE, nulls_of
 from penstock.spark.publishers import Publishers, with_publishers
 
 ON_REQUEST: Final[dict[str, pa.DataType]] = {
@@ -56,6 +57,7 @@ class Extras(Struct, frozen=True):
     headers: bool = False
     channel: bool = False
     origin: bool = False
+    nulls: bool = False
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:
@@ -64,6 +66,8 @@ class Extras(Struct, frozen=True):
             kinds |= ON_REQUEST
         if self.origin:
             kinds[ORIGIN_COLUMN] = _ORIGIN_TYPE
+        if self.nulls:
+            kinds[NULLS] = NULLS_TYPE
         return kinds
 
 
@@ -189,7 +193,21 @@ class Projection:
         if publishers and "headers" in self._extras and "headers" in self._wanted.names:
             at = self._wanted.get_field_index("headers")
             arrays[at] = with_publishers(arrays[at], batch.column("event_id"), publishers)
+        if NULLS in self._extras and NULLS in self._wanted.names:
+            properties = self._properties(arrays)
+            arrays[self._wanted.get_field_index(NULLS)] = nulls_of(batch, properties)
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+
+    def _properties(self, arrays: list[pa.Array]) -> dict[str, tuple[str, pa.Array]]:
+        """The columns of properties, each with the property it is of."""
+        found = {}
+        for name, array in zip(self._wanted.names, arrays, strict=True):
+            if name in self._slots:
+                found[name] = (self._slots[name].logical, array)
+            elif name not in FLAT and name not in self._extras:
+                logical, _, _ = name.removeprefix(f"{_PROPERTIES}.").partition("::")
+                found[name] = (logical, array)
+        return found
 
     def _named(self, rows: int, field: pa.Field) -> pa.Array:
         return _cast(pa.repeat(pa.scalar(self._channel), rows), field)

@@ -263,7 +263,12 @@ def planned(
 
 def extras_of(options: SourceOptions) -> Extras:
     """The columns that were asked for besides those every read has."""
-    return Extras(options.include_headers, options.include_channel, options.include_origin)
+    return Extras(
+        options.include_headers,
+        options.include_channel,
+        options.include_origin,
+        options.include_nulls,
+    )
 
 
 def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
