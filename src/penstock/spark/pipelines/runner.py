@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -174,6 +174,7 @@ class Supervised:
         self._status = Status()
         self._running: Running | None = None
         self._again_at: float | None = None
+        self._at_end: Callable[[], bool] | None = None
         self._tries = 0
         self._kept_at = 0.0
         self._buries = False
@@ -219,7 +220,7 @@ class Supervised:
         elif (error := running.error) is not None and not self._run.stopping.is_set():
             self._failed(error, watch)
         else:
-            self._ended(running, watch)
+            self._came_to_its_end(running, watch)
 
     def stop(self, watch: Watch) -> None:
         """End it, whatever it does."""
@@ -245,13 +246,28 @@ class Supervised:
         self._keeping.prepare()
         context = StepContext(self._run, self._step)
         planned = self._step.plan(context)
+        self._at_end = None
         if isinstance(planned, Flow):
             self._buries = planned.poison == "bury"
+            self._at_end = planned.at_end
             place = Place(self._run.pipeline, self.name, self._run.url, context.checkpoint)
             query = start(planned, place, once=self._run.once)
             return RunningQuery(self.name, query, self.progress)
         context.work = RunningWork(self.name, planned)
         return context.work
+
+    def _came_to_its_end(self, running: Running, watch: Watch) -> None:
+        """A query that has taken what there was may have something left to do."""
+        at_end = None if self._run.stopping.is_set() else self._at_end
+        try:
+            goes_on = at_end is not None and at_end()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this step's failure
+            self._failed(error, watch)
+            return
+        if goes_on:
+            self.begin(watch)
+        else:
+            self._ended(running, watch)
 
     def _failed(self, error: BaseException, watch: Watch) -> None:
         cause = cause_of(error)

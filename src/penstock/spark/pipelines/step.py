@@ -102,6 +102,10 @@ class Flow(Struct, frozen=True, kw_only=True):
     poison: Literal["", "bury"] = ""
     """What becomes of an event that makes its micro-batch fail: it fails, or is buried."""
 
+    at_end: Callable[[], bool] | None = None
+    """Called when a run that takes what is there has ended without an error; True: the step is
+    planned and started once more."""
+
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """What work with an end has done; shown at the end, and kept in the step's status."""
