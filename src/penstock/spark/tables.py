@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.core.errors import InvalidArgument
@@ -101,12 +101,15 @@ class TableSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise InvalidArgument("rows are added to a table: write with mode append")
-        return _Writer(msgspec.json.decode(self.options["to"], type=_To))
+        to = msgspec.json.decode(self.options["to"], type=_To)
+        return _Writer(to, to_arrow_schema(schema, timezone="UTC"))
 
 
 class _Writer(DataSourceArrowWriter):
-    def __init__(self, to: _To) -> None:
+    def __init__(self, to: _To, schema: pa.Schema) -> None:
         self._to = to
+        self._schema = schema
+        """The columns, also where no task has a row."""
 
     def _table(self) -> ArrowTable:
         return ArrowTable.open(self._to.uri, self._to.format, self._to.partition_by)
@@ -123,7 +126,7 @@ class _Writer(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._table()
         written = [message for message in messages if isinstance(message, _Written)]
-        schema = pa.schema([])
+        schema = table.with_columns(pa.schema([]), self._schema)
         for message in written:
             schema = table.with_columns(schema, message.schema)
         files = [file for message in written for file in message.files]
