@@ -1,0 +1,82 @@
+"""Rows that replace those of the same key: into a Delta table, a channel, or both.
+
+A query that keeps running values hands over the keys a micro-batch has changed. The table gets
+them by a merge, the channel by a publish; each knows the micro-batch by its query and number, so
+a repeated one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.step import (
+    Batch,
+    ChannelTarget,
+    TableTarget,
+    channel_target,
+    table_target,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Keyed(Struct, frozen=True, kw_only=True):
+    """Where rows go that replace those of the same key."""
+
+    key: tuple[str, ...]
+    url: str
+    channel: ChannelTarget | None = None
+    table: TableTarget | None = None
+    """Its path made absolute."""
+
+    def __call__(self, rows: DataFrame, batch: Batch) -> None:
+        """Store a micro-batch once."""
+        rows = rows.persist()
+        try:
+            if self.table is not None:
+                self._to_table(rows, self.table, batch)
+            if self.channel is not None:
+                publish(rows, self.channel, self.url, batch)
+        finally:
+            rows.unpersist()
+
+    def _to_table(self, rows: DataFrame, target: TableTarget, batch: Batch) -> None:
+        from penstock.spark.tables import Table
+
+        table = Table.open(target.path, target.format, target.partition_by)
+        table.merge(rows, self.key, batch.app, batch.number)
+
+
+def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: Batch) -> None:
+    """Publish rows once: the realm knows ``batch`` when it comes again."""
+    options = {"url": url, **target.sink_options()}
+    transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
+    rows.write.format("penstock").mode("append").options(**options, **transaction).save()
+
+
+def check_keyed(
+    channel: ChannelTarget | str | None, table: TableTarget | str | None, why: str
+) -> None:
+    """Raises ``InvalidArgument`` for targets whose rows cannot be replaced."""
+    if channel is None and table is None:
+        raise InvalidArgument("channel, table: none is given; say where the rows go")
+    target = table_target(table)
+    if target is not None and target.format != "delta":
+        raise InvalidArgument(
+            f"table.format is {target.format!r}; {why}, and only Delta tables can replace rows"
+        )
+    _without_transaction(channel_target(channel))
+
+
+def _without_transaction(channel: ChannelTarget | None) -> None:
+    names = {name.lower() for name in (channel.options if channel is not None else ())}
+    taken: Sequence[str] = sorted(names & {"txnappid", "txnversion"})
+    if taken:
+        raise InvalidArgument(
+            f"channel.options has {', '.join(taken)}; the step numbers its writes itself"
+        )

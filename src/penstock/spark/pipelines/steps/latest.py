@@ -1,0 +1,284 @@
+"""The step that keeps the latest of each key: of events, or of what deltas add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import msgspec
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.nulls import NULLS
+from penstock.spark.options import nearest
+from penstock.spark.pipelines.archived import as_read
+from penstock.spark.pipelines.columns_kept import remembered
+from penstock.spark.pipelines.expressions import words_of
+from penstock.spark.pipelines.keyed import Keyed, check_keyed, publish
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.states import (
+    BY_ID,
+    DELETED,
+    Rules,
+    column_of,
+    expression_of,
+    states,
+    widened,
+)
+from penstock.spark.pipelines.step import (
+    Batch,
+    ChannelTarget,
+    Context,
+    Flow,
+    Outcome,
+    StreamStep,
+    TableTarget,
+    Work,
+    channel_target,
+    named_targets,
+    table_target,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+AS_OF: Final = "as_of"
+
+
+class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of each key, kept up to date, or as it was as of an event."""
+
+    kind: ClassVar[str] = "latest"
+
+    source: str
+    """Name of a ``[[source]]``: a channel whose events are states or deltas."""
+    key: str | tuple[str, ...]
+    """The columns that say whose state it is."""
+    order: str = BY_ID
+    """SQL: which of two events of a key is newer."""
+    deltas: bool = False
+    """Events have only what has changed."""
+    replaces: str = ""
+    """SQL condition: which events are all there is, among deltas."""
+    deleted: str = ""
+    """SQL condition: which events take their key away."""
+    as_of: int | None = None
+    """Once, the states as this event (value of ``order``) left them, instead of for ever."""
+    archive: str = ""
+    """Name of a ``[[source]]`` with the events the channel does not have any more."""
+    partial: bool = False
+    """With ``as_of``: do without the events the channel does not have any more."""
+    channel: ChannelTarget | str | None = None
+    table: TableTarget | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.keys or not all(self.keys):
+            raise InvalidArgument("key is empty; it names the column that tells the keys apart")
+        for key in ("order", "replaces", "deleted"):
+            if key == "order" or getattr(self, key):
+                words_of(key, getattr(self, key))
+        if self.replaces and not self.deltas:
+            raise InvalidArgument("replaces is for deltas; without deltas = true each event does")
+        if self.as_of is None and (self.archive or self.partial):
+            key = "archive" if self.archive else "partial"
+            raise InvalidArgument(f"{key} is for as_of; a stream reads what comes")
+        if self.as_of is None:
+            check_keyed(self.channel, self.table, "states replace each other")
+        else:
+            self._check_bounded()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return (self.key,) if isinstance(self.key, str) else self.key
+
+    @property
+    def rules(self) -> Rules:
+        """How states are made."""
+        return Rules(
+            key=self.keys,
+            order=self.order,
+            deltas=self.deltas,
+            replaces=self.replaces,
+            deleted=self.deleted,
+        )
+
+    def _check_bounded(self) -> None:
+        assert self.as_of is not None, "it is asked for"
+        if self.as_of < 0:
+            raise InvalidArgument(f"as_of is {self.as_of}; it is the id of an event, 0 or more")
+        if self.channel is None and self.table is None:
+            raise InvalidArgument("channel, table: none is given; say where the states go")
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        return (self.source, self.archive) if self.archive else (self.source,)
+
+    def writes(self) -> tuple[str, ...]:
+        return named_targets(self.channel, self.table)
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        from penstock.spark.pipelines.definition import known_source
+
+        source = known_source(sources, self.source)
+        if self.archive and self.archive not in sources:
+            hint = nearest(self.archive, tuple(sources))
+            raise InvalidArgument(f"archive is {self.archive!r}, which is no source: {hint}")
+        if self.as_of is None and not source.is_stream:
+            raise InvalidArgument(
+                f"source is {self.source!r}, which is read as a whole; give as_of, or a channel"
+            )
+        if _reads_several(source) and self.order == BY_ID and "channel" not in self.keys:
+            raise InvalidArgument(
+                "order is 'event_id', and ids of several channels cannot be compared; give an "
+                "order such as 'published', or make channel part of the key"
+            )
+
+    def plan(self, context: Context) -> Flow | Work:
+        if self.as_of is not None:
+            return AsOf(self, context)
+        events = self._events(context)
+        names = remembered(context.checkpoint, dict(widened(events).dtypes))
+        found = states(events.select(*map(column_of, names)), self.rules)
+        return Flow(
+            frame=found,
+            write=Keyed(
+                key=self.keys,
+                url=context.url,
+                channel=channel_target(self.channel),
+                table=_located(table_target(self.table), context),
+            ),
+            output_mode="update",
+            trigger=self.trigger,
+            poison=self.poison,
+        )
+
+    def _events(self, context: Context) -> DataFrame:
+        source = context.source(self.source)
+        options = self.options_of(source)
+        if source.starting == "" and not source.durable:
+            # A state is made of all there was.
+            options["startingOffsets"] = "earliest"
+        return context.table(self.source, **options)
+
+    def options_of(self, source: Source) -> dict[str, str]:
+        """Options the reading needs beside those of the definition."""
+        if source.is_table or not self.deltas:
+            return {}
+        options = {"includeNulls": "true"}
+        if source.columns:
+            needed = (*self.keys, BY_ID, *source.columns, NULLS)
+            options["columns"] = ",".join(dict.fromkeys(needed))
+        return options
+
+
+class AsOf:
+    """The work of finding and storing the states as of an event."""
+
+    def __init__(self, step: Latest, context: Context) -> None:
+        self._step = step
+        self._context = context
+
+    def __call__(self) -> Outcome:
+        step = self._step
+        _activate(self._context.spark)
+        found = self.states().persist()
+        try:
+            rows = found.count()
+            written = self._stored(found)
+        finally:
+            found.unpersist()
+        where = " and ".join(step.writes())
+        text = f"{rows:,} states as of {step.as_of} to {where}"
+        if not written:
+            text = f"the states as of {step.as_of} were in {where} already"
+        return Outcome(text=text, rows=rows if written else 0, facts={AS_OF: step.as_of})
+
+    def states(self) -> DataFrame:
+        """One row for each key there was, with the column ``as_of``."""
+        from pyspark.sql import functions as sf
+
+        step = self._step
+        events = self._events()
+        order = expression_of(events, "order", step.order)
+        found = states(events.where(order <= sf.lit(step.as_of)), step.rules)
+        if step.deleted:
+            found = found.where(f"NOT {DELETED}").drop(DELETED)
+        return found.withColumn(AS_OF, sf.lit(step.as_of).cast("bigint"))
+
+    def _events(self) -> DataFrame:
+        step, context = self._step, self._context
+        source = context.source(step.source)
+        ending = {}
+        if step.order == BY_ID and not source.is_table and isinstance(source.channel, str):
+            self._check_stored(source.channel)
+            ending = {"endingOffsets": str(int(step.as_of or 0) + 1)}
+        events = self._read(step.source, ending)
+        if not step.archive:
+            return events
+        # What both have comes twice, which changes nothing.
+        return events.unionByName(self._read(step.archive, {}), allowMissingColumns=True)
+
+    def _read(self, name: str, options: dict[str, str]) -> DataFrame:
+        """A source as a whole, also where it is a stream for others."""
+        source = self._context.source(name)
+        path = self._context.located(source.table) if source.is_table else ""
+        if not source.is_table:
+            source = msgspec.structs.replace(source, durable="", starting="earliest", bounded=True)
+        options = {**self._step.options_of(source), **options}
+        return as_read(source.frame(self._context.spark, self._context.url, path, **options))
+
+    def _check_stored(self, channel: str) -> None:
+        """Raises ``InvalidArgument`` where the channel has not, or no longer, all that counts."""
+        from penstock.client.sync import connect
+
+        with connect(self._context.url) as session:
+            info = session.channels.get(channel).info()
+        end = info.last_event_id + 1
+        first = end if info.first_event_id is None else info.first_event_id
+        as_of = self._step.as_of or 0
+        if info.definition.engine == "merge":
+            raise InvalidArgument(
+                f"as_of is {as_of}, but merge channel {channel} has the newest states only; read "
+                "a channel that a join from it feeds"
+            )
+        if as_of >= end:
+            newest = f"the newest event is {end - 1}" if end else "there is no event yet"
+            raise InvalidArgument(f"as_of is {as_of}, but in channel {channel} {newest}")
+        if first > 0 and not self._step.archive and not self._step.partial:
+            raise InvalidArgument(
+                f"as_of is {as_of}, but channel {channel} begins at event {first}; name an archive "
+                "that has the events before, or take what there is with partial = true"
+            )
+
+    def _stored(self, found: DataFrame) -> bool:
+        """Whether it was not there before."""
+        step, context = self._step, self._context
+        # States as of an earlier event may be asked for later, so each has its own number 0.
+        batch = Batch(f"{context.pipeline}/{step.name}/as-of/{step.as_of}", 0)
+        written = True
+        if (table := _located(table_target(step.table), context)) is not None:
+            from penstock.spark.tables import Table
+
+            opened = Table.open(table.path, table.format, table.partition_by)
+            written = opened.append(found, batch.app, batch.number)
+        if (channel := channel_target(step.channel)) is not None:
+            publish(found, channel, context.url, batch)
+        return written
+
+
+def _activate(spark: SparkSession) -> None:
+    """Spark looks for formats in the active session of a thread; a new thread has that of any
+    other, which may be a query's own."""
+    if (jvm := getattr(spark, "_jvm", None)) is not None:
+        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
+
+
+def _reads_several(source: Source) -> bool:
+    return not isinstance(source.channel, str) or bool(set(source.channel) & set("*?[>,"))
+
+
+def _located(table: TableTarget | None, context: Context) -> TableTarget | None:
+    if table is None:
+        return None
+    return msgspec.structs.replace(table, path=context.located(table.path))

@@ -1,0 +1,14 @@
+"""What is in a Delta table, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """All rows, in no order."""
+    found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return found

@@ -1,0 +1,33 @@
+"""Slips in SQL expressions are told before Spark starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.expressions import calls, words_of
+
+
+def test_words_are_found_outside_of_texts_names_and_comments() -> None:
+    words = words_of("x", "SUM(`dep delay` * 1.5) -- first(x)\n + length('count(*)') /* over */")
+
+    assert words == ["sum", "(", "`", "*", "1.5", ")", "+", "length", "(", "'", ")"]
+    assert calls(words) == ["sum", "length"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sum(x", r"a \( is not closed"),
+        ("sum(x))", r"a \) closes nothing"),
+        ("a[1)", r"a \) closes nothing"),
+        ("name = 'x", "the ' is not closed"),
+        ("`a", "the ` is not closed"),
+        ("count(*); drop", "one expression, without ;"),
+        ("  ", "an SQL expression is needed"),
+        ("(SELECT 1)", "a query in an expression"),
+    ],
+)
+def test_what_is_no_expression_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^where is .*{said}"):
+        words_of("where", text)
