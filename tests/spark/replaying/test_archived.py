@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from penstock.columns.archives import DAY
 from penstock.columns.batch import ids_of
 from penstock.core.errors import InvalidArgument
 from penstock.spark.replaying.archived import Archived, Bounds
@@ -54,11 +55,11 @@ def test_days_that_are_out_of_range_are_not_read(tmp_path: Path) -> None:
     days = [pa.scalar(15_000 + day, pa.date32()) for day in range(3)]
     for day in range(3):
         at = days[day].value * day_us - START_US
-        folder = tmp_path / "a" / f"day={days[day].as_py()}"
+        folder = tmp_path / "a" / f"{DAY}={days[day].as_py()}"
         archive(folder, events([day * 2 + 1, day * 2 + 2], [at, at + day_us - 1]))
-    (tmp_path / "a" / f"day={days[0].as_py()}" / "000.parquet").write_bytes(b"damaged")
-    partitioning = ds.partitioning(pa.schema([("day", pa.date32())]), flavor="hive")
-    schema = events([], []).schema.append(pa.field("day", pa.date32()))
+    (tmp_path / "a" / f"{DAY}={days[0].as_py()}" / "000.parquet").write_bytes(b"damaged")
+    partitioning = ds.partitioning(pa.schema([(DAY, pa.date32())]), flavor="hive")
+    schema = events([], []).schema.append(pa.field(DAY, pa.date32()))
     dataset = ds.dataset(tmp_path / "a", format="parquet", partitioning=partitioning, schema=schema)
     bounds = Bounds(from_us=days[1].value * day_us, until_us=days[2].value * day_us)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from penstock.client.sync import Channel, Session
+from penstock.columns.archives import ArchiveLayout
 from penstock.columns.event import Event
 from penstock.spark.replaying.rows import (
     body_of_stored,
@@ -20,7 +21,7 @@ from tests.spark.replaying.histories import events
 
 def published(channel: Channel, flat: pa.Table) -> list[Event]:
     for number, batch in enumerate(flat.combine_chunks().to_batches()):
-        body = body_of_stored(stored_rows(batch))
+        body = body_of_stored(stored_rows(batch, batch.schema))
         channel.publish_bodies([body], producer="txn:test", sequence=number + 1)
     return list(channel.browse())
 
@@ -64,6 +65,24 @@ def test_everything_an_event_says_comes_back(client: Session) -> None:
     assert second.properties == {"price": "dear", "lines": []}
 
 
+def test_an_archive_brings_back_what_no_other_table_can(client: Session) -> None:
+    channel = client.channels.create("a", type="persistent")
+    channel.publish(b"a", headers={"correlation_id": "c"}, properties={"x": None, "at": [1, "y"]})
+    channel.publish(b"b", ttl=60_000)
+    stored = [batch.to_arrow() for batch in channel.browse().batches()]
+    layout = ArchiveLayout(channel.columns(), channel="a", epoch="1")
+    rows = [layout.of(batch) for batch in stored]
+    copy = client.channels.create("copy", type="persistent")
+    bodies = [body_of_stored(stored_rows(each, each.schema)) for each in rows]
+    copy.publish_bodies(bodies, producer="p", sequence=1)
+    first, second = copy.browse()
+
+    assert first.properties == {"x": None, "at": [1, "y"]}
+    assert first.headers["correlation_id"] == "c"
+    assert (second.data, second.ttl, second.properties) == (b"b", 60_000, {})
+    assert copy.columns().field("headers").type.num_fields == 1, "only the one in use"
+
+
 def test_events_without_anything_are_events(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     flat = events([1, 2], [0, 1]).drop_columns(["data", "tag"])
@@ -75,7 +94,7 @@ def test_events_without_anything_are_events(client: Session) -> None:
 def test_a_mark_keeps_what_an_event_has(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     (batch,) = events([5, 6], [0, 1], price=[1, None]).to_batches()
-    stored = stored_rows(batch)
+    stored = stored_rows(batch, batch.schema)
     ids, times = stored.column("event_id"), stored.column("published")
     body = marked(body_of_stored(stored), pa.array(["old", "old"]), ids, times)
     channel.publish_bodies([body], producer="p", sequence=1)

@@ -44,7 +44,7 @@ def check_selector(text: str) -> None:
         if text:
             Selector(text)
     except InvalidSelector as error:
-        raise InvalidArgument(f"selector: {error}") from error
+        raise InvalidArgument(str(error)) from error  # it begins with the key
 
 
 def microseconds(moment: datetime) -> int:

@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.columns.archives import DAY
 from penstock.columns.batch import ids_of
 from penstock.columns.layout import STAMPED, UTC_MICROSECONDS
 from penstock.columns.selectors import Selector
@@ -23,9 +24,6 @@ from penstock.spark.replaying.rows import stored_rows
 
 ROWS: Final = 65_536
 """Rows that are read at once, of all channels together."""
-
-DAY: Final = "day"
-"""The column of an archive that says on which day, in UTC, its events were published."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,7 +49,7 @@ class Bounds(Struct, frozen=True):
         found = ds.field("event_id") >= self.first_id
         if self.end_id is not None:
             found &= ds.field("event_id") < self.end_id
-        by_day = DAY in schema.names and pa.types.is_date32(schema.field(DAY).type)
+        by_day = DAY in schema.names
         if self.from_us is not None:
             found &= ds.field("published") >= _moment(self.from_us)
             if by_day:
@@ -106,8 +104,9 @@ class Archived:
         ids overlap. Raises ``InvalidArgument`` where the table is no archive."""
         bounds = self._bounds
         wanted = bounds.within(first_id, end_id)
+        schema = self._dataset.schema
         for flat in in_order(self._dataset, wanted, self._rows):
-            batch = chosen(stored_rows(flat), wanted, self._selector)
+            batch = chosen(stored_rows(flat, schema), wanted, self._selector)
             if batch.num_rows:
                 yield batch
 

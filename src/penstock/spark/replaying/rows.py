@@ -1,7 +1,7 @@
 """Rows of an archive as the realm stores them, and stored events as bodies again.
 
-An archive has a column for each property; a property an event does not have is null there, as
-one that is explicitly null is. Brought back, both are absent.
+An archive says everything about its events. Other tables that have ids and times can be replayed,
+too; a null there is a property that the event does not have.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns.archives import CHANNEL, from_archive
 from penstock.columns.batch import Int64s
 from penstock.columns.layout import (
     BODY,
@@ -24,7 +25,7 @@ from penstock.columns.layout import (
 from penstock.columns.tables import bodies_of_table
 
 _PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
-_OF_THE_ARCHIVE: Final = ("origin", "channel")
+_OF_THE_TABLE: Final = ("origin", "channel")
 _STAMPED_HEADERS: Final = ("publisher", "host")
 """The realm says who publishes: whoever replays."""
 _ESCAPE: Final = "properties."
@@ -34,15 +35,17 @@ MARK: Final = "replay_of"
 """The property that says which event this is a replay of."""
 
 
-def stored_rows(flat: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of an archive as a stored batch, without what the archive has added."""
+def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
+    """Rows of an archive, or of a table like one, as a stored batch; ``table`` has its columns."""
+    if CHANNEL in (table.field("event_id").metadata or {}):
+        return from_archive(flat, table)
     columns = dict(zip(flat.schema.names, flat.columns, strict=True))
     stamped = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
-    # No property is a date: those are the archive's own.
+    # No property is a date: those are the table's own, for its partitions.
     kept = {
         name: array
         for name, array in columns.items()
-        if name not in _OF_THE_ARCHIVE and not pa.types.is_date(array.type)
+        if name not in _OF_THE_TABLE and not pa.types.is_date(array.type)
     }
     body = flat_body(kept, flat.num_rows)
     return pa.RecordBatch.from_arrays(
@@ -64,7 +67,7 @@ def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
     if properties is not None:
         plain["properties"] = properties
     if not plain:
-        plain["data"] = pa.array([b""] * count, pa.binary())
+        plain["data"] = _no_data(count)
     if pa.types.is_string(plain.get("data", pa.nulls(0)).type):
         plain["data"] = plain["data"].cast(pa.binary())
     (body,) = bodies_of_table(pa.table(plain), max_rows=count)
@@ -81,9 +84,10 @@ def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
         if field.name not in STAMPED and field.name not in ("origin", "deliver_at")
     ]
     if names:
-        return batch.select(names)
+        body = batch.select(names)
+        return _with_headers_in_use(body) if "headers" in names else body
     return pa.RecordBatch.from_arrays(
-        [pa.array([b""] * batch.num_rows, pa.binary())], schema=pa.schema([FIELDS["data"]])
+        [_no_data(batch.num_rows)], schema=pa.schema([FIELDS["data"]])
     )
 
 
@@ -147,6 +151,20 @@ def effective_times(published: pa.Array, reached: int) -> Int64s:
     if not len(times):
         return times
     return np.maximum(np.maximum.accumulate(times), reached)
+
+
+def _with_headers_in_use(body: pa.RecordBatch) -> pa.RecordBatch:
+    index = body.schema.get_field_index("headers")
+    headers = _headers(body.column(index))
+    if headers is not None:
+        return with_columns(body, {"headers": headers})
+    if body.num_columns > 1:
+        return body.remove_column(index)
+    return with_columns(body.remove_column(index), {"data": _no_data(body.num_rows)})
+
+
+def _no_data(count: int) -> pa.BinaryArray:
+    return pa.array([b""] * count, pa.binary())
 
 
 def _is_struct(array: pa.Array | None) -> bool:

@@ -154,7 +154,7 @@ def test_sql_that_spark_does_not_take_is_named(
         ({"from": "dead", "sql": "x", "python": "m:f"}, "sql or python: both are given"),
         ({"from": "dead", "sql": "SELECT 1"}, "sql reads no dead"),
         ({"from": "dead", "python": "fix"}, "python is 'fix'"),
-        ({"from": "dead", "selector": "a ="}, "selector: "),
+        ({"from": "dead", "selector": "a ="}, "selector line 1"),
         ({"from": "dead", "max_events": 0}, "max_events is 0"),
         ({"from": "dead", "unmatched": "lost"}, "unmatched is 'lost'"),
         ({"from": "dead", "audit": "x"}, "unknown key 'audit'"),

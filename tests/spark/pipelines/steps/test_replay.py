@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from penstock.client.sync import Session
+from penstock.columns.archives import DAY, ArchiveLayout
 from penstock.core.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.pipelines import parse
 from penstock.spark.pipelines.step import Outcome
@@ -110,6 +111,29 @@ def test_channels_can_be_replayed_without_an_archive(
         {"n": 1},
         {"n": None, "more": [1, "x"]},
     ]
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_what_an_archive_knows_besides_comes_back(
+    client: Session, url: str, tmp_path: Path, format: Literal["delta", "parquet"]
+) -> None:
+    flights = client.channels.create("flights", type="persistent")
+    given: list[dict[str, Any]] = [
+        {"n": None, "mixed": [1, "x"]},
+        {"n": 2, "Tag": "mine"},
+        {"deep": {"a": None}},
+    ]
+    for properties in given:
+        flights.publish(b"x", properties=properties)
+    layout = ArchiveLayout(flights.columns(), channel="flights", epoch="1")
+    table = Table.open(str(tmp_path / "lake/flights"), format, [DAY])
+    rows = [layout.of(batch.to_arrow()) for batch in flights.browse().batches()]
+    table.append(rows, "test", 1)
+    copy = client.channels.create("copy/flights", type="persistent")
+    keys = {"archive": "lake/flights", "prefix": "copy/", "speed": "flat out", "selector": "1 = 1"}
+    run(step(**keys), Given(url, tmp_path, "again"))
+
+    assert [event.properties for event in copy.browse()] == given
 
 
 def test_a_stopped_step_goes_on(client: Session, url: str, lake: Path) -> None:

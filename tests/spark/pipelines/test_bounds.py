@@ -1,0 +1,48 @@
+"""Tests for penstock.spark.pipelines.bounds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import InvalidArgument
+from penstock.spark.pipelines.bounds import (
+    bound,
+    check_selector,
+    microseconds,
+    moment_or_ids,
+    said_time,
+)
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [(None, None), (0, 0), (NOON, NOON), ("2013-01-01T13:00:00+01:00", NOON), ({"a": 1}, {"a": 1})],
+)
+def test_bounds_are_ids_times_or_ids_by_channel(given: Any, means: Any) -> None:
+    assert moment_or_ids("from", given) == means
+
+
+@pytest.mark.parametrize("given", [-1, True, "x", "2013-01-01", NOON.replace(tzinfo=None), {}, []])
+def test_other_things_are_no_bounds(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"until is .*an event id, a time with a time zone"):
+        moment_or_ids("until", given)
+
+
+def test_a_bound_is_of_a_channel() -> None:
+    assert [bound(given, "b") for given in (5, NOON, {"a": 1}, {"b": 2})] == [5, NOON, None, 2]
+
+
+def test_times_are_counted_and_said() -> None:
+    assert microseconds(NOON) == 1_357_041_600_000_000
+    assert said_time(microseconds(NOON)) == "2013-01-01 12:00:00"
+
+
+def test_a_selector_that_cannot_be_is_told() -> None:
+    check_selector("")
+    with pytest.raises(InvalidArgument, match="selector line 1"):
+        check_selector("x =")
