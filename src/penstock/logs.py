@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal, TextIO
+from contextlib import suppress
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -24,7 +25,7 @@ def configure(level: Level, style: Format = "auto", stream: TextIO | None = None
     ``auto`` is text on a terminal and JSON lines elsewhere. Lines of other libraries, which use
     Python's ``logging``, come out in the same form.
     """
-    out = sys.stderr if stream is None else stream
+    out = _Tolerant(sys.stderr if stream is None else stream)
     as_text = style == "text" or (style == "auto" and out.isatty())
     shared: list[Processor] = [
         structlog.processors.add_log_level,
@@ -35,10 +36,10 @@ def configure(level: Level, style: Format = "auto", stream: TextIO | None = None
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", out)),
         cache_logger_on_first_use=False,
     )
-    lines = logging.StreamHandler(out)
+    lines = logging.StreamHandler(cast("TextIO", out))
     lines.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -46,6 +47,26 @@ def configure(level: Level, style: Format = "auto", stream: TextIO | None = None
         )
     )
     logging.basicConfig(handlers=[lines], level=max(number, logging.WARNING), force=True)
+
+
+class _Tolerant:
+    """A stream that may have lost its reader, or be on a full disk: a line that cannot be written
+    is lost, and stops neither what it tells about nor the realm."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # ValueError: it is closed
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 def configure_unless_done() -> None:

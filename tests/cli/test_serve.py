@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +49,21 @@ def test_a_signal_ends_it_in_order(serve: Serve, number: signal.Signals) -> None
     assert server.logged("realm.stopping")[0]["signal"] == number.name
     assert server.logged("realm.stopped")[0]["on_disk"] == "everything acknowledged"
     assert stored(serve()) == [b"one", b"two"]
+
+
+def test_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "serve", "--data", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as server:
+        assert server.stderr is not None
+        line = next(line for line in server.stderr if b"realm.listening" in line)
+        url = json.loads(line)["url"]
+        server.stderr.close()
+        with penstock.connect(url) as session:
+            session.channels.create("orders", type="persistent").publish(b"one")
+
+        server.send_signal(signal.SIGTERM)
+
+        assert server.wait(30) == 0
 
 
 def test_the_start_is_one_screen_that_says_what_was_found(serve: Serve) -> None:
