@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,29 @@ def _made(session: Session) -> dict[str, Causes]:
     passing.publish(b"2")
     made = (evicting, purged, keyed, acked, merged, passing)
     return {channel.name: causes(channel) for channel in made}
+
+
+def test_replaced_events_are_told_from_the_others_of_their_channel(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "one") as realm, realm.connect() as session:
+        keyed = session.channels.create("keyed", type="mixed", keys={"n": 1})
+        fill(keyed, 6)  # 0, 1 and 2 are replaced
+        keyed.publish(b"", properties={"n": 7}, transient=True)  # 6 is not stored
+        keyed.publish(b"", properties={"n": 8})
+        keyed.publish(b"", properties={"n": 9}, persistent=False)  # 8 is in memory
+        keyed.purge(start=5, end=7)
+        fill(keyed, 3)  # 3 and 4 are replaced
+        told = {"replaced": [0, 1, 2, 3, 4], "purged": [5, 7], "never": [6]}
+        assert causes(keyed) == told
+        keyed.publish(b"", properties={"n": 10})
+        realm_killed = tmp_path / "two"
+        shutil.copytree(tmp_path / "one", realm_killed)
+
+    for left_behind in ("one", "two", "two"):
+        with penstock.Realm(tmp_path / left_behind) as realm, realm.connect() as session:
+            keyed = session.channels.get("keyed")
+            assert causes(keyed, 0, 12) == told | {"never": [6, 8]}
+            keyed.publish(b"", properties={"n": 10})
+            assert 12 in causes(keyed)["replaced"]
 
 
 def test_what_has_expired_is_told(realm: penstock.Realm) -> None:

@@ -11,6 +11,7 @@ from penstock.core.messages import Cause
 
 GIVEN = Span(5, 300)
 
+Step = tuple[Cause, int, int]
 steps = st.lists(
     st.tuples(
         st.sampled_from([Cause.EXPIRED, Cause.PURGED, Cause.CONSUMED]),
@@ -23,7 +24,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 310), st.integers(0, 310))
 def test_each_missing_id_has_the_cause_it_left_by(
-    left: list[tuple[Cause, int, int]], first: int, end: int
+    left: list[Step], first: int, end: int
 ) -> None:
     departures = Departures(GIVEN.first)
     stored = IdSet([Span(GIVEN.first, 290)])  # nothing was stored under the last ten
@@ -34,7 +35,8 @@ def test_each_missing_id_has_the_cause_it_left_by(
         causes |= dict.fromkeys(gone, cause.value)
 
     again = Departures()
-    again.restore(departures.known_from, as_kept(departures.kept()))
+    kept = as_kept(departures.kept(GIVEN.end, stored))
+    again.restore(departures.known_from, kept, GIVEN.end, stored)
     for asked in (departures, again):
         found = asked.missing(Span(first, end), GIVEN, stored)
         assert {event_id: cause for cause, ids in found.items() for event_id in ids} == {
@@ -42,10 +44,77 @@ def test_each_missing_id_has_the_cause_it_left_by(
         }
 
 
+keyed_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["passed over", "restart", "replaced", "expired", "purged", "came"]),
+        st.integers(1, 40),
+        st.integers(0, 300),
+    ),
+    max_size=30,
+)
+
+
+@given(keyed_steps, st.integers(0, 310), st.integers(0, 310))
+def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
+    steps: list[tuple[str, int, int]], first: int, end: int
+) -> None:
+    departures = Departures(GIVEN.first, keyed=True)
+    stored, causes, next_id = IdSet(), dict[int, str](), GIVEN.first
+    for what, size, at in steps:
+        span = Span(at, at + size)
+        if what == "came":
+            stored.add(Span(next_id, next_id + size))
+            next_id += size
+        elif what == "passed over":
+            departures.passed_over((next_id, next_id + size))
+            causes |= dict.fromkeys(range(next_id, next_id + size), NEVER)
+            next_id += size
+        elif what == "restart":
+            kept = as_kept(departures.kept(next_id, stored))
+            known_from, departures = departures.known_from, Departures(keyed=True)
+            departures.restore(known_from, kept, next_id, stored)
+        else:
+            gone = stored.remove(span)
+            departures.left_late(gone, Cause(what), gone)
+            causes |= dict.fromkeys(gone, what)
+
+    found = departures.missing(Span(first, end), Span(GIVEN.first, next_id), stored)
+    assert {event_id: cause for cause, ids in found.items() for event_id in ids} == {
+        event_id: cause for event_id, cause in causes.items() if first <= event_id < end
+    }
+
+
+def test_what_was_in_memory_when_the_realm_ended_can_still_be_told_of() -> None:
+    departures = Departures(keyed=True)
+    departures.passed_over((0, 9))
+    departures.left_late(IdSet([Span(0, 3)]), Cause.REPLACED, IdSet())
+    departures.left_late(IdSet([Span(2, 5)]), Cause.PURGED, IdSet())
+    departures.came(IdSet([Span(8, 9)]))
+
+    found = departures.missing(Span(0, 10), Span(0, 10), IdSet([Span(8, 10)]))
+    assert {cause: ids.spans for cause, ids in found.items()} == {
+        "replaced": (Span(0, 3),),
+        "purged": (Span(3, 5),),
+        NEVER: (Span(5, 8),),
+    }
+
+
+def test_replacements_take_no_room_and_none_is_forgotten() -> None:
+    departures, stored = Departures(keyed=True), IdSet()
+    end = PIECES_MAX * 1_024 * 4
+    for first in range(0, end, 1_024):
+        departures.left(IdSet([Span(first, first + 1_000)]), Cause.REPLACED)
+        stored.add(Span(first + 1_000, first + 1_024))
+
+    assert departures.known_from == 0
+    found = departures.missing(Span(0, end), Span(0, end), stored)
+    assert {cause: len(ids) for cause, ids in found.items()} == {"replaced": end // 1_024 * 1_000}
+
+
 def test_an_id_has_left_once() -> None:
     departures = Departures()
     departures.left(IdSet([Span(0, 10)]), Cause.PURGED)
-    departures.left_late(IdSet([Span(5, 15)]), Cause.EXPIRED)
+    departures.left_late(IdSet([Span(5, 15)]), Cause.EXPIRED, IdSet([Span(10, 15)]))
 
     found = departures.missing(Span(0, 20), Span(0, 20), IdSet([Span(15, 20)]))
 
@@ -60,7 +129,7 @@ def test_events_that_leave_in_turn_take_no_room() -> None:
     for first in range(0, 1_000_000, 10):
         departures.left(IdSet([Span(first, first + 10)]), Cause.EXPIRED)
 
-    assert departures.kept()["expired"].pieces == 1
+    assert departures.kept(1_000_000, IdSet())["expired"].pieces == 1
 
 
 def test_what_left_long_ago_is_forgotten_when_there_are_too_many_ranges() -> None:
@@ -70,7 +139,7 @@ def test_what_left_long_ago_is_forgotten_when_there_are_too_many_ranges() -> Non
         departures.left(IdSet([Span(first, first + 7)]), Cause.CONSUMED)
         departures.left(IdSet([Span(first + 7, first + 1_024)]), Cause.EXPIRED)
 
-    assert sum(ids.pieces for ids in departures.kept().values()) <= PIECES_MAX
+    assert sum(ids.pieces for ids in departures.kept(end, IdSet()).values()) <= PIECES_MAX
     found = departures.missing(Span(0, end), Span(0, end), IdSet())
     assert set(found) == {FORGOTTEN, "consumed", "expired"}
     assert found[FORGOTTEN].spans == (Span(0, departures.known_from),)

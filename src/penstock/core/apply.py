@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.core.departures import NEVER, Departures
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
 from penstock.core.listing import ids_in
@@ -86,6 +87,8 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         state.counters.quarantined += lost
         state.lost += lost
         state.departures.left(IdSet([Span(state.next_id, span.first)]), Cause.QUARANTINED)
+    elif span.first > state.next_id:
+        state.departures.passed_over((state.next_id, span.first))
     state.next_id = max(state.next_id, span.end)
     state.event_bytes = max(fact.size / span.size, state.event_bytes * 0.98)
     state.stored.add(span)
@@ -114,6 +117,8 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
         state.relayed.add_all(state.stored.remove(Span(*relayed)))
     for unwanted in fact.dropped:
         state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
+    if fact.absent or fact.relayed or fact.dropped:
+        state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
     passing = IdSet(fact.passing)
     state.passing.add_all(passing)
     state.unwritten.add_all(passing)
@@ -129,7 +134,9 @@ def _secured(state: ChannelState, fact: Secured) -> None:
     state.unwritten.discard_all(ids)
     new = ids.copy()
     new.discard_all(state.stored)
+    state.departures.came(new)
     for span in new.spans:
+        state.departures.passed_over((state.next_id, span.first))
         state.next_id = max(state.next_id, span.end)
         state.stored.add(span)
         state.counters.published += span.size
@@ -201,6 +208,8 @@ def _removed(state: ChannelState, fact: Removed) -> None:
 def _gone(state: ChannelState, ids: IdSet, cause: Cause) -> int:
     """Take ids out of everything; gives how many were stored."""
     before = len(state.stored)
+    departures = state.departures
+    stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
     sets = (state.stored, state.volatile, state.acked, state.fresh, state.passing, state.unwritten)
     for left_behind in sets:
         if left_behind:
@@ -214,9 +223,9 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause) -> int:
             subscriber.gone(ids)
     left = before - len(state.stored)
     if left == len(ids):
-        state.departures.left(ids, cause)
+        departures.left(ids, cause)
     else:
-        state.departures.left_late(ids, cause)
+        departures.left_late(ids, cause, stored)
     return left
 
 
@@ -262,6 +271,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.looked_at_from(0)
     state.counters = replace(fact.counters)
     known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
-    state.departures.restore(known_from, fact.departed)
+    state.departures = Departures(keyed=bool(fact.definition.keys))
+    state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)
     if READERS in state.durables:
         state.durables[READERS].max_deliveries = fact.definition.max_deliveries

@@ -3,6 +3,10 @@
 Events leave in ranges, or scattered among those that stay, so this takes about as much room as
 the set of what is stored has gaps; how many events there are, or were, does not matter. Beyond
 a bound the lower half of the ids is forgotten.
+
+One cause is told without being written down: an id that was given, has no event, and is none of
+the others', has the usual one. On a channel with publish keys, where each publish takes scattered
+events of earlier ones away, that is their replacement; else that nothing was ever stored.
 """
 
 from __future__ import annotations
@@ -28,13 +32,17 @@ Kept = tuple[tuple[str, Ids], ...]
 class Departures:
     """Which ids have left, and why."""
 
-    def __init__(self, known_from: int = 0) -> None:
+    def __init__(self, known_from: int = 0, *, keyed: bool = False) -> None:
         self.known_from = known_from
         """Of ids below it nothing is known."""
-        self._left: dict[Cause, IdSet] = {}
+        self.usual: str = Cause.REPLACED.value if keyed else NEVER
+        """The cause that is not written down."""
+        self._left: dict[str, IdSet] = {}
 
-    def left(self, ids: IdSet, cause: Cause) -> None:
+    def left(self, ids: IdSet, cause: str) -> None:
         """Stored events have left."""
+        if cause == self.usual:
+            return
         known = self._left.get(cause)
         if known is None:
             known = self._left[cause] = IdSet()
@@ -42,35 +50,66 @@ class Departures:
         if known.pieces > PIECES_MAX // 2:
             self._bound()
 
-    def left_late(self, ids: IdSet, cause: Cause) -> None:
-        """The same, where some of them may have left before."""
-        new = ids.copy()
-        for earlier in self._left.values():
-            new.discard_all(earlier)
+    def left_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
+        """The same, where only ``stored`` of them were there: others may have left before, or
+        what was in memory is told of again after a restart."""
+        if self.usual == NEVER:
+            new = ids.copy()
+            for earlier in self._left.values():
+                new.discard_all(earlier)
+        else:
+            new = stored.copy()
+            if unstored := self._left.get(NEVER):
+                new.add_all(unstored.remove_all(ids))
         self.left(new, cause)
+
+    def passed_over(self, *spans: tuple[int, int]) -> None:
+        """They were given, and nothing is stored under them."""
+        if self.usual != NEVER:
+            self.left(IdSet(Span(*span) for span in spans), NEVER)
+
+    def came(self, ids: IdSet) -> None:
+        """Something is stored under them after all."""
+        if unstored := self._left.get(NEVER):
+            unstored.discard_all(ids)
 
     def missing(self, span: Span, given: Span, stored: IdSet) -> dict[str, IdSet]:
         """By cause, the ids of ``span`` among those ``given`` that are not ``stored``."""
         span = span.clipped(given)
-        gone = IdSet([span] if span.size else [])
-        gone.discard_all(stored.within(span))
+        gone = _absent(span, stored)
         found: dict[str, IdSet] = {}
         for cause, ids in self._left.items():
             if by_cause := gone.remove_all(ids.within(span)):
-                found[cause.value] = by_cause
+                found[str(cause)] = by_cause
         if forgotten := gone.remove(Span(span.first, max(span.first, self.known_from))):
             found[FORGOTTEN] = forgotten
         if gone:
-            found[NEVER] = gone
+            found[self.usual] = gone
         return found
 
-    def kept(self) -> dict[str, IdSet]:
-        """What outlives a restart: a copy."""
-        return {cause.value: ids.copy() for cause, ids in self._left.items() if ids}
+    def copy(self) -> Departures:
+        twin = Departures(self.known_from)
+        twin.usual = self.usual
+        twin._left = {cause: ids.copy() for cause, ids in self._left.items()}
+        return twin
 
-    def restore(self, known_from: int, kept: Kept) -> None:
+    def kept(self, end: int, stored: IdSet) -> dict[str, IdSet]:
+        """What outlives a restart, of the ids before ``end``: each cause but ``NEVER``."""
+        known = Span(self.known_from, end)
+        found = self.missing(known, known, stored) if self.usual != NEVER else self._left
+        return {str(why): ids.copy() for why, ids in found.items() if ids and why != NEVER}
+
+    def restore(self, known_from: int, kept: Kept, end: int, stored: IdSet) -> None:
+        """Go on from what was kept; ids before ``end`` were given."""
         self.known_from = known_from
-        self._left = {Cause(cause): id_set(ids) for cause, ids in kept}
+        left = {cause: id_set(ids) for cause, ids in kept}
+        if self.usual != NEVER:
+            unstored = _absent(Span(known_from, end), stored)
+            for ids in left.values():
+                unstored.discard_all(ids)
+            left.pop(self.usual, None)
+            left[NEVER] = unstored
+        self._left = left
 
     def _bound(self) -> None:
         while sum(ids.pieces for ids in self._left.values()) > PIECES_MAX:
@@ -78,6 +117,12 @@ class Departures:
             self.known_from = (self.known_from + highest) // 2 + 1
             for ids in self._left.values():
                 ids.remove(Span(0, self.known_from))
+
+
+def _absent(span: Span, stored: IdSet) -> IdSet:
+    absent = IdSet([span] if span.first < span.end else [])
+    absent.discard_all(stored.within(span))
+    return absent
 
 
 def as_kept(left: dict[str, IdSet]) -> Kept:

@@ -53,6 +53,7 @@ def exported(state: ChannelState) -> ExportedState:
     ages, own_expiry = state.ages.state()
     counters = replace(state.counters)
     counters.relayed += len(state.relayed)  # they pass in this very step
+    departed = state.departures.kept(state.next_id, state.stored)
     restored = Restored(
         definition=state.definition,
         next_id=state.next_id,
@@ -64,7 +65,7 @@ def exported(state: ChannelState) -> ExportedState:
         producers=state.producers.state(),
         consumed=state.acked.spans,
         counters=counters,
-        departed=tuple((cause, ids.spans) for cause, ids in state.departures.kept().items()),
+        departed=tuple((cause, ids.spans) for cause, ids in departed.items()),
         departed_from=state.departures.known_from,
     )
     return ExportedState(restored, state.volatile.spans)

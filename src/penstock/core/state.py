@@ -74,7 +74,7 @@ class ChannelState:
         """Soft: events that go to those who are there in this very turn (SEM E8)."""
         self.durables = _own_durables(definition, self.type)
         self.counters = Counters()
-        self.departures = Departures(definition.start_event_id)
+        self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
         self.ages = Ages()
         self.producers = Producers()
         self.acked = IdSet()

@@ -101,6 +101,7 @@ def recovered(state: ChannelState) -> None:
         for durable in state.durables.values():
             durable.head = state.next_id
         return
+    state.departures.passed_over((state.next_id, state.reserved))
     state.next_id = max(state.next_id, state.reserved)
     state.looked_at_from(0)  # of durables that did not survive
     for durable in state.durables.values():
@@ -114,10 +115,12 @@ def given(state: ChannelState, end: int) -> None:
     though the block that gave them may be damaged (SEM S1)."""
     lost = end - state.next_id
     if lost > 0:
-        passed_over = IdSet([Span(state.next_id, end)])
+        passed_over = Span(state.next_id, end)
         state.next_id = end
-        if not state.reserved:  # else they were of events in memory
-            state.departures.left(passed_over, Cause.QUARANTINED)
+        if state.reserved:
+            state.departures.passed_over(passed_over)  # they were of events in memory
+        else:
+            state.departures.left(IdSet([passed_over]), Cause.QUARANTINED)
             state.counters.published += lost
             state.counters.quarantined += lost
             state.lost += lost
@@ -154,9 +157,11 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     durables = tuple(d.state(lost) for d in state.durables.values() if d.persistent)
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
-    departed, departed_from = state.departures.kept(), state.departures.known_from
+    departures, in_memory = state.departures.copy(), state.volatile.copy()
 
     def written_out() -> Restored:
+        there = stored.copy()
+        there.add_all(in_memory)
         return Restored(
             definition,
             next_id,
@@ -168,8 +173,8 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
             producers,
             written(acked),
             counters,
-            as_kept(departed),
-            departed_from,
+            as_kept(departures.kept(next_id, there)),
+            departures.known_from,
         )
 
     return written_out
