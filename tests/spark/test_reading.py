@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 import penstock
 from penstock.client.sync import Channel, Session
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.spark.connections import ask
+from penstock.spark.connections import ask, disconnect
 from penstock.spark.plan import EventRange, FileRows, WireRows
 from penstock.spark.reading import ChannelStreamReader
 from penstock.spark.source import PenstockSource
@@ -333,6 +333,35 @@ def test_a_channel_created_again_is_refused(url: str, client: Session, orders: C
 
     with pytest.raises(IllegalState, match="not the one this checkpoint was made with"):
         reader.latestOffset(start, ReadMaxRows(10))
+
+
+@pytest.mark.spec("C1d")
+def test_a_position_from_before_the_ids_began_again_is_refused(tmp_path: Path) -> None:
+    def published(realm: penstock.Realm, kind: str) -> None:
+        with realm.connect() as session:
+            names = session.channels
+            orders = names.get("orders") if names.list() else names.create("orders", type=kind)
+            orders.publish_many(events(0, 10))
+
+    for kind, begin_again in (("simple", True), ("reliable", False)):
+        with penstock.Realm(tmp_path / kind) as realm:
+            published(realm, kind)
+            reader = stream(realm.listen(), startingOffsets="earliest")
+            position = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+            assert reader.latestOffset(position, ReadAllAvailable()) == position
+            disconnect()
+        with penstock.Realm(tmp_path / kind) as realm:
+            published(realm, kind)
+            published(realm, kind)  # now its ids reach beyond the position
+            url = realm.listen()
+            if begin_again:
+                with pytest.raises(IllegalState, match="ids have begun again with the realm"):
+                    stream(url).latestOffset(position, ReadAllAvailable())
+            lenient = stream(url, failOnDataLoss="false")
+            end = lenient.latestOffset(position, ReadAllAvailable())
+            rows = rows_of(lenient, lenient.partitions(position, end))
+            assert numbers(rows) == [*range(10), *range(10)]
+            disconnect()
 
 
 def test_a_position_of_another_channel_or_format_is_refused(url: str, orders: Channel) -> None:

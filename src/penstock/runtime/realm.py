@@ -120,6 +120,7 @@ class RunningRealm:
         for number, command in recovered.unreadable:
             self.shard.quarantine(number, command)
         self.connections = 0
+        self._run = f"{clock.now_us():x}"
         self._serving: asyncio.Task[None] | None = None
 
     @classmethod
@@ -234,7 +235,8 @@ class RunningRealm:
         def look(_: Group) -> ChannelOpened:
             number = self.directory.number_of(name, kind)
             state = self.directory.channels[number].state
-            return ChannelOpened(number, state.name, state.definition)
+            run = "" if state.type.ids_survive else self._run
+            return ChannelOpened(number, state.name, state.definition, run)
 
         opened: ChannelOpened = await self.shard.act(look, sweeps=())
         return opened

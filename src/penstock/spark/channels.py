@@ -106,7 +106,8 @@ def _gone(name: str, position: Position, *, is_there: bool) -> str:
     if is_there:
         return (
             f"channel {name} is not the one this checkpoint was made with: it was deleted and "
-            f"created again, or the realm's data were exchanged; {remedy} to read the new one"
+            "created again, the realm's data were exchanged, or its ids have begun again with the "
+            f"realm, as those of simple channels do; {remedy} to read the new one"
         )
     return (
         f"channel {name} is no more, and the checkpoint of this query is at its event "

@@ -35,8 +35,10 @@ class Link:
         self.store: Destination = destination
         """The channel or queue, to be read."""
         self.name = destination.name
-        self.epoch = f"{session.realm_id}/{destination.number}"
-        """Identity of the realm and of the channel in it: another one after delete and create."""
+        run = f"/{destination.run}" if destination.run else ""
+        self.epoch = f"{session.realm_id}/{destination.number}{run}"
+        """Identity of the realm, of the channel in it, and of its ids: another one after delete
+        and create, and after a restart that lets its ids begin again (SEM C1d)."""
 
     @property
     def channel(self) -> Channel:

@@ -18,6 +18,9 @@ class ChannelOpened(Struct, frozen=True):
     """Number of the channel in this realm; never reused, other after delete and create."""
     name: str
     definition: Definition
+    run: str = ""
+    """Of a channel that was there and whose ids begin again with the realm (SEM C1d): another one
+    each time it starts."""
 
 
 class Published(Struct, frozen=True):
