@@ -386,3 +386,28 @@ def test_the_async_client_reads_back_too(tmp_path: Path) -> None:
             archiver.move(6)
             orders.edit(archive=archiver.uri)
         asyncio.run(read(realm.listen()))
+
+
+def test_what_is_older_than_the_archive_comes_from_the_channel(
+    session: Session, orders: Channel, tmp_path: Path
+) -> None:
+    publish(orders, 100)
+    archiver = Archiver(session, orders, tmp_path / "lake")
+    archiver.end = 40  # it began late
+    archiver.take(60)
+    orders.purge(start=20, end=24)
+    orders.purge(start=44, end=49)
+    orders.edit(archive=archiver.uri)
+    there = [n for n in range(100) if not 20 <= n < 25]
+
+    assert ids(orders, 95, start=0) == there
+    assert ids(orders, 95, start="earliest") == there
+    assert ids(orders, 85, start=10) == there[10:]
+    assert orders.read(start=0)["event_id"].to_pylist() == there
+    assert orders.read(start=0, end=22)["event_id"].to_pylist() == list(range(20))
+    assert orders.read(start=0, end=42)["event_id"].to_pylist() == [n for n in there if n <= 42]
+    assert orders.read(start=5, end=30)["event_id"].to_pylist() == [
+        n for n in there if 5 <= n <= 30
+    ]
+    archiver.table.compact()
+    assert ids(orders, 95, start=datetime.fromtimestamp(0, UTC)) == there

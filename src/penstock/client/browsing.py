@@ -27,12 +27,13 @@ class DurableBrowse(Subscription):
         self._granted = CREDIT_MAX if count_max is None else count_max
         self._renews_credit = count_max is None
 
-    async def _ask(self, start: object) -> None:
+    async def _ask(self, start: object) -> int:
         self._credit = self._granted
         message = wire.BrowseDurable(
             0, self._channel, self._number, self._durable, self._granted, self._selector
         )
-        await self._conversation.ask_to_open(message, Subscribed, self._forget)
+        answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
+        return answer.first_id
 
     async def reopen(self) -> None:
         if self._is_open:

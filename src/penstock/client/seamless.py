@@ -4,6 +4,9 @@ Events below the archive's end come from the archive, all others from the channe
 that has left the channel is delivered all the same, and each id once. Events may move while they
 are read: what the channel has lost by the time it is asked was archived before, if the archive's
 pipeline is bound to a durable, and is looked for there.
+
+An archive may have begun later than its channel: what is older than its first event comes from
+the channel before it.
 """
 
 from __future__ import annotations
@@ -70,6 +73,8 @@ class SeamlessSubscription(Subscription):
         self._past: Iterator[pa.RecordBatch] | None = None
         """What is being read of the archive."""
         self._past_end = 0
+        self._oldest = 0
+        """The archive's first event."""
         self._turn = asyncio.Lock()
         """Whose turn it is to read on in the archive."""
         self._rests = 0
@@ -78,6 +83,8 @@ class SeamlessSubscription(Subscription):
         """The channel is open, maybe beside the archive."""
         self._at = 0
         """All events below this one are handed out."""
+        self._first_here = 0
+        """The channel's first event when it was opened."""
         self._head = 0
         """Below this id the channel had events when it was opened: they are caught up with."""
 
@@ -97,9 +104,11 @@ class SeamlessSubscription(Subscription):
         self._forget()
         self._archive, self._is_open = archive, True
         self._at = self._first_id = first
-        if not self._read_past(archive.end):
+        self._oldest = archive.first or 0
+        begins_here = first <= self._oldest and self._first_here < self._oldest
+        if begins_here or not self._read_past(archive.end):
             try:
-                await self._go_live()
+                await self._go_live(begins_here=begins_here)
             except BaseException:
                 self._is_open = False
                 raise
@@ -112,6 +121,8 @@ class SeamlessSubscription(Subscription):
         if named == "":
             return None
         info = await self._info()
+        here = info.first_event_id
+        self._first_here = info.last_event_id + 1 if here is None else here
         uri = info.definition.archive if named is None else named
         if not uri:
             return None
@@ -132,12 +143,12 @@ class SeamlessSubscription(Subscription):
         message = wire.DescribeChannel(0, self._name, "channel")
         return await self._conversation.ask(message, ChannelInfo)
 
-    async def _go_live(self) -> None:
-        """Go on with the channel."""
+    async def _go_live(self, *, begins_here: bool = False) -> None:
+        """Go on with the channel, or begin with it what is older than the archive."""
         self._forget()
         self._number = self._conversation.add(self)
         try:
-            await self._ask(FromId(self._at))
+            first = await self._ask(self._start if begins_here else FromId(self._at))
         except BaseException as error:
             self._conversation.give_up(self._number, error)
             raise
@@ -147,6 +158,9 @@ class SeamlessSubscription(Subscription):
             return
         self._is_live = True
         self._head = (await self._info()).last_event_id + 1
+        if begins_here:
+            self._at = self._first_id = first
+            return
         # What had left the channel by then is in the archive by now.
         await self._look_again()
 
@@ -257,14 +271,22 @@ class SeamlessSubscription(Subscription):
             return None, not shorter or self._inbox.has_ended
         if not len(self._inbox) and self._renews_credit:
             self._renew_credit()
-        if behind and not _follows(batch, self._at) and await self._has_come_first():
-            self._inbox.put_back(batch)
-            return None, False
-        batch = _from(batch, self._at)
+        batch = await self._next_of(batch, behind=behind)
         if batch is None:
             return None, False
         self._at = int(batch.event_ids[-1]) + 1
         return batch, True
+
+    async def _next_of(self, batch: EventBatch, *, behind: bool) -> EventBatch | None:
+        """What is to be handed out of what the channel has sent; the rest comes later."""
+        if int(batch.event_ids[0]) < self._oldest:
+            batch, later = _parted(batch, self._oldest)
+            if later is not None:
+                self._inbox.put_back(later)
+        elif behind and not _follows(batch, self._at) and await self._has_come_first():
+            self._inbox.put_back(batch)
+            return None
+        return _from(batch, self._at)
 
 
 def _follows(batch: EventBatch, event_id: int) -> bool:
@@ -278,9 +300,18 @@ def _from(batch: EventBatch, event_id: int) -> EventBatch | None:
     first = int(np.searchsorted(batch.event_ids, event_id))
     if first == 0:
         return batch
-    if first == len(batch):
-        return None
-    rows = batch.to_arrow().slice(first)
+    return None if first == len(batch) else _sliced(batch, first, len(batch))
+
+
+def _parted(batch: EventBatch, event_id: int) -> tuple[EventBatch, EventBatch | None]:
+    """Its events below this id, of which there are some, and those from it on."""
+    count = int(np.searchsorted(batch.event_ids, event_id))
+    later = _from(batch, event_id)
+    return (batch if later is None else _sliced(batch, 0, count)), later
+
+
+def _sliced(batch: EventBatch, first: int, end: int) -> EventBatch:
+    rows = batch.to_arrow().slice(first, end - first)
     return EventBatch(rows, batch.redeliveries, publishers=batch.publishers)
 
 

@@ -102,7 +102,8 @@ class Subscription:
             self._is_open = True
         return self
 
-    async def _ask(self, start: AnyStart) -> None:
+    async def _ask(self, start: AnyStart) -> int:
+        """Have events from ``start`` on; gives the id that it has led to."""
         self._credit = self._granted
         answer = await self._conversation.ask_to_open(
             wire.Subscribe(
@@ -126,6 +127,7 @@ class Subscription:
         self._confirms = answer.confirm
         if answer.stop_id is not None:
             self._last_id = answer.stop_id - 1
+        return answer.first_id
 
     def _forget(self) -> None:
         """It is to begin again from its start."""

@@ -15,6 +15,7 @@ from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
 from penstock.spark.pipelines.steps.latest import Latest
 from penstock.spark.tables import Table
+from tests.client.archiving import Archiver
 from tests.spark.pipelines.deltas import rows_in
 
 STEP: dict[str, Any] = {
@@ -186,6 +187,28 @@ def test_states_as_of_an_event_are_made_of_channel_and_archive_and_stored_once(
         run(defined(tmp_path, as_of=5), url=url, spark=spark)
     with pytest.raises(StepFailed, match="channel changes begins at event 3; name an archive"):
         run(defined(tmp_path, as_of=4), url=url, spark=spark)
+
+
+@pytest.mark.spark
+def test_an_archive_without_a_null_tells_a_change_of_type_all_the_same(
+    spark: SparkSession, url: str, client: Session, changes: Channel, tmp_path: Path
+) -> None:
+    change(changes, {"ccy": 1, "bid": 1.0, "ask": 2.0}, {"ccy": 2, "bid": 7.0})
+    change(changes, {"ccy": 2, "bid": "closed"})
+    Archiver(client, changes, tmp_path / "lake", "delta").move(3)
+    change(changes, {"ccy": 1, "ask": 3.0})
+
+    run(defined(tmp_path, as_of=3, archive="lake"), url=url, spark=spark)
+
+    assert states_in(tmp_path / "table", "bid", "bid::string", "ask") == {
+        1: (1.0, None, 3.0),
+        2: (None, "closed", None),
+    }
+    kept = set(rows_in(tmp_path / "table")[0])
+    assert kept == {
+        *("ccy", "last_event_id", "last_published", "tag", "data", "as_of"),
+        *("bid", "bid::string", "ask"),
+    }
 
 
 @pytest.mark.spark

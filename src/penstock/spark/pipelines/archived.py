@@ -25,7 +25,8 @@ def as_read(archive: DataFrame) -> DataFrame:
     """A table that no archive step has written stays as it is."""
     from pyspark.sql import functions as sf
 
-    if PATHS not in archive.columns:
+    has_paths = PATHS in archive.columns  # once an event has set something to null
+    if not has_paths and not {_DAY, *_PLAIN}.issubset(archive.columns):
         return archive
     left_out = [name for name in archive.columns if name.startswith(RESERVED_PREFIX)]
     left_out += [name for name in (_DAY, *_ON_REQUEST) if name in archive.columns]
@@ -33,7 +34,7 @@ def as_read(archive: DataFrame) -> DataFrame:
     by_property: dict[str, list[str]] = {}
     for name in names:
         by_property.setdefault(_property(name), []).append(name)
-    said = [_said(name, by_property[_property(name)]) for name in names]
+    said = [_said(name, by_property[_property(name)], has_paths=has_paths) for name in names]
     nulls = sf.array_compact(sf.array(*said)) if said else sf.lit(None)
     return archive.withColumn(NULLS, nulls.cast("array<string>")).drop(*left_out)
 
@@ -42,12 +43,14 @@ def _property(column: str) -> str:
     return column.removeprefix("properties.").partition("::")[0]
 
 
-def _said(name: str, columns: list[str]) -> Column:
+def _said(name: str, columns: list[str], *, has_paths: bool) -> Column:
     """The name of a column where an event sets it to null: that, or another type, is its value."""
     from pyspark.sql import functions as sf
 
     path = key_path("", _property(name))
-    sets = sf.coalesce(sf.array_contains(column_of(PATHS), path), sf.lit(False))
+    sets = sf.lit(False)
+    if has_paths:
+        sets = sf.coalesce(sf.array_contains(column_of(PATHS), path), sets)
     for other in columns:
         if other != name:
             sets |= column_of(other).isNotNull()
