@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 import penstock.aio
+from penstock.client.archive import Archive
 from penstock.client.sync import Channel, Session
 from penstock.columns.event import Event
 from penstock.core.errors import (
@@ -411,3 +412,21 @@ def test_what_is_older_than_the_archive_comes_from_the_channel(
     ]
     archiver.table.compact()
     assert ids(orders, 95, start=datetime.fromtimestamp(0, UTC)) == there
+
+
+def test_the_newest_first_goes_on_when_files_are_compacted_away(
+    session: Session, orders: Channel, tmp_path: Path
+) -> None:
+    publish(orders, 30)
+    archiver = Archiver(session, orders, tmp_path / "lake")
+    for end in (10, 20, 30):
+        archiver.take(end)
+
+    newest = Archive.open(archiver.uri, "orders").newest(25)
+    found = [next(newest).event_ids.tolist()]
+    archiver.table.compact(keep_hours=0)
+    found += [batch.event_ids.tolist() for batch in newest]
+
+    assert [sorted(ids) for ids in found] == found
+    assert sorted(n for ids in found for n in ids) == list(range(25))
+    assert found[0] == list(range(20, 25))

@@ -279,3 +279,13 @@ def test_delta_tables_say_what_they_need(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
     with pytest.raises(Unavailable, match="pip install deltalake"):
         Table.open(str(tmp_path), "delta")
+
+
+def test_a_delta_path_that_others_would_misread_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"has %2F in it, which .* take for '/'"):
+        Table.open(str(tmp_path / "a%2Fb"), "delta")
+    for name in ("a b", "100%", "\u00fc~2F", "a%2Fb"):
+        format: Format = "parquet" if "%2" in name else "delta"
+        table = Table.open(str(tmp_path / name), format)
+        table.append(pa.table({"n": [1]}), "test", 0)
+        assert Table.found(table.uri).to_arrow().num_rows == 1

@@ -122,7 +122,10 @@ class Archive:
                 self._table.refresh()
             else:
                 return
-        raise Unavailable(
+        raise self._too_fast()
+
+    def _too_fast(self) -> Unavailable:
+        return Unavailable(
             f"archive {self._table.uri}: its files go faster than they can be read; is it "
             "compacted all the time, and cleaned at once?"
         )
@@ -130,15 +133,20 @@ class Archive:
     def newest(self, below: int, wanted: Wanted = Wanted()) -> Iterator[EventBatch]:  # noqa: B008 - a value
         """The events under an id, the newest batch first; within a batch by id."""
         selector = Selector(wanted.selector) if wanted.selector else None
-        span = Span(0, below)
-        for pieces in reversed(list(_apart(list(self._pieces(span))))):
-            batch = self._united(pieces, span)
-            if batch is not None and selector is not None:
-                batch = batch.filter(
-                    selector.mask(batch, now_us=wanted.now_us, messages=wanted.messages)
-                )
-            if batch is not None and batch.num_rows:
-                yield EventBatch(batch)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                for batch in self._newest_first(Span(0, below)):
+                    below = int(batch.column("event_id")[0].as_py())
+                    if selector is not None:
+                        mask = selector.mask(batch, now_us=wanted.now_us, messages=wanted.messages)
+                        batch = batch.filter(mask)
+                    if batch.num_rows:
+                        yield EventBatch(batch)
+            except FileNotFoundError:
+                self._table.refresh()
+            else:
+                return
+        raise self._too_fast()
 
     def _files(self, span: Span) -> list[DataFile]:
         found = [
@@ -152,6 +160,12 @@ class Archive:
         if span.size <= 0:
             return
         for pieces in _apart(list(self._pieces(span))):
+            batch = self._united(pieces, span)
+            if batch is not None:
+                yield batch
+
+    def _newest_first(self, span: Span) -> Iterator[pa.RecordBatch]:
+        for pieces in reversed(list(_apart(list(self._pieces(span))))):
             batch = self._united(pieces, span)
             if batch is not None:
                 yield batch

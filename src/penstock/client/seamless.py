@@ -1,6 +1,6 @@
 """Reading back into the archive, and on from there with the channel.
 
-Events below the archive's end come from the archive, all others from the channel; so an event
+Events up to the archive's last come from the archive, all later ones from the channel; so an event
 that has left the channel is delivered all the same, and each id once. Events may move while they
 are read: what the channel has lost by the time it is asked was archived before, if the archive's
 pipeline is bound to a durable, and is looked for there.

@@ -63,10 +63,16 @@ class Lake(Struct, frozen=True):
         """The table of a channel."""
         if not self.several:
             return self.uri
-        return f"{self.uri.rstrip('/')}/{quote(channel, safe=' ')}"
+        return f"{self.uri.rstrip('/')}/{folder_of(channel)}"
 
     def table_of(self, channel: str) -> Table:
         return Table.open(self.uri_of(channel), self.format, [DAY] if self.by_day else [])
+
+
+def folder_of(channel: str) -> str:
+    """The folder of a channel's table. Not with percent signs, which programs that read Delta
+    tables take for parts of a URL."""
+    return quote(channel, safe=" ").replace("~", "%7E").replace("%", "~")
 
 
 class Written(Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from penstock.tables.log import Commit, Conflict, State
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+_ESCAPE: Final = re.compile("%[0-9a-fA-F]{2}")
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 """What a reader has to know besides the first version of the protocol, and we do."""
 
@@ -42,6 +44,11 @@ class DeltaLog:
         self.uri = uri
         self._filesystem, self._root = filesystem_of(uri)
         self._where = str(local_path(uri)) if is_local(uri) else uri
+        if is_local(uri) and (found := _ESCAPE.search(self._where)):
+            raise InvalidArgument(
+                f"{uri} has {found[0]} in it, which programs that read Delta tables take for "
+                f"{unquote(found[0])!r}; choose a path without"
+            )
         self._table: DeltaTable | None = None
         self._state = State(-1)
 

@@ -19,7 +19,7 @@ from penstock.spark.archiving import ArchiveSource, Lake, Written, commit, compa
 from penstock.spark.archiving import register as name_archive
 from penstock.spark.pipelines import parse, run
 from penstock.spark.pipelines.steps.archive import Archive
-from penstock.tables import DataFile, Table
+from penstock.tables import DataFile, Format, Table
 
 LAKE = {"name": "lake", "kind": "archive", "source": "flights", "table": "lake/flights"}
 
@@ -136,15 +136,18 @@ def test_columns_that_turn_up_later_are_added(
     assert properties[11]["carrier"] == 7
 
 
-def test_each_channel_has_a_table(url: str, client: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_each_channel_has_a_table(
+    url: str, client: Session, tmp_path: Path, format: Format
+) -> None:
     for name in ("flights/ewr", "flights/jfk"):
         publish(client.channels.create(name), 0, 5)
-    lake = Lake(str(tmp_path / "lake"), "parquet", several=True)
+    lake = Lake(str(tmp_path / "lake"), format, several=True)
     Query(url, lake, channel="flights/*").step(0)
 
     assert sorted(path.name for path in (tmp_path / "lake").iterdir()) == [
-        "flights%2Fewr",
-        "flights%2Fjfk",
+        "flights~2Fewr",
+        "flights~2Fjfk",
     ]
     assert Table.found(lake.uri_of("flights/jfk")).to_arrow().num_rows == 5
 
