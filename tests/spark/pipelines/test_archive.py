@@ -22,6 +22,7 @@ from penstock.spark.pipelines.steps.archive import Archive
 from penstock.tables import DataFile, Format, Table
 
 LAKE = {"name": "lake", "kind": "archive", "source": "flights", "table": "lake/flights"}
+WITHOUT = {"source": "few", "register": False}
 
 
 @pytest.fixture
@@ -199,9 +200,12 @@ def test_events_of_sealed_files_keep_their_publishers(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "nothing"}, "source is 'nothing'; there are flights, t, q"),
+        ({"source": "nothing"}, "source is 'nothing'; there are flights, t, q, few, some"),
         ({"source": "t"}, "an archive is of channels, as a stream"),
         ({"source": "q"}, "an archive is of channels, as a stream"),
+        ({"source": "few"}, "take an archive of some events for all.*set register = false"),
+        ({"source": "some"}, "take an archive of some events for all.*set register = false"),
+        ({"source": "narrow"}, "source narrow has the option columns"),
         ({"table": ""}, "table is empty"),
         ({"compact_every": -1}, "compact_every is -1"),
         ({"keep_hours": -5}, "keep_hours is -5"),
@@ -216,7 +220,11 @@ def test_a_definition_that_cannot_be_is_refused(
         {"name": "flights", "channel": "flights"},
         {"name": "t", "table": "airports.csv"},
         {"name": "q", "queue": "work"},
+        {"name": "few", "channel": "flights", "selector": "n > 3"},
+        {"name": "some", "channel": "flights", "options": {"Selector": "n > 3"}},
+        {"name": "narrow", "channel": "flights", "options": {"columns": "n"}},
     ]
+    assert parse({"name": "p", "source": sources, "step": [{**LAKE, **WITHOUT}]}, folder=tmp_path)
     document = {"name": "p", "source": sources, "step": [{**LAKE, **changes}]}
     with pytest.raises(InvalidArgument, match=message):
         parse(document, file="p.toml", folder=tmp_path)

@@ -70,6 +70,18 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"source {self.source} has columns; an archive keeps everything about an event"
             )
 
+        named = {name.lower() for name in source.options}
+        if "columns" in named:
+            raise InvalidArgument(
+                f"source {self.source} has the option columns; an archive keeps everything about "
+                "an event"
+            )
+        if self.register and (source.selector or "selector" in named):
+            raise InvalidArgument(
+                f"source {self.source} has a selector, and readers of the channel would take an "
+                "archive of some events for all of them: set register = false"
+            )
+
     def plan(self, context: Context) -> Flow:
         from penstock.spark.archiving import Lake, archived
 
