@@ -129,6 +129,16 @@ def test_events_go_back_in_their_order_whatever_the_order_of_the_rows(client: Se
     assert data_of(client, "orders") == [b"stays", b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_properties_called_as_what_a_row_says_are_none_the_less_kept(client: Session) -> None:
+    given = {"channel": "dead", "outcome": "dropped", "tag": 1, "n": 2}
+    buried(client, [Event(b"x", properties=given)])
+    done = redrive(client, lambda dead: dead).done
+
+    assert (done.redriven, done.dropped) == (1, 0)
+    (_, back) = client.channels.get("orders").browse()
+    assert (back.data, back.properties) == (b"x", given)
+
+
 def test_what_no_row_is_made_of_is_dropped_where_the_step_says_so(client: Session) -> None:
     buried(client, numbered(3))
     done = redrive(client, lambda dead: dead.slice(1, 1), unmatched="dropped").done
@@ -360,6 +370,30 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
 
     assert done.done.redriven == 2
     assert [bool(text) for text in said] == [True, True, False, False]
+
+
+def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session) -> None:
+    buried(client, numbered(1))
+    client.channels.get("orders").edit(capacity=1, storage={"honour_capacity": True})
+    refusals: list[str] = []
+
+    def commit(realm: OnRealm) -> Callable[[Verdict], None]:
+        def tried(verdict: Verdict) -> None:
+            if len(refusals) == 40:
+                client.channels.get("orders").purge()
+                client.channels.get("dead").purge()
+            realm(verdict)
+
+        return tried
+
+    def told(done: Redriven) -> None:
+        if done.is_refused:
+            refusals.append(done.is_refused)
+
+    done = redrive(client, commit=commit, report=told)
+
+    assert "not on dead any more" in refusals[-1]
+    assert (len(refusals), done.is_complete, done.done.redriven) == (41, True, 0)
 
 
 def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:

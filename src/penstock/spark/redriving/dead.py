@@ -27,6 +27,8 @@ VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
     "origin": FIELDS["origin"].type,
 }
 """What every dead event has; its properties follow, each a column."""
+SAID: Final = ("outcome", "channel")
+"""What a transformation's columns of these names say is no property."""
 
 
 class DeadStore(Protocol):
@@ -117,7 +119,8 @@ def seen(batch: pa.RecordBatch) -> pa.Table:
     if index >= 0:
         struct = batch.column(index)
         for field, array in zip(struct.type, struct.flatten(), strict=True):
-            name = f"properties.{field.name}" if field.name in columns else field.name
+            is_taken = field.name in columns or field.name in SAID
+            name = f"properties.{field.name}" if is_taken else field.name
             columns[name] = _typed(array)
     return pa.table(columns)
 

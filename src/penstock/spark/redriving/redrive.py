@@ -125,7 +125,7 @@ class Redrive:
             try:
                 self._commit(verdict)
             except Refused as refusal:
-                attempts += 1
+                attempts += isinstance(refusal, IllegalState)
                 is_gone = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
                 if not (refusal.retryable or is_gone):
                     raise

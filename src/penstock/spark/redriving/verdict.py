@@ -15,7 +15,7 @@ from msgspec import Struct
 from penstock.columns.batch import Int64s, ids_of
 from penstock.columns.origin import origins_of, restored
 from penstock.core.errors import InvalidArgument
-from penstock.spark.redriving.dead import VIEW_COLUMNS, rows_by_id
+from penstock.spark.redriving.dead import SAID, VIEW_COLUMNS, rows_by_id
 from penstock.spark.replaying.rows import flat_body, marked, with_columns
 
 REDRIVEN: Final = "redriven"
@@ -26,7 +26,7 @@ OUTCOMES: Final = (REDRIVEN, DROPPED, KEPT)
 MARK: Final = "redrive_of"
 """The property that says which event this was before it died."""
 
-_SAID: Final = ("event_id", "channel", "outcome", "origin", "published")
+_APART: Final = ("event_id", "origin", "published", *SAID)
 """Columns of a result that say something about an event and are none of it."""
 
 Bools = npt.NDArray[np.bool_]
@@ -92,7 +92,7 @@ def transformed(dead: pa.RecordBatch, result: pa.Table, rules: Rules) -> Verdict
     _check_agree(dead, ends)
     going = outcomes == REDRIVEN
     mask = pa.array(going)
-    there = {name: array.filter(mask) for name, array in columns.items() if name not in _SAID}
+    there = {name: array.filter(mask) for name, array in columns.items() if name not in _APART}
     rows = rows[going]
     body = flat_body(there, len(rows)) if len(rows) else restored(dead).slice(0, 0)
     body = _with_more(body, dead, rows)
