@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 
 import penstock
@@ -20,9 +19,10 @@ from examples.flights.publisher import Publisher
 from examples.flights.reconciliation import Acknowledged, Findings
 from examples.flights.report import Line
 from examples.flights.run_record import Beginning, RunRecord
-from examples.flights.spark_files import committed_table
-from examples.flights.spark_stream import TO_CHANNEL, TO_PARQUET, committed_position
+from examples.flights.spark_part import AIRCRAFT, ARCHIVE, DELAYS_STEP, position
 from examples.flights.threads import PartThread
+from penstock.spark.pipelines import load
+from penstock.tables import Table
 
 WORKERS = ("worker 1", "worker 2")
 _LOOK_INTERVAL_S = 0.1
@@ -84,23 +84,24 @@ class Crew:
             selector=SELECTOR,
         )
         self._acknowledged = add(Part("acknowledged", rows, before=settled))
-        self._to_channel = add(self._stream("Spark to channel", TO_CHANNEL))
-        self._to_parquet = add(self._stream("Spark to Parquet", TO_PARQUET))
-        self._archive = add(Part("Spark archive", rows))
+        self._steps = {
+            step: add(self._step(f"Spark {step}", step))
+            for step in (ARCHIVE, DELAYS_STEP, AIRCRAFT)
+        }
         self._workers = [
             Companion(name, "worker", [self._url], log / f"{name.replace(' ', '-')}.log")
             for name in WORKERS
         ]
         self._spark = Companion(
             "Spark",
-            "spark_stream",
-            [self._url, str(self._record.work.absolute())],
+            "spark_part",
+            [self._url, str(self._record.pipeline.absolute())],
             log / "spark.log",
         )
         self._companions = [*self._workers, self._spark]
 
-    def _stream(self, name: str, query: str) -> Part:
-        before = committed_position(self._record.checkpoints / query)
+    def _step(self, name: str, step: str) -> Part:
+        before = position(load(self._record.pipeline), step)
         return Part(name, self._flights.num_rows, before=before)
 
     def _heard(self, said: dict[str, Any]) -> None:
@@ -109,21 +110,16 @@ class Crew:
             counts = [worker.said.get("acknowledged", 0) for worker in self._workers]
             shares = " + ".join(f"{count:,}" for count in counts)
             self._acknowledged.reach(self._acknowledged.before + sum(counts), note=shares)
-        if TO_CHANNEL in said:
-            self._to_channel.reach(said[TO_CHANNEL])
-        if TO_PARQUET in said:
-            self._to_parquet.reach(said[TO_PARQUET])
-        if "archiving" in said:
-            self._archive.began()
-        if "archive_seconds" in said:
-            self._archive.reach(self._flights.num_rows)
+        for step, reached in said.get("steps", {}).items():
+            behind = reached["behind"]
+            note = "" if behind is None else f"{behind:,} behind"
+            self._steps[step].reach(reached["done"], note=note)
 
     def _until_ready(self) -> None:
         pause = threading.Event()
         while not all([companion.is_ready for companion in self._companions]):
             pause.wait(_LOOK_INTERVAL_S)
-        for part in (self._acknowledged, self._to_channel, self._to_parquet):
-            part.began()
+        self._acknowledged.began()
 
     def _until_done(self) -> None:
         pause = threading.Event()
@@ -172,12 +168,16 @@ class Crew:
             workers=tuple(
                 Acknowledged.said_by(worker.name, worker.said) for worker in self._workers
             ),
-            channel_statistics=self._session.channels.get(DELAYS).read(
-                columns=statistics.SCHEMA.names
+            channel_delays=self._session.channels.get(DELAYS).read(
+                columns=["window_start", *statistics.NAMES]
             ),
-            parquet_statistics=committed_table(self._record.statistics, statistics.SCHEMA),
-            archive=pq.read_table(
-                self._record.archive, columns=["event_id", *statistics.FLIGHT_COLUMNS]
+            table_delays=Table.found(str(self._record.delays)).to_arrow(),
+            aircraft=Table.found(str(self._record.aircraft)).to_arrow(),
+            archived_ids=Table.found(str(self._record.archive)).to_arrow(["event_id"])["event_id"],
+            archive=info.definition.archive,
+            # Reading goes into the archive for all events that it has.
+            read_back=self._session.channels.get(FLIGHTS).read(
+                start=0, columns=["event_id", *statistics.FLIGHT_COLUMNS]
             ),
         )
 
@@ -189,7 +189,7 @@ class Crew:
 
         rolled_back = sum(worker.rolled_back for worker in found.workers)
         redelivered = sum(worker.redelivered for worker in found.workers)
-        archive_seconds = float(self._spark.said["archive_seconds"])
+        archive, delays, aircraft = (self._steps[step] for step in (ARCHIVE, DELAYS_STEP, AIRCRAFT))
         return (
             line(self._publisher.part, "each safe on disk before the next batch"),
             line(self._subscriber.part, "plain subscription from the first event"),
@@ -201,13 +201,7 @@ class Crew:
             ),
             Line("  rolled back", rolled_back, 0.0, 0.0, "one in a hundred"),
             Line("  redelivered", redelivered, 0.0, 0.0, "and then acknowledged"),
-            line(self._to_channel, f"{found.channel_statistics.num_rows:,} rows in {DELAYS}"),
-            line(self._to_parquet, f"{found.parquet_statistics.num_rows:,} rows"),
-            Line(
-                "Spark archive",
-                found.archive.num_rows,
-                archive_seconds,
-                found.archive.num_rows / archive_seconds,
-                "batch read of the channel, written as Parquet",
-            ),
+            line(archive, f"{len(found.archived_ids):,} rows in a Delta table, ids kept"),
+            line(delays, f"{found.channel_delays.num_rows:,} rows in {DELAYS} and in a table"),
+            line(aircraft, f"{found.aircraft.num_rows:,} aircraft, the newest flight of each"),
         )

@@ -40,7 +40,10 @@ class Follower(PartThread):
     def work(self) -> None:
         channel = self._session.channels.get(FLIGHTS)
         self.part.began()
-        with channel.subscribe(start="earliest", selector=self._selector) as subscription:
+        # From the channel alone: once there is an archive, reading would begin in that.
+        with channel.subscribe(
+            start="earliest", selector=self._selector, archive=""
+        ) as subscription:
             done, newest, silences = 0, -1, 0
             while not self.stopped and silences < _GIVES_UP_AFTER:
                 batch = subscription.next_batch(timeout=_PATIENCE_S)

@@ -6,7 +6,7 @@ FLIGHTS = "flights"
 """The channel with one event a flight."""
 
 DELAYS = "flight-delays"
-"""The channel Spark writes statistics to. Not ``flights/delays``: that would make ``flights`` a
+"""The channel the roll-up writes to. Not ``flights/delays``: that would make ``flights`` a
 folder, and a folder cannot have the name of a channel (SEM C2)."""
 
 GROUND_CREW = "ground-crew"

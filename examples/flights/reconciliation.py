@@ -14,6 +14,15 @@ import pyarrow.compute as pc
 from examples.flights import statistics
 from examples.flights.worker import is_rolled_back
 
+_AIRCRAFT = pa.schema(
+    [
+        ("tailnum", pa.string()),
+        ("last_event_id", pa.int64()),
+        ("origin", pa.string()),
+        ("dest", pa.string()),
+    ]
+)
+
 Int64s = npt.NDArray[np.int64]
 
 
@@ -66,9 +75,17 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     delivered_ids: Int64s
     filtered_ids: Int64s
     workers: tuple[Acknowledged, ...]
-    channel_statistics: pa.Table
-    parquet_statistics: pa.Table
-    archive: pa.Table
+    channel_delays: pa.Table
+    """Rows of the roll-up in its channel."""
+    table_delays: pa.Table
+    """Rows of the roll-up in its table."""
+    aircraft: pa.Table
+    archived_ids: pa.ChunkedArray
+    """The ids in the archive's table."""
+    archive: str
+    """The table the channel names as its archive, "" for none."""
+    read_back: pa.Table
+    """The flights as the channel gives them to whoever reads from the first id on."""
 
 
 def late_from_jfk(flights: pa.Table) -> Int64s:
@@ -147,26 +164,60 @@ def _rollbacks(found: Findings) -> Check:
     )
 
 
+def newest_flights(flights: pa.Table) -> pa.Table:
+    """The newest flight of each aircraft, straight from the CSV: its event id, and where to."""
+    numbered = flights.select(["tailnum", "origin", "dest"]).append_column(
+        "last_event_id", pa.array(np.arange(flights.num_rows))
+    )
+    known = numbered.filter(numbered["tailnum"].is_valid())
+    newest = known.group_by("tailnum").aggregate([("last_event_id", "max")])
+    rows = numbered.take(newest["last_event_id_max"])
+    return _by_aircraft(rows)
+
+
+def _by_aircraft(rows: pa.Table) -> pa.Table:
+    return rows.select(_AIRCRAFT.names).cast(_AIRCRAFT).sort_by("tailnum")
+
+
 def _spark(found: Findings) -> Iterator[Check]:
-    flights = found.flights
-    ids = found.archive["event_id"].combine_chunks().sort().to_numpy()
+    rows = found.flights.num_rows
+    ids = found.archived_ids.combine_chunks().sort().to_numpy()
     yield Check(
         "archived = published",
-        np.array_equal(ids, np.arange(flights.num_rows)),
-        f"{len(ids):,} rows in Parquet, {_order(ids)}",
+        np.array_equal(ids, np.arange(rows)),
+        f"{len(ids):,} rows in the archive, {_order(ids)}",
     )
-    wanted = statistics.added_up(statistics.daily(flights))
+    again = found.read_back["event_id"].to_numpy()
+    yield Check(
+        "read back through the archive = published",
+        np.array_equal(again, np.arange(rows)) and found.archive != "",
+        f"{len(again):,} events, {_order(again)}"
+        + ("" if found.archive else ", but the channel names no archive"),
+    )
+    yield from _delays(found)
+    wanted, aircraft = newest_flights(found.flights), _by_aircraft(found.aircraft)
+    yield Check(
+        "newest flight of each aircraft = CSV",
+        aircraft.equals(wanted),
+        f"{aircraft.num_rows:,} aircraft, {wanted.num_rows:,} in the CSV, "
+        f"{len(np.intersect1d(aircraft['last_event_id'], wanted['last_event_id'])):,} alike",
+    )
+
+
+def _delays(found: Findings) -> Iterator[Check]:
+    """Each day of a carrier in one row, which is that of the CSV."""
+    wanted = statistics.added_up(statistics.daily(found.flights))
     sources = (
-        ("channel", found.channel_statistics),
-        ("Parquet", found.parquet_statistics),
-        ("archive", statistics.daily(found.archive)),
+        ("channel", statistics.of_windows(found.channel_delays)),
+        ("table", statistics.of_windows(found.table_delays)),
+        ("archive", statistics.added_up(statistics.daily(found.read_back))),
     )
-    for name, partial in sources:
-        sums = statistics.added_up(partial)
+    for name, sums in sources:
         yield Check(
             f"sums by carrier and day, {name} = CSV",
             sums.equals(wanted),
-            f"{_total(sums, 'flights')} flights, {_total(sums, 'distance')} miles, minutes late "
+            f"{sums.num_rows:,} rows, {_total(sums, 'flights')} flights, "
+            f"{_total(sums, 'distance')} miles, minutes late "
             f"{_total(sums, 'departure_delay')} (departure) {_total(sums, 'arrival_delay')} "
             "(arrival)",
         )

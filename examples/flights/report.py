@@ -103,7 +103,7 @@ def as_text(report: Report) -> str:
                 "lrrrl",
             ),
             "",
-            "## By carrier, from the Parquet files Spark has written",
+            "## By carrier, from the table of the roll-up",
             "",
             *_table(
                 ("carrier", "name", "flights", "cancelled", "dep. delay", "arr. delay", "miles"),

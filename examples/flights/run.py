@@ -81,7 +81,7 @@ def _report(
 ) -> Report:
     """Compare everything with the CSV and draw the picture."""
     names = timetable.airline_names()
-    sums = statistics.added_up(findings.parquet_statistics)
+    sums = statistics.of_windows(findings.table_delays)
     picture.draw(sums, names, record.picture)
     return Report(
         beginning="Resumed" if findings.is_resumed else "Fresh run",
@@ -100,7 +100,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m examples.flights.run",
         description="Sends a year of real flights through a channel, a filtered subscription, a "
-        "shared durable with two workers and two exactly-once Spark streams, and checks that "
+        "shared durable with two workers and a pipeline of three steps on Spark, and checks that "
         "everything adds up. An interrupted run is resumed; a finished one is replaced.",
     )
     parser.add_argument(
@@ -108,7 +108,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=Path("var"),
         metavar="DIR",
-        help="where the realm, the Parquet files and the report go (default: var)",
+        help="where the realm, the tables and the report go (default: var)",
     )
     parser.add_argument(
         "--rows",

@@ -10,6 +10,9 @@ from typing import Literal
 
 import msgspec
 
+PIPELINE = Path(__file__).with_name("flights.toml")
+"""What Spark does in a run."""
+
 State = Literal["clearing", "running", "finished"]
 
 
@@ -43,11 +46,14 @@ class RunRecord:
         self.directory = directory
         self.realm = directory / "realm"
         self.work = directory / "flights"
+        self.pipeline = self.work / PIPELINE.name
+        """The pipeline of this run; its tables and checkpoints are beside it."""
         self.checkpoints = self.work / "checkpoints"
-        self.statistics = self.work / "statistics"
-        """Parquet written by the Spark stream."""
-        self.archive = self.work / "archive"
-        """Parquet with every event, written by Spark at the end."""
+        self.lake = self.work / "lake"
+        """The tables."""
+        self.archive = self.lake / "flights"
+        self.delays = self.lake / "delays"
+        self.aircraft = self.lake / "aircraft"
         self.report_text = directory / "report.md"
         self.report_json = directory / "report.json"
         self.picture = directory / "delays.png"
@@ -85,18 +91,20 @@ class RunRecord:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return (self.checkpoints, self.statistics, self.archive)
+        return (self.checkpoints, self.lake)
 
     def clear(self, rows: int) -> None:
         """Remove the files of the run before; channels are the caller's."""
         self._write(Entry(state="clearing", rows=rows, started=datetime.now(UTC)))
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (self.report_text, self.report_json, self.picture):
+        for file in (self.report_text, self.report_json, self.picture, self.pipeline):
             file.unlink(missing_ok=True)
 
     def running(self, rows: int) -> None:
-        """From now on, an interruption leads to a resumption."""
+        """From now on, an interruption leads to a resumption, with the pipeline as it is now."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(PIPELINE, self.pipeline)
         self._write(Entry(state="running", rows=rows, started=datetime.now(UTC)))
 
     def finished(self) -> None:

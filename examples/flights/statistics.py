@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,19 +18,16 @@ _SUMS: dict[str, str] = {
 }
 """What is summed, and what it means."""
 
+NAMES = ("carrier", *_SUMS)
+"""What the roll-up makes for each day."""
+
 SCHEMA = pa.schema([(name, pa.string()) for name in KEYS] + [(name, pa.int64()) for name in _SUMS])
 
-FLIGHT_COLUMNS = {
-    "carrier": "STRING",
-    "year": "SMALLINT",
-    "month": "TINYINT",
-    "day": "TINYINT",
-    "dep_delay": "SMALLINT",
-    "arr_delay": "SMALLINT",
-    "distance": "SMALLINT",
-    "air_time": "SMALLINT",
-}
-"""What of a flight the statistics need, by Spark's names of the types."""
+FLIGHT_COLUMNS = (
+    *("carrier", "year", "month", "day"),
+    *("dep_delay", "arr_delay", "distance", "air_time"),
+)
+"""What of a flight the statistics need."""
 
 
 def daily(flights: pa.Table) -> pa.Table:
@@ -72,17 +67,17 @@ def daily(flights: pa.Table) -> pa.Table:
 
 
 def added_up(partial: pa.Table, by: tuple[str, ...] = KEYS) -> pa.Table:
-    """Partial sums that share ``by`` become one row; sorted."""
+    """Sums that share ``by`` become one row; sorted."""
     grouped = partial.group_by(list(by)).aggregate([(name, "sum") for name in _SUMS])
     named = grouped.select([*by, *(f"{name}_sum" for name in _SUMS)])
     return named.rename_columns([*by, *_SUMS]).sort_by([(name, "ascending") for name in by])
 
 
-def partial_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What Spark runs on each slice of the channel: flights in, their daily sums out."""
-    parts = [daily(pa.Table.from_batches([batch])) for batch in batches if batch.num_rows]
-    if parts:
-        yield from added_up(pa.concat_tables(parts)).combine_chunks().to_batches()
+def of_windows(rows: pa.Table) -> pa.Table:
+    """The rows of a roll-up: their days as texts, sorted, otherwise as they are."""
+    day = pc.strftime(rows["window_start"], format="%Y-%m-%d")
+    named = rows.append_column("day", day).select(SCHEMA.names).cast(SCHEMA)
+    return named.sort_by([(name, "ascending") for name in KEYS])
 
 
 def _days(flights: pa.Table) -> pa.ChunkedArray:

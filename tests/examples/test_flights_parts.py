@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from examples.flights import picture, reconciliation, statistics, timetable
 from examples.flights.reconciliation import Acknowledged, Findings, Outstanding
-from examples.flights.run_record import Beginning, CannotBegin, RunRecord
-from examples.flights.spark_files import committed_table
-from examples.flights.spark_stream import RESTARTS_MAX, Stream
+from examples.flights.run_record import PIPELINE, Beginning, CannotBegin, RunRecord
+from examples.flights.spark_part import AIRCRAFT, ARCHIVE, DELAYS_STEP, position
 from examples.flights.worker import is_rolled_back
+from penstock.spark.pipelines import load
 
 ROWS = 2_000
 
@@ -60,15 +59,6 @@ def test_about_one_percent_is_rolled_back_and_always_the_same() -> None:
 # --- statistics ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 7, 300, ROWS])
-def test_partial_sums_add_up_wherever_the_flights_are_cut(flights: pa.Table, size: int) -> None:
-    cut = flights.slice(0, 600).to_batches(max_chunksize=size)
-    parts = [part for batch in cut for part in statistics.partial_sums([batch])]
-
-    whole = statistics.added_up(statistics.daily(flights.slice(0, 600)))
-    assert statistics.added_up(pa.Table.from_batches(parts)) == whole
-
-
 def test_a_cancelled_flight_counts_as_a_flight_and_adds_no_delay(flights: pa.Table) -> None:
     cancelled = flights.filter(flights["dep_delay"].is_null()).slice(0, 1)
 
@@ -77,27 +67,70 @@ def test_a_cancelled_flight_counts_as_a_flight_and_adds_no_delay(flights: pa.Tab
     assert (row["flights"], row["departed"], row["departure_delay"]) == (1, 0, 0)
 
 
-def test_nothing_comes_of_no_flights() -> None:
-    assert list(statistics.partial_sums([])) == []
+def test_carriers_are_added_up_from_their_days(flights: pa.Table) -> None:
+    by_carrier = statistics.added_up(statistics.daily(flights), by=("carrier",))
+
+    united = flights.filter(pc.equal(flights["carrier"], "UA"))
+    row = by_carrier.filter(pc.equal(by_carrier["carrier"], "UA")).to_pylist()[0]
+    assert row["flights"] == united.num_rows
+    assert row["distance"] == pc.sum(united["distance"]).as_py()
 
 
-# --- Spark's files ---------------------------------------------------------------------------
+def test_the_window_of_a_roll_up_is_a_day(flights: pa.Table) -> None:
+    sums = statistics.added_up(statistics.daily(flights))
+
+    assert statistics.of_windows(windows(sums)).equals(sums)
 
 
-def test_files_spark_has_not_committed_do_not_count(tmp_path: Path, flights: pa.Table) -> None:
-    sums = statistics.daily(flights)
-    log = tmp_path / "_spark_metadata"
-    log.mkdir()
-    for number, name in enumerate(("committed-0", "committed-1", "left-by-a-crash")):
-        pq.write_table(sums, tmp_path / f"{name}.parquet")
-        if name.startswith("committed"):
-            entry = {"path": f"file://{tmp_path}/{name}.parquet", "action": "add"}
-            (log / str(number)).write_text(f"v1\n{json.dumps(entry)}\n")
+# --- the pipeline ----------------------------------------------------------------------------
 
-    assert committed_table(tmp_path, statistics.SCHEMA).num_rows == 2 * sums.num_rows
+
+def test_the_pipeline_is_one_that_anybody_may_run() -> None:
+    pipeline = load(PIPELINE)
+
+    assert {step.name: step.kind for step in pipeline.steps} == {
+        ARCHIVE: "archive",
+        DELAYS_STEP: "roll-up",
+        AIRCRAFT: "latest",
+    }
+    assert pipeline.url == ""
+
+
+def test_a_run_keeps_its_pipeline_beside_its_tables(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    record.running(10)
+
+    pipeline = load(record.pipeline)
+
+    assert record.pipeline.read_bytes() == PIPELINE.read_bytes()
+    assert Path(pipeline.place) == record.checkpoints / "flights"
+    assert pipeline.located("lake/delays") == str(record.delays)
+
+
+def test_a_step_goes_on_behind_its_last_whole_micro_batch(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    record.running(10)
+    pipeline = load(record.pipeline)
+    assert position(pipeline, ARCHIVE) == 0
+
+    query = record.checkpoints / "flights" / ARCHIVE / "query"
+    for folder, numbers in (("commits", (0, 1)), ("offsets", (0, 1, 2))):
+        (query / folder).mkdir(parents=True)
+        for number in numbers:
+            offset = f'{{"c":{{"flights":{{"e":"x","n":{100 * number + 7}}}}},"v":1}}'
+            (query / folder / str(number)).write_text(f"v1\n{{}}\n{offset}\n")
+
+    assert position(pipeline, ARCHIVE) == 107
 
 
 # --- reconciliation --------------------------------------------------------------------------
+
+
+def windows(sums: pa.Table) -> pa.Table:
+    """Sums as the roll-up has them, in the order of its days."""
+    starts = [datetime.fromisoformat(day).replace(tzinfo=UTC) for day in sums["day"].to_pylist()]
+    column = pa.array(starts, pa.timestamp("us", tz="UTC"))
+    return sums.append_column("window_start", column).drop_columns(["day"]).sort_by("window_start")
 
 
 def findings(flights: pa.Table, **changes: Any) -> Findings:
@@ -105,7 +138,7 @@ def findings(flights: pa.Table, **changes: Any) -> Findings:
     rows = flights.num_rows
     ids, chosen = np.arange(rows), is_rolled_back(np.arange(rows))
     half = rows // 2
-    sums = statistics.daily(flights)
+    sums = windows(statistics.daily(flights))
     flawless = Findings(
         flights=flights,
         is_resumed=False,
@@ -120,9 +153,12 @@ def findings(flights: pa.Table, **changes: Any) -> Findings:
             Acknowledged("1", half, int(ids[:half].sum()), int(chosen.sum()), 0),
             Acknowledged("2", rows - half, int(ids[half:].sum()), 0, int(chosen.sum())),
         ),
-        channel_statistics=sums,
-        parquet_statistics=sums,
-        archive=flights.append_column("event_id", pa.array(ids)),
+        channel_delays=sums,
+        table_delays=sums,
+        aircraft=reconciliation.newest_flights(flights),
+        archived_ids=pa.chunked_array([ids[::-1]]),
+        archive="lake/flights",
+        read_back=flights.append_column("event_id", pa.array(ids)),
     )
     return msgspec.structs.replace(flawless, **changes)
 
@@ -150,18 +186,57 @@ def test_a_miscount_is_found(flights: pa.Table, changes: dict[str, Any], claim: 
     assert any(name.startswith(claim) for name in failed(findings(flights, **changes)))
 
 
-@pytest.mark.parametrize("output", ["channel_statistics", "parquet_statistics"])
-def test_a_micro_batch_written_twice_is_found(flights: pa.Table, output: str) -> None:
-    sums = statistics.daily(flights)
-    twice = pa.concat_tables([sums, statistics.daily(flights.slice(0, 10))])
+@pytest.mark.parametrize("output", ["channel_delays", "table_delays"])
+def test_a_day_that_comes_twice_is_found(flights: pa.Table, output: str) -> None:
+    sums = windows(statistics.daily(flights))
+    twice = pa.concat_tables([sums, sums.slice(0, 1)])
 
     assert len(failed(findings(flights, **{output: twice}))) == 1
 
 
-def test_an_archived_event_too_few_is_found(flights: pa.Table) -> None:
-    archive = flights.append_column("event_id", pa.array(range(ROWS))).slice(1)
+@pytest.mark.parametrize("output", ["channel_delays", "table_delays"])
+def test_a_day_that_is_not_closed_is_found(flights: pa.Table, output: str) -> None:
+    sums = windows(statistics.daily(flights))
 
-    assert "archived = published" in failed(findings(flights, archive=archive))
+    assert len(failed(findings(flights, **{output: sums.slice(0, sums.num_rows - 1)}))) == 1
+
+
+@pytest.mark.parametrize("ids", [range(1, ROWS), [*range(ROWS), 0]], ids=["missing", "twice"])
+def test_an_archived_event_too_few_or_too_many_is_found(flights: pa.Table, ids: Any) -> None:
+    found = findings(flights, archived_ids=pa.chunked_array([list(ids)]))
+
+    assert failed(found) == ["archived = published"]
+
+
+def test_reading_back_with_a_gap_is_found(flights: pa.Table) -> None:
+    read = flights.append_column("event_id", pa.array(range(ROWS))).slice(1)
+
+    assert failed(findings(flights, read_back=read)) == [
+        "read back through the archive = published",
+        "sums by carrier and day, archive = CSV",
+    ]
+
+
+def test_a_channel_without_an_archive_is_not_read_back_through_one(flights: pa.Table) -> None:
+    assert failed(findings(flights, archive="")) == ["read back through the archive = published"]
+
+
+def test_the_newest_flight_of_an_aircraft_is_its_last_row(flights: pa.Table) -> None:
+    newest = reconciliation.newest_flights(flights)
+
+    rows = {row["tailnum"]: i for i, row in enumerate(flights.to_pylist()) if row["tailnum"]}
+    assert (
+        dict(zip(*newest.select(["tailnum", "last_event_id"]).to_pydict().values(), strict=True))
+        == rows
+    )
+
+
+def test_an_aircraft_with_an_older_flight_is_found(flights: pa.Table) -> None:
+    newest = reconciliation.newest_flights(flights)
+    older = pc.subtract(newest["last_event_id"], 1)
+    aircraft = newest.set_column(1, "last_event_id", older)
+
+    assert failed(findings(flights, aircraft=aircraft)) == ["newest flight of each aircraft = CSV"]
 
 
 def test_a_resumed_run_counts_what_was_acknowledged_before(flights: pa.Table) -> None:
@@ -225,51 +300,3 @@ def test_the_picture_is_drawn_for_any_number_of_flights(tmp_path: Path, rows: in
     picture.draw(sums, timetable.airline_names(), tmp_path / "delays.png")
 
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
-
-
-class FailingQuery:
-    """A streaming query that Spark has lost."""
-
-    name = "to-channel"
-
-    def exception(self) -> StreamingQueryException:
-        return StreamingQueryException("lost")
-
-    def processAllAvailable(self) -> None:  # noqa: N802  Spark's name for it
-        raise self.exception()
-
-
-class SoundQuery:
-    name = "to-channel"
-
-    def exception(self) -> None:
-        return None
-
-    def processAllAvailable(self) -> None:  # noqa: N802  Spark's name for it
-        pass
-
-
-def test_a_stream_that_spark_has_lost_is_started_again() -> None:
-    queries: list[Any] = [FailingQuery(), FailingQuery(), SoundQuery()]
-    stream = Stream(lambda: queries.pop(0))
-
-    stream.look_after()
-    stream.drain()
-
-    assert stream.error is None
-    assert isinstance(stream.query, SoundQuery)
-
-
-def test_a_stream_that_fails_again_and_again_is_given_up() -> None:
-    made: list[Any] = []
-
-    def start() -> Any:
-        made.append(FailingQuery())
-        return made[-1]
-
-    stream = Stream(start)
-    stream.drain()
-
-    assert len(made) == 1 + RESTARTS_MAX
-    with pytest.raises(StreamingQueryException, match="lost"):
-        stream.look_after()

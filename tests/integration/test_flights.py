@@ -17,6 +17,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.process]
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 5_000
 TIMEOUT_S = 240
+CLAIMS = {
+    "archived = published",
+    "read back through the archive = published",
+    "sums by carrier and day, channel = CSV",
+    "sums by carrier and day, table = CSV",
+    "sums by carrier and day, archive = CSV",
+    "newest flight of each aircraft = CSV",
+}
+"""What the report says of the pipeline's steps."""
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
@@ -47,6 +56,7 @@ def assert_reconciled(done: subprocess.CompletedProcess[str], directory: Path) -
     assert [check["claim"] for check in found["checks"] if not check["is_true"]] == []
     assert found["flights"] == ROWS
     assert f"published = delivered = acknowledged = archived = {ROWS:,}" in done.stdout
+    assert {check["claim"] for check in found["checks"]} >= CLAIMS
     assert (directory / "delays.png").stat().st_size > 10_000
 
 
@@ -63,24 +73,29 @@ def test_a_run_reconciles_and_the_next_one_takes_its_place(tmp_path: Path) -> No
 
 
 def test_an_interrupted_run_is_resumed_until_it_reconciles(tmp_path: Path) -> None:
-    stopped = interrupted(tmp_path, signal.SIGINT, "published")
+    stopped = interrupted(tmp_path, signal.SIGINT, "published [1-9]")
     assert stopped.returncode == 130
     assert stopped.stderr == ""
     assert "run again to go on from there" in stopped.stdout
 
-    killed = interrupted(tmp_path, signal.SIGKILL, "Spark to Parquet")
+    killed = interrupted(tmp_path, signal.SIGKILL, "Spark delays [1-9]")
     assert killed.returncode == -signal.SIGKILL
     assert 0 < stored_before(killed) < ROWS
 
+    # The last day is about to be closed, or has just been.
+    killed_again = interrupted(tmp_path, signal.SIGKILL, "Spark delays 100%")
+    assert killed_again.returncode == -signal.SIGKILL
+    assert stored_before(killed) < stored_before(killed_again)
+
     resumed = run(tmp_path)
     assert_reconciled(resumed, tmp_path)
-    assert stored_before(killed) < stored_before(resumed)
+    assert stored_before(resumed) == ROWS
 
 
 def interrupted(
-    directory: Path, how: signal.Signals, part: str
+    directory: Path, how: signal.Signals, progress: str
 ) -> subprocess.CompletedProcess[str]:
-    """A run that gets a signal as soon as ``part`` is under way."""
+    """A run that gets a signal as soon as it prints such ``progress``."""
     # Slowly enough to be in the middle of publishing for nearly a minute.
     arguments = command(directory, "--rows", str(ROWS), "--rate", "100")
     with subprocess.Popen(
@@ -90,7 +105,7 @@ def interrupted(
         seen = ""
         for line in process.stdout:
             seen += line
-            if re.search(rf"{part} [1-9]", line):
+            if re.search(progress, line):
                 process.send_signal(how)
                 break
         out, errors = process.communicate(timeout=TIMEOUT_S)
@@ -105,11 +120,11 @@ def stored_before(resumed: subprocess.CompletedProcess[str]) -> int:
 
 
 def test_files_that_are_not_its_own_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "flights" / "archive").mkdir(parents=True)
+    (tmp_path / "flights" / "lake").mkdir(parents=True)
 
     refused = run(tmp_path, "--rows", "10")
 
     assert refused.returncode == 1
     assert "has not made" in refused.stdout
     assert refused.stderr == ""
-    assert (tmp_path / "flights" / "archive").is_dir()
+    assert (tmp_path / "flights" / "lake").is_dir()

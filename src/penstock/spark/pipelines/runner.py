@@ -154,7 +154,7 @@ class Run:
         """The session, started at the first call."""
         with self._starting:
             if self._session is None:
-                self._session = _session(self.pipeline, self._master, self.url)
+                self._session = session_for(self.pipeline, self._master, self.url)
             return self._session
 
     def close(self) -> None:
@@ -417,7 +417,8 @@ def _has_session() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
-def _session(pipeline: Pipeline, master: str, url: str) -> SparkSession:
+def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
+    """The session a pipeline runs in; several runs may share it by ``run(spark=…)``."""
     from penstock.spark import register
     from penstock.spark.session import session
 

@@ -1,0 +1,100 @@
+"""The Spark part: the pipeline ``flights.toml``, run beside the publishing and then to its end.
+
+A process of its own, so that it can fail, or be killed, by itself.
+
+While flights are published, the pipeline runs as ``penstock pipeline run`` runs it. When it is
+through with all of them it is stopped, and the roll-up run once more as with ``--once``: that
+closes the last day, which would stay open for ever, since no event comes after it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import penstock
+from examples.flights.companion import Instructions, report, serve
+from examples.flights.names import FLIGHTS
+from penstock.client.sync import Channel
+from penstock.spark.pipelines import Pipeline, load, run
+from penstock.spark.pipelines.runner import session_for
+from penstock.spark.pipelines.standing import Keeping
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines.step import Progress
+
+ARCHIVE, DELAYS_STEP, AIRCRAFT = "archive", "delays", "aircraft"
+"""The steps of the pipeline."""
+
+_LOOK_INTERVAL_S = 0.1
+
+
+class Telling:
+    """Tells the main process how far the steps are."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def told(self, step: str, text: str) -> None:
+        """Goes to the log of this process."""
+        print(f"{step}: {text}", file=sys.stderr, flush=True)
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        """A few times a second."""
+        report(
+            steps={
+                each.step: {"done": position(self._pipeline, each.step), "behind": each.lag_events}
+                for each in progress
+            }
+        )
+
+
+class Following(Telling):
+    """The same, and stops the pipeline when nothing more will come and nothing is left."""
+
+    def __init__(self, pipeline: Pipeline, flights: Channel, instructions: Instructions) -> None:
+        super().__init__(pipeline)
+        self._flights = flights
+        self._instructions = instructions
+        self.stopping = threading.Event()
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        super().moved(progress)
+        if self._instructions.finish:
+            last = self._flights.info().last_event_id
+            if all(position(self._pipeline, each.step) > last for each in progress):
+                self.stopping.set()
+
+
+def position(pipeline: Pipeline, step: str) -> int:
+    """How many flights a step has dealt with for good: the id it goes on from."""
+    return Keeping(pipeline, step).positions().channels.get(FLIGHTS, 0)
+
+
+def until_published(flights: Channel, instructions: Instructions) -> None:
+    """Wait for the first flight: what columns a channel has is known from its events."""
+    pause = threading.Event()
+    while flights.info().last_event_id < 0 and not instructions.finish:
+        pause.wait(_LOOK_INTERVAL_S)
+
+
+def work(url: str, file: Path, instructions: Instructions) -> None:
+    """Run the pipeline until everything is published and processed."""
+    pipeline = load(file)
+    spark = session_for(pipeline, pipeline.master, url)
+    report(ready=True)
+    with penstock.connect(url) as session:
+        flights = session.channels.get(FLIGHTS)
+        until_published(flights, instructions)
+        following = Following(pipeline, flights, instructions)
+        run(pipeline, url=url, spark=spark, watch=following, stopping=following.stopping)
+    run(pipeline, url=url, spark=spark, watch=Telling(pipeline), steps=[DELAYS_STEP], once=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    serve(partial(work, sys.argv[1], Path(sys.argv[2])))
