@@ -168,7 +168,7 @@ def test_what_is_published_while_the_beginning_is_looked_up_is_not_passed_over(
         hold.ack(9)
     bound = binding.binding_of(source_options({"url": url, "channel": "orders", "durable": "lake"}))
 
-    assert bound.first(client, Racing(client, orders)) == 10
+    assert bound.first(client, Racing(orders)) == 10
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "serial", "priority", "shared_queued"])

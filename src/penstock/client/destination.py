@@ -35,8 +35,9 @@ class Destination:
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         self.name = opened.name
         self.number = opened.channel
-        self.run = opened.run
-        """Which ids are meant, where they begin again with the realm (SEM C1d)."""
+        self.epoch = opened.epoch(conversation.realm_id)
+        """Whose ids they are: another text after delete and create, in another realm, and when
+        they begin again with the realm (SEM C1d)."""
         self._conversation = conversation
         self._publisher = Publisher(conversation, opened.channel)
         self.scheduled = Schedule(conversation, opened.channel)

@@ -94,7 +94,7 @@ async def _info(conversation: Conversation, asked: StateQuestion) -> ChannelInfo
 
 def _epoch(conversation: Conversation, asked: StateQuestion) -> str:
     """Which channel the archive has to be of; any, where the table was named."""
-    return "" if asked.archive else f"{conversation.realm_id}/{asked.channel.channel}"
+    return "" if asked.archive else asked.channel.epoch(conversation.realm_id)
 
 
 def _in_table(where: str, epoch: str, asked: StateQuestion) -> KeyState | None:

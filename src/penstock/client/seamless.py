@@ -65,6 +65,7 @@ class SeamlessSubscription(Subscription):
             merger=merger,
         )
         self._name = channel.name
+        self._opened = channel
         self._named = archive
         """The table to read; empty for none; None: the one that the channel names."""
         self._end_wanted = last_id
@@ -127,7 +128,7 @@ class SeamlessSubscription(Subscription):
         if not uri:
             return None
         # A table that was named is read whatever the history of the channel.
-        epoch = "" if named else f"{self._conversation.realm_id}/{self._channel}"
+        epoch = "" if named else self._opened.epoch(self._conversation.realm_id)
         try:
             archive = await asyncio.to_thread(Archive.open, uri, name, epoch)
         except PenstockError as error:

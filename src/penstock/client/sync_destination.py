@@ -27,8 +27,9 @@ class Destination:
         self._loop = loop
         self.name = inner.name
         self.number = inner.number
-        self.run = inner.run
-        """Which ids are meant, where they begin again with the realm (SEM C1d)."""
+        self.epoch = inner.epoch
+        """Whose ids they are: another text after delete and create, in another realm, and when
+        they begin again with the realm (SEM C1d)."""
         self.scheduled = Schedule(inner.scheduled, loop)
 
     def producer(

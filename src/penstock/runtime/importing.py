@@ -448,7 +448,7 @@ def _created(
         store.index()
     elif keys is not None:
         store.keys = keys
-    return ChannelOpened(number, created.name, definition)
+    return state.opened(number)
 
 
 def _piece(group: Group, batch: _Batch, home: Home) -> Piece:

@@ -88,6 +88,7 @@ class RunningRealm:
         self.limits = limits
         self.clock = clock
         self._state = recovered.state
+        self._state.run = f"{clock.now_us():x}"
         self._journal = journal
         self.blobs = blobs
         self.dispatch = Dispatch(blobs, clock, cache_bytes_max=sealing.cache_bytes_max)
@@ -120,7 +121,6 @@ class RunningRealm:
         for number, command in recovered.unreadable:
             self.shard.quarantine(number, command)
         self.connections = 0
-        self._run = f"{clock.now_us():x}"
         self._serving: asyncio.Task[None] | None = None
 
     @classmethod
@@ -226,17 +226,14 @@ class RunningRealm:
         def create(group: Group) -> ChannelOpened:
             fact = self.directory.decide_create(name, definition)
             group.realm_fact(0, fact)
-            return ChannelOpened(fact.number, fact.name, fact.definition)
+            return group.state.opened(fact.number)
 
         opened: ChannelOpened = await self.shard.act(create, sweeps=())
         return opened
 
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
-        def look(_: Group) -> ChannelOpened:
-            number = self.directory.number_of(name, kind)
-            state = self.directory.channels[number].state
-            run = "" if state.type.ids_survive else self._run
-            return ChannelOpened(number, state.name, state.definition, run)
+        def look(group: Group) -> ChannelOpened:
+            return group.state.opened(self.directory.number_of(name, kind))
 
         opened: ChannelOpened = await self.shard.act(look, sweeps=())
         return opened
@@ -277,7 +274,7 @@ class RunningRealm:
             state = self.directory.channels[number].state
             wanted = self.directory.checked(state.name, definition)
             group.do(number, Edit(wanted))
-            return ChannelOpened(number, state.name, wanted)
+            return group.state.opened(number)
 
         number = await self.shard.act(look)  # a new capacity may move what is in files (SEM T7)
         opened: ChannelOpened = await act_reading(self.shard, self.dispatch.files, number, edit)
@@ -333,8 +330,7 @@ class RunningRealm:
             schedule = self.directory.schedule_of(number)
             if schedule is None:
                 return None
-            state = self.directory.channels[schedule].state
-            return ChannelOpened(schedule, state.name, state.definition)
+            return group.state.opened(schedule)
 
         opened: ChannelOpened | None = await self.shard.act(look, sweeps=(number,))
         return opened

@@ -62,6 +62,7 @@ from penstock.runtime.records import (
 )
 from penstock.runtime.schemas import Schemas
 from penstock.runtime.sealed_file import SealedFile
+from penstock.wire.native.answers import ChannelOpened
 
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 _batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
@@ -99,10 +100,18 @@ class RealmState:
         self.unreadable: list[tuple[int, Place]] = []
         """Bodies in pages that are not there."""
         self._joined: dict[tuple[int, int], Copied] = {}
+        self.run = ""
+        """Soft: another one each time the realm starts."""
 
     @property
     def channels(self) -> dict[int, Channel]:
         return self.directory.channels
+
+    def opened(self, number: int) -> ChannelOpened:
+        """A channel, as a client is told of it."""
+        state = self.channels[number].state
+        run = "" if state.type.ids_survive else self.run
+        return ChannelOpened(number, state.name, state.definition, run)
 
     def joined(self, join: Join) -> Copied:
         """What a join has done since the realm started."""

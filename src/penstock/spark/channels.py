@@ -121,5 +121,6 @@ def check_not_ahead(options: SourceOptions, at: Positions, there: Mapping[str, S
         if there[name].end < position.event_id != options.starting.of(name):
             raise IllegalState(
                 f"the checkpoint of this query is at event {position.event_id}, but the next "
-                f"event of channel {name} will be {there[name].end}: were older data restored?"
+                f"event of channel {name} will be {there[name].end}: were older data restored? "
+                "Start with a new checkpoint"
             )

@@ -30,15 +30,12 @@ class Link:
     """A channel or queue that is there now, and what tells it from another one of the same
     name."""
 
-    def __init__(self, session: Session, destination: Channel | Queue) -> None:
+    def __init__(self, destination: Channel | Queue) -> None:
         self._destination = destination
         self.store: Destination = destination
         """The channel or queue, to be read."""
         self.name = destination.name
-        run = f"/{destination.run}" if destination.run else ""
-        self.epoch = f"{session.realm_id}/{destination.number}{run}"
-        """Identity of the realm, of the channel in it, and of its ids: another one after delete
-        and create, and after a restart that lets its ids begin again (SEM C1d)."""
+        self.epoch = destination.epoch
 
     @property
     def channel(self) -> Channel:
@@ -120,11 +117,11 @@ def link(session: Session, where: Where) -> Link:
     kind = "queue" if where.kind == "queue" else "channel"
     try:
         if kind == "queue":
-            return Link(session, session.queues.get(where.channel))
-        return Link(session, session.channels.get(where.channel))
+            return Link(session.queues.get(where.channel))
+        return Link(session.channels.get(where.channel))
     except NameDoesNotExist as error:
         if where.kind == "either" and where.channel in session.queues.list():
-            return Link(session, session.queues.get(where.channel))
+            return Link(session.queues.get(where.channel))
         raise NameDoesNotExist(
             f"the realm at {where.url} has no {kind} {where.channel!r}; create it first, for "
             f"example: penstock {kind} create {where.channel}"

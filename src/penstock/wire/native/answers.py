@@ -19,8 +19,12 @@ class ChannelOpened(Struct, frozen=True):
     name: str
     definition: Definition
     run: str = ""
-    """Of a channel that was there and whose ids begin again with the realm (SEM C1d): another one
-    each time it starts."""
+    """Where its ids begin again with the realm (SEM C1d): another one each time that starts."""
+
+    def epoch(self, realm: str) -> str:
+        """Whose ids they are: another text after delete and create, in another realm, and when
+        they begin again."""
+        return "/".join([realm, str(self.channel), *([self.run] if self.run else [])])
 
 
 class Published(Struct, frozen=True):
