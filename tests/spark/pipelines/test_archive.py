@@ -258,11 +258,12 @@ def test_a_pipeline_archives_what_is_there_and_goes_on_where_it_was(
     }
     pipeline = parse(document, file="small.toml", folder=tmp_path)
     publish(flights, 0, 100)
-    run(pipeline, once=True, spark=pipeline_spark)
+    report = run(pipeline, once=True, spark=pipeline_spark)
     publish(flights, 100, 150, gate="B4")
     flights.purge(end=89)
     run(pipeline, once=True, spark=pipeline_spark)
 
+    assert [(step.rows, step.rows_out) for step in report.steps] == [(100, 100)]
     table = Table.found(str(tmp_path / "lake" / "flights"))
     assert sorted(table.to_arrow(["event_id"]).column(0).to_pylist()) == list(range(150))
     assert flights.info().definition.archive == str(tmp_path / "lake" / "flights")

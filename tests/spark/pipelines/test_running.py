@@ -46,6 +46,7 @@ def test_work_runs_in_a_thread_and_says_how_it_ended() -> None:
         return Outcome(text="3 events moved", rows=3)
 
     running = RunningWork("move", work)
+    running.start()
     running.report(Progress(step="move", rows=2, total=3))
     assert (running.is_over, running.is_busy, running.progress().rows) == (False, True, 2)
     go_on.set()
@@ -60,6 +61,7 @@ def test_work_that_fails_says_why() -> None:
         raise ValueError("no")
 
     running = RunningWork("move", work)
+    running.start()
     running.join(60)
 
     assert running.outcome is None

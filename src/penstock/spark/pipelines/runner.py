@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.core.errors import InvalidArgument, StepFailed, Unavailable
 from penstock.spark.options import URL_VARIABLE
-from penstock.spark.pipelines.burying import bury
+from penstock.spark.pipelines.burying import Burial, bury
 from penstock.spark.pipelines.definition import Pipeline, known_source
 from penstock.spark.pipelines.failures import Cause, cause_of
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
@@ -140,11 +140,14 @@ class Run:
         once: bool,
         stopping: threading.Event,
         session: SparkSession | None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.pipeline = pipeline
         self.url = url
         self.once = once
         self.stopping = stopping
+        self.clock = clock
+        """Seconds, for the time between restarts."""
         self._master = master
         self._session = session
         self._is_ours = session is None and not _has_session()
@@ -206,14 +209,14 @@ class Supervised:
         if self.is_over:
             return
         if self._again_at is not None:
-            if perf_counter() >= self._again_at:
+            if self._run.clock() >= self._again_at and not self._run.stopping.is_set():
                 self.begin(watch)
             return
         running = self._running
         assert running is not None, "it runs, or it is to be started again"
         over = running.is_over
         self.progress = running.progress()
-        if isinstance(running, RunningQuery) and running.has_done_a_batch:
+        if running.has_moved:
             self._tries = 0
         if not over:
             self._keep()
@@ -254,6 +257,7 @@ class Supervised:
             query = start(planned, place, once=self._run.once)
             return RunningQuery(self.name, query, self.progress)
         context.work = RunningWork(self.name, planned)
+        context.work.start()
         return context.work
 
     def _came_to_its_end(self, running: Running, watch: Watch) -> None:
@@ -275,14 +279,14 @@ class Supervised:
         self._running = None
         if not cause.may_pass and (what := self._buried()):
             self._status.restarts += 1
-            self._again_at = perf_counter()
+            self._again_at = self._run.clock()
             self._enter("restarts", watch, f"starts again without what was buried: {what}")
             return
         if cause.may_pass and self._tries < self._run.pipeline.restarts:
             wait_s = min(BACKOFF_MAX_S, 2.0**self._tries)
             self._tries += 1
             self._status.restarts += 1
-            self._again_at = perf_counter() + wait_s
+            self._again_at = self._run.clock() + wait_s
             self._enter("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
             return
         self.failure = Cause(self._status.error, may_pass=False)
@@ -293,7 +297,10 @@ class Supervised:
         if not self._buries:
             return ""
         context = StepContext(self._run, self._step)
-        found = bury(self._run.pipeline, self._step, context)
+        try:
+            found = bury(self._run.pipeline, self._step, context)
+        except Exception as error:  # noqa: BLE001 - the step has failed; this is why it goes no further
+            found = Burial(why_none=cause_of(error).text)
         if found.why_none:
             self._status.error += f"; nothing was buried: {found.why_none}"
         return found.text

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from penstock.spark.pipelines.standing import positions_in
 from penstock.spark.pipelines.step import Outcome, Progress, Work
-from penstock.spark.pipelines.targets import COUNTED
+from penstock.spark.pipelines.targets import COUNTED, READ
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -39,6 +38,11 @@ class Running(Protocol):
 
     @property
     def outcome(self) -> Outcome | None: ...
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it got on since it was started: what made it fail before has passed."""
+        ...
 
     def progress(self) -> Progress: ...
 
@@ -75,7 +79,7 @@ class RunningQuery:
         return None
 
     @property
-    def has_done_a_batch(self) -> bool:
+    def has_moved(self) -> bool:
         """Whether a micro-batch went through since it was started."""
         return self._seen >= 0
 
@@ -89,7 +93,7 @@ class RunningQuery:
         rows = out = 0
         for each in fresh:
             if each["batchId"] > self._seen and each["numInputRows"]:
-                rows += each["numInputRows"]
+                rows += _rows_in(each)
                 out += _rows_out(each) or 0
                 self._seen = each["batchId"]
         known = self._progress
@@ -98,7 +102,7 @@ class RunningQuery:
             step=known.step,
             rows=known.rows + rows,
             rows_out=(known.rows_out or 0) + out,
-            rows_per_s=_rate(last, last["numInputRows"]) or 0.0,
+            rows_per_s=_rate(last, _rows_in(last)) or 0.0,
             rows_out_per_s=_rate(last, _rows_out(last)),
             batch=self._seen if self._seen >= 0 else known.batch,
             batch_ms=_duration(last),
@@ -120,9 +124,13 @@ class RunningWork:
         self.error: BaseException | None = None
         self.outcome: Outcome | None = None
         self._latest = Progress(step=step, text="runs")
-        self._began = perf_counter()
+        self._rows: int | None = None
+        """Of the first report: what earlier runs have done may be in it."""
         self._work = work
         self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; whoever wants its reports has to know of it before."""
         self._thread.start()
 
     @property
@@ -135,7 +143,14 @@ class RunningWork:
 
     def report(self, progress: Progress) -> None:
         """What the work says of itself."""
+        if self._rows is None:
+            self._rows = progress.rows
         self._latest = progress
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it has reported more rows than at first."""
+        return self._rows is not None and self._latest.rows > self._rows
 
     def progress(self) -> Progress:
         return self._latest
@@ -154,8 +169,18 @@ class RunningWork:
             self.error = error
 
 
+def _rows_in(progress: Mapping[str, Any]) -> int:
+    events = _observed(progress, READ)
+    return int(progress["numInputRows"]) if events is None else events
+
+
 def _rows_out(progress: Mapping[str, Any]) -> int | None:
-    rows = getattr((progress.get("observedMetrics") or {}).get(COUNTED), "rows", None)
+    events = _observed(progress, READ)
+    return _observed(progress, COUNTED) if events is None else events
+
+
+def _observed(progress: Mapping[str, Any], name: str) -> int | None:
+    rows = getattr((progress.get("observedMetrics") or {}).get(name), "rows", None)
     return None if rows is None else int(rows)
 
 

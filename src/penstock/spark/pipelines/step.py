@@ -95,6 +95,10 @@ class Flow(Struct, frozen=True, kw_only=True):
     write: Callable[[DataFrame, Batch], None] | None = None
     """Called on the driver for each micro-batch; has to store each batch once."""
 
+    events: str = ""
+    """An aggregate that counts the events of ``frame``, where a row is something else than one:
+    ``"sum(events)"``. The progress then counts these, on both sides."""
+
     output_mode: Literal["append", "update", "complete"] = "append"
     trigger: str = ASAP
     """See :func:`check_trigger`."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 QUERY_ID: Final = "sql.streaming.queryId"
 COUNTED: Final = "penstock_rows"
 """The name under which the rows that go out are counted in a query's progress."""
+READ: Final = "penstock_events"
+"""The same where a row stands for several events, which are then counted on both sides."""
 
 
 class Place:
@@ -45,7 +47,7 @@ def start(flow: Flow, place: Place, *, once: bool) -> StreamingQuery:
             "table: what stores micro-batches would run on its server"
         )
     writer = (
-        _counted(flow.frame)
+        _counted(flow)
         .writeStream.queryName(place.name)
         .option("checkpointLocation", place.checkpoint)
         .outputMode(flow.output_mode)
@@ -105,10 +107,11 @@ def _goes_straight(flow: Flow) -> bool:
     return flow.write is None and flow.table is None and flow.output_mode == "append"
 
 
-def _counted(frame: DataFrame) -> DataFrame:
+def _counted(flow: Flow) -> DataFrame:
     from pyspark.sql import functions
 
-    return frame.observe(COUNTED, functions.count(functions.lit(1)).alias("rows"))
+    name = READ if flow.events else COUNTED
+    return flow.frame.observe(name, functions.expr(flow.events or "count(1)").alias("rows"))
 
 
 def _app(frame: DataFrame) -> str:

@@ -94,7 +94,12 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if "startingTimestamp" in options:
             del options["startingOffsets"]
         frame = archived(context.spark, lake, {"url": context.url, **options})
-        return Flow(frame=frame, write=self._writer(context.url, lake), trigger=self.trigger)
+        return Flow(
+            frame=frame,
+            write=self._writer(context.url, lake),
+            events="sum(events)",  # a row is a file
+            trigger=self.trigger,
+        )
 
     def _writer(self, url: str, lake: Lake) -> Callable[[DataFrame, Batch], None]:
         named: set[str] = set()

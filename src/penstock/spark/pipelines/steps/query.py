@@ -121,8 +121,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _by_function(self, context: Context) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        function = self._function(context.folder)
-        _travels(function, context.folder)
+        function = self.function(context.folder)
         given = {
             name: context.spark if name == SESSION else context.table(name)
             for name in parameters_of(function)
@@ -143,6 +142,15 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             names = written_parameters(self.python, folder)
         return [name for name in names if name != SESSION]
 
+    def function(self, folder: Path) -> Callable[..., Any]:
+        """Its Python function, loaded so that it and what stands beside it reach Spark's processes.
+
+        Raises ``InvalidArgument`` when what is around it in its file fails.
+        """
+        found = self._loaded(folder)
+        _travels(found, folder)
+        return found
+
     @property
     def _called(self) -> str:
         return self.python if isinstance(self.python, str) else self.python.__name__
@@ -157,7 +165,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
         return names
 
-    def _function(self, folder: Path) -> Callable[..., Any]:
+    def _loaded(self, folder: Path) -> Callable[..., Any]:
         if not isinstance(self.python, str):
             return cast("Callable[..., Any]", self.python)
         place, _, name = self.python.partition(":")

@@ -208,7 +208,7 @@ def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
 def _function(step: Redrive, context: Context) -> Callable[[SparkSession, DataFrame], DataFrame]:
     query = step._checked_query()
     assert query is not None, "there is a function"
-    function = query._function(context.folder)
+    function = query.function(context.folder)
     names = parameters_of(function)
 
     def call(spark: SparkSession, frame: DataFrame) -> DataFrame:

@@ -1,0 +1,201 @@
+"""A step under supervision, without Spark: when it is started again, and when it is given up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import CannotConnect, NoSuchStage
+from penstock.spark.pipelines import Pipeline
+from penstock.spark.pipelines.runner import Run, Supervised
+from penstock.spark.pipelines.standing import Keeping
+from penstock.spark.pipelines.step import Context, Flow, Outcome, Progress, Step, Work
+
+DONE = Outcome(text="3 events moved", rows=3)
+
+
+class Trying(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A step that does at each start what the test says."""
+
+    start: Callable[[Context], Flow | Work]
+
+    def plan(self, context: Context) -> Flow | Work:
+        return self.start(context)
+
+
+class Lines:
+    """Remembers what was told."""
+
+    def __init__(self) -> None:
+        self.told_of: list[str] = []
+
+    def told(self, step: str, text: str) -> None:
+        self.told_of.append(text)
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        raise AssertionError("nobody asks a step that is supervised by hand")
+
+
+class Lab:
+    """One step and its time."""
+
+    def __init__(
+        self, folder: Path, start: Callable[[Context], Flow | Work], restarts: int = 5
+    ) -> None:
+        self.now_s = 0.0
+        self.lines = Lines()
+        self.stopping = threading.Event()
+        step = Trying(name="move", start=start)
+        self.pipeline = Pipeline(name="lab", steps=(step,), restarts=restarts, folder=folder)
+        run = Run(
+            self.pipeline,
+            url="penstock://localhost:9000",
+            master="local[2]",
+            once=True,
+            stopping=self.stopping,
+            session=None,
+            clock=lambda: self.now_s,
+        )
+        self.step = Supervised(run, step)
+        self.step.begin(self.lines)
+
+    def at(self, now_s: float) -> None:
+        """Look at a time."""
+        self.now_s = now_s
+        self.step.look(self.lines)
+
+    def until_told(self, text: str) -> None:
+        """Look until something was told; what runs in a thread takes its time."""
+        while not self.lines.told_of[-1].startswith(text):
+            assert not self.step.is_over, self.lines.told_of
+            self.step.look(self.lines)
+
+    def waits_s(self) -> list[float]:
+        """The times between a failure and the start that came after it."""
+        words = [text.split() for text in self.lines.told_of]
+        return [float(each[3]) for each in words if each[:3] == ["starts", "again", "in"]]
+
+
+def failing(*errors: Exception) -> Callable[[Context], Work]:
+    """Starts that fail one after the other, and then one that does not."""
+    left = list(errors)
+
+    def start(context: Context) -> Work:
+        if left:
+            raise left.pop(0)
+        return lambda: DONE
+
+    return start
+
+
+def test_a_start_that_fails_in_passing_is_tried_again_later_and_later(tmp_path: Path) -> None:
+    away = "no realm answers"
+    lab = Lab(tmp_path, failing(CannotConnect(away), NoSuchStage("rows are gone")))
+    assert lab.lines.told_of == [f"starts again in 1 s: {away} [cannot-connect]"]
+
+    lab.at(0.99)
+    assert len(lab.lines.told_of) == 1
+    lab.at(1.0)
+    assert lab.lines.told_of[1:] == ["starts again in 2 s: rows are gone [no-such-stage]"]
+    lab.at(2.9)
+    assert len(lab.lines.told_of) == 2
+    lab.at(3.0)
+    lab.until_told(DONE.text)
+
+    assert lab.lines.told_of[2:] == ["runs", DONE.text]
+    report = lab.step.report()
+    assert (report.state, report.rows, report.restarts) == ("done", 3, 2)
+    kept = Keeping(lab.pipeline, "move").status()
+    assert kept is not None
+    assert (kept.state, kept.restarts, kept.error) == (
+        "done",
+        2,
+        "rows are gone [no-such-stage]",
+    )
+
+
+def test_a_step_is_given_up_after_so_many_restarts_in_a_row(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, failing(*[CannotConnect("away")] * 8), restarts=7)
+
+    while not lab.step.is_over:
+        lab.at(lab.now_s + 1)
+
+    assert lab.waits_s() == [1, 2, 4, 8, 16, 30, 30]
+    assert lab.lines.told_of[-1] == "away [cannot-connect]"
+    assert lab.step.report().state == "failed"
+
+
+def test_work_that_gets_on_between_failures_is_not_given_up(tmp_path: Path) -> None:
+    """A realm that is restarted six times in a year is no reason to end."""
+    starts = 0
+
+    def start(context: Context) -> Work:
+        nonlocal starts
+        starts += 1
+
+        def work() -> Outcome:
+            if starts == 6:
+                return DONE
+            context.report(Progress(step="move", rows=10 * starts))
+            context.report(Progress(step="move", rows=10 * starts + 5))
+            raise CannotConnect("away")
+
+        return work
+
+    lab = Lab(tmp_path, start, restarts=1)
+    for _ in range(5):
+        lab.until_told("starts again")
+        lab.at(lab.now_s + 1)
+    lab.until_told(DONE.text)
+
+    assert lab.waits_s() == [1] * 5
+
+
+def test_work_that_never_gets_on_is_given_up(tmp_path: Path) -> None:
+    def start(context: Context) -> Work:
+        def work() -> Outcome:
+            context.report(Progress(step="move", rows=40))
+            raise CannotConnect("away")
+
+        return work
+
+    lab = Lab(tmp_path, start, restarts=2)
+    while not lab.step.is_over:
+        lab.at(lab.now_s + 1)
+
+    assert lab.step.report().restarts == 2
+
+
+def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, failing(ValueError("no number")))
+
+    assert lab.lines.told_of == ["no number"]
+    assert lab.step.failure is not None
+
+
+def test_a_step_that_waits_is_not_started_while_the_run_is_stopped(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, failing(CannotConnect("away")))
+    lab.stopping.set()
+
+    lab.at(60)
+    lab.step.stop(lab.lines)
+
+    assert lab.lines.told_of[1:] == ["stopped"]
+
+
+@pytest.mark.parametrize("poison", ["", "bury"])
+def test_a_failure_to_bury_is_told_with_what_it_is_about(tmp_path: Path, poison: Any) -> None:
+    def start(context: Context) -> Flow:
+        return Flow(frame=SimpleNamespace(isStreaming=False), poison=poison)  # type: ignore[arg-type]  # as far as anybody looks
+
+    lab = Lab(tmp_path, start)
+
+    (told,) = lab.lines.told_of
+    first = "its table is no stream; read a channel or queue in it [invalid-argument]"
+    assert told.startswith(first)
+    assert ("nothing was buried: step move: poison is buried through" in told) == bool(poison)
