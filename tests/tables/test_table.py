@@ -281,6 +281,20 @@ def test_delta_tables_say_what_they_need(tmp_path: Path, monkeypatch: pytest.Mon
         Table.open(str(tmp_path), "delta")
 
 
+def test_what_a_writer_has_yet_to_commit_is_not_cleaned_away(
+    tmp_path: Path, format: Format
+) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 5), "app", 0)
+    writer = table.writer()
+    writer.add(rows(5, 9).to_batches()[0])
+    files = writer.close()
+    Table.open(str(tmp_path / "t"), format).compact(keep_hours=0)
+
+    assert table.commit(writer.schema, files, app="app", version=1)
+    assert ids(table) == list(range(9))
+
+
 def test_a_delta_path_that_others_would_misread_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"has %2F in it, which .* take for '/'"):
         Table.open(str(tmp_path / "a%2Fb"), "delta")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.core.errors import InvalidArgument, Unavailable
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
 from penstock.tables.files import ID_COLUMN, DataFile
-from penstock.tables.log import Commit, Conflict, State
+from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -242,7 +242,10 @@ class DeltaLog:
             return 0
         self._table.update_incremental()
         gone = self._table.vacuum(
-            keep_hours, dry_run=False, enforce_retention_duration=False, full=True
+            keep_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=keep_hours >= UNCOMMITTED_HOURS,  # else only what was replaced
         )
         return len(gone)
 

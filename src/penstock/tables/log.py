@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 from msgspec import Struct, field
@@ -12,6 +12,9 @@ from msgspec import Struct, field
 from penstock.tables.files import DataFile
 
 Format = Literal["delta", "parquet"]
+
+UNCOMMITTED_HOURS: Final = 24
+"""How long a file that no commit has may still be in the hands of a writer who is to commit it."""
 
 
 class State(Struct, frozen=True):
@@ -80,7 +83,8 @@ class Log(Protocol):
         ...
 
     def clean(self, keep_hours: int) -> int:
-        """Remove files that no commit has, or not for so long; gives how many."""
+        """Remove files that have been replaced for so long, and those of writers who have not
+        committed them within ``UNCOMMITTED_HOURS``; gives how many."""
         ...
 
 

@@ -36,7 +36,7 @@ from penstock.columns.ipc import schema_bytes, schema_from
 from penstock.core.errors import Damaged, InvalidArgument, NewerFormat
 from penstock.tables.disk import Folder, local_path
 from penstock.tables.files import DataFile
-from penstock.tables.log import Commit, Conflict, State
+from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State
 
 COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
@@ -262,13 +262,18 @@ class ParquetLog:
                 self._folder.remove(f"{COMMITS}/{name}")
 
     def clean(self, keep_hours: int) -> int:
-        names = [f"{REPLACED}/{name}" for name in self._folder.names(REPLACED)]
         needed = set(self._aside.values())
-        names += [f"{ASIDE}/{name}" for name in self._folder.names(ASIDE) if name not in needed]
-        old = [name for name in names if self._folder.age_s(name) >= keep_hours * 3_600]
+        uncommitted = [name for name in self._folder.names(ASIDE) if name not in needed]
+        hours = max(keep_hours, UNCOMMITTED_HOURS)
+        old = self._older(REPLACED, self._folder.names(REPLACED), keep_hours)
+        old += self._older(ASIDE, uncommitted, hours)
         for name in old:
             self._folder.remove(name)
         return len(old)
+
+    def _older(self, folder: str, names: Sequence[str], hours: int) -> list[str]:
+        paths = [f"{folder}/{name}" for name in names]
+        return [path for path in paths if self._folder.age_s(path) >= hours * 3_600]
 
 
 class _NewFile:

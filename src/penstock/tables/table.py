@@ -266,7 +266,8 @@ class Table:
         self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
     ) -> Compacted:
         """Write small files of a partition together, in the order of ``event_id`` where there is
-        one; then delete files that no commit has, or that were replaced ``keep_hours`` ago.
+        one; then delete files that were replaced ``keep_hours`` ago, and those that were written as
+        long ago, at least a day, and that no commit has.
 
         Appends may go on; rows and what writers have stored stay as they are.
         """
