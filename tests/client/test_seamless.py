@@ -414,6 +414,25 @@ def test_what_is_older_than_the_archive_comes_from_the_channel(
     assert ids(orders, 95, start=datetime.fromtimestamp(0, UTC)) == there
 
 
+def test_an_archive_that_is_named_is_read_whatever_the_channel_has(
+    session: Session, orders: Channel, tmp_path: Path
+) -> None:
+    publish(orders, 100)
+    archiver = Archiver(session, orders, tmp_path / "lake")
+    archiver.end = 40
+    archiver.take(60)
+    other = session.channels.create("other", type="persistent")
+
+    def read() -> list[int]:
+        found: list[int] = other.read(start=0, archive=archiver.uri)["event_id"].to_pylist()
+        return found
+
+    assert read() == list(range(40, 60))
+    publish(other, 10)
+    assert read() == [*range(10), *range(40, 60)]
+    assert ids(other, 30, start=0, archive=archiver.uri) == [*range(10), *range(40, 60)]
+
+
 def test_the_newest_first_goes_on_when_files_are_compacted_away(
     session: Session, orders: Channel, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ class SeamlessSubscription(Subscription):
         """The channel is open, maybe beside the archive."""
         self._at = 0
         """All events below this one are handed out."""
-        self._first_here = 0
+        self._first_here: int | None = None
         """The channel's first event when it was opened."""
         self._head = 0
         """Below this id the channel had events when it was opened: they are caught up with."""
@@ -106,7 +106,8 @@ class SeamlessSubscription(Subscription):
         self._archive, self._is_open = archive, True
         self._at = self._first_id = first
         self._oldest = archive.first or 0
-        begins_here = first <= self._oldest and self._first_here < self._oldest
+        here = self._first_here
+        begins_here = here is not None and first <= self._oldest and here < self._oldest
         if begins_here or not self._read_past(archive.end):
             try:
                 await self._go_live(begins_here=begins_here)
@@ -122,8 +123,7 @@ class SeamlessSubscription(Subscription):
         if named == "":
             return None
         info = await self._info()
-        here = info.first_event_id
-        self._first_here = info.last_event_id + 1 if here is None else here
+        self._first_here = info.first_event_id
         uri = info.definition.archive if named is None else named
         if not uri:
             return None
@@ -160,7 +160,13 @@ class SeamlessSubscription(Subscription):
         self._is_live = True
         self._head = (await self._info()).last_event_id + 1
         if begins_here:
+            assert self._archive is not None, "it comes next"
             self._at = self._first_id = first
+            end = self._archive.end
+            self._head = max(self._head, end)
+            if self._last_id is not None:  # what the channel has is not all there is
+                last = end - 1 if self._end_wanted is None else min(end - 1, self._end_wanted)
+                self._last_id = max(self._last_id, last)
             return
         # What had left the channel by then is in the archive by now.
         await self._look_again()
