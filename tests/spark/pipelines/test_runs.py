@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import penstock
 from penstock.client.sync import Channel, Session
@@ -17,7 +18,10 @@ from penstock.spark import register
 from penstock.spark.pipelines import Pipeline, Report, parse, run
 from penstock.spark.pipelines.standing import Keeping, alone, is_running
 from penstock.spark.pipelines.step import Progress
+from penstock.spark.source import PenstockSource
+from penstock.spark.writing import ChannelStreamWriter
 from penstock.tables import Table
+from tests.spark.mortal import Mortal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -322,3 +326,93 @@ def test_an_event_that_makes_a_step_fail_is_buried(
     assert (report.steps[0].state, report.steps[0].restarts) == ("done", 1)
     assert numbers(late) == [0, 1, 3]
     assert numbers(dead) == [2]
+
+
+@pytest.mark.process
+def test_a_realm_restarted_between_staging_and_commit_costs_a_restart_and_no_event(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reached, go = tmp_path / "reached", tmp_path / "go"
+
+    # Made in here, the classes travel to Spark's processes by value.
+    class Waiting(ChannelStreamWriter):
+        def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+            from threading import Event
+
+            if batchId == 1:
+                reached.touch()
+                while not go.exists():
+                    Event().wait(0.01)
+            super().commit(messages, batchId)
+
+    class WaitingSource(PenstockSource):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> ChannelStreamWriter:  # noqa: N802 - Spark's name
+            return Waiting(self._sink(schema, overwrite=overwrite))
+
+    class Restarting(Watching):
+        def moved(self, progress: Sequence[Progress]) -> None:
+            if reached.exists() and not go.exists():
+                mortal.kill()
+                go.touch()
+
+    seen = Restarting()
+    step = {"name": "late", "sql": "SELECT n FROM flights", "channel": "late"}
+    with Mortal(tmp_path / "realm") as mortal, penstock.connect(mortal.url) as session:
+        late = session.channels.create("late", type="persistent")
+        publish(session.channels.create("flights", type="persistent"), 0, 2_500)
+        spark.dataSource.register(WaitingSource)
+        try:
+            pipeline = small(mortal.url, tmp_path, step)
+            report = run(pipeline, once=True, spark=spark, watch=seen)
+        finally:
+            register(spark, mortal.url)
+        stored = numbers(late)
+    assert mortal.killed >= 1
+    assert [(each.state, each.restarts) for each in report.steps] == [("done", 1)]
+    assert stored == list(range(2_500))
+    assert seen.lines[0] == "late: runs"
+    assert seen.lines[1].startswith("late: starts again in 1 s: the realm has lost rows")
+    assert seen.lines[1].endswith("[no-such-stage]")
+    assert seen.lines[2:] == ["late: runs", "late: done"]
+
+
+def test_rows_say_which_channel_they_go_to(
+    runs: Runs, client: Session, flights: Channel, late: Channel
+) -> None:
+    odd = client.channels.create("odd", type="persistent")
+    publish(flights, 0, 6)
+
+    runs(
+        {
+            "name": "parted",
+            "sql": "SELECT n, if(n % 2 = 1, 'odd', NULL) AS where_to FROM flights",
+            "channel": {"name": "late", "column": "where_to"},
+        }
+    )
+
+    assert (numbers(late), numbers(odd)) == ([0, 2, 4], [1, 3, 5])
+    assert "where_to" not in odd.read().column_names
+
+
+def test_rows_change_the_events_of_a_merge_channel(
+    runs: Runs, client: Session, flights: Channel
+) -> None:
+    planes = client.channels.create("planes", type="persistent", engine="merge", keys={"plane": 1})
+    planes.publish_many(
+        [penstock.Event(properties={"plane": n, "seats": 100, "n": -1}) for n in range(2)]
+    )
+    publish(flights, 0, 5)
+
+    runs(
+        {
+            "name": "states",
+            "sql": "SELECT n % 2 AS plane, n FROM flights",
+            "channel": {"name": "planes", "delta": True},
+        }
+    )
+
+    rows = planes.read().select(["plane", "seats", "n"]).to_pylist()
+    assert sorted(rows, key=lambda row: int(row["plane"])) == [
+        {"plane": 0, "seats": 100, "n": 4},
+        {"plane": 1, "seats": 100, "n": 3},
+    ]
