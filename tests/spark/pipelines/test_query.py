@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 from penstock.core.errors import InvalidArgument
 from penstock.spark.pipelines import Pipeline, Query, Source
@@ -97,3 +98,13 @@ def test_an_error_of_a_query_is_one_line_with_the_line_it_means() -> None:
 
     assert said(text, sql) == ("A column with name `delayx` cannot be resolved; line 2: delayx")
     assert said("[X] no place.\nmore", sql) == "no place. more"
+
+
+def test_a_function_that_is_loaded_travels_with_what_stands_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "own_travels.py").write_text("def late(flights):\n    return flights\n")
+    query = Query(name="late", python="own_travels:late", channel="late")
+
+    function = query.function(tmp_path)
+
+    assert function("rows") == "rows"
+    assert "own_travels" in cloudpickle.list_registry_pickle_by_value()
