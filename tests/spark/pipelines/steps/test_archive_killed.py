@@ -20,8 +20,8 @@ from penstock.tables import Table
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.process]
 
-TIMEOUT_S = 240
-EVENTS = 200
+TIMEOUT_S = 600
+EVENTS = 120
 """Of each channel."""
 KILLS = 4
 
