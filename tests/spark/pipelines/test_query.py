@@ -107,4 +107,4 @@ def test_a_function_that_is_loaded_travels_with_what_stands_beside_it(tmp_path: 
     function = query.function(tmp_path)
 
     assert function("rows") == "rows"
-    assert "own_travels" in cloudpickle.list_registry_pickle_by_value()
+    assert "own_travels" in cloudpickle.list_registry_pickle_by_value()  # type: ignore[no-untyped-call]
