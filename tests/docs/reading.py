@@ -28,13 +28,12 @@ class Reader:
 
     def _do(self, block: Block) -> bool:
         if block.file:
-            Path(block.file).write_text(block.text, encoding="utf-8")
+            text = block.text.replace(SERVER_URL, self._url)
+            Path(block.file).write_text(text, encoding="utf-8")
             return False
         if block.language == "python":
             self._execute(block)
             return True
-        if block.file:
-            Path(block.file).write_text(block.text.replace(SERVER_URL, self._url))
         done = [self._run(command) for command in _here(block.commands())]
         return bool(done)
 

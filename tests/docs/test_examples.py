@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from tests.docs.pages import GUIDE, PAGES, README, blocks, commands, name_of
 from tests.docs.reading import Reader
@@ -29,7 +30,18 @@ def test_a_page_can_be_followed(page: Path, reader: Reader) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("page", [page for page in PAGES if is_spark(page)], ids=name_of)
 def test_a_page_with_spark_can_be_followed(page: Path, reader: Reader) -> None:
+    _paths_begin_here()
+
     assert reader.follow(page, spark=True) > 0
+
+
+def _paths_begin_here() -> None:
+    """A JVM that another test has started begins with relative paths where that one was."""
+    jvm = SparkContext._jvm
+    if jvm is not None:
+        hadoop = jvm.org.apache.hadoop
+        files = hadoop.fs.FileSystem.getLocal(hadoop.conf.Configuration())
+        files.setWorkingDirectory(hadoop.fs.Path(Path.cwd().as_uri()))
 
 
 def test_the_guide_has_its_pages() -> None:

@@ -16,7 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.client.sync import Channel, Durable, Session
-from penstock.spark.poison import Verdict, bury_poison
+from penstock.spark.options import source_options
+from penstock.spark.poison import Verdict, bury_poison, last_begun
 from tests.client.patience import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -207,3 +208,19 @@ def test_a_driver_that_is_killed_loses_nothing_and_repeats_its_micro_batch(
     assert lake.info().outstanding == 0
     assert numbers(out) == list(range(10 if dies_in == "the batch" else 20, 25))
     assert orders.info().counters.redelivered >= (10 if dies_in == "the batch" else 0)
+
+
+def test_a_relative_checkpoint_lies_where_spark_was_started(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    at_start = Path(str(spark.sparkContext._jvm.java.lang.System.getProperty("user.dir")))  # type: ignore[union-attr]
+    checkpoint = Path(os.path.relpath(tmp_path / "checkpoint", at_start))
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    offset = '{"c": {"orders": {"e": "r/1", "n": 5}}, "v": 1}'
+    (tmp_path / "checkpoint" / "offsets" / "0").write_text(f"v1\n{{}}\n{offset}")
+    options = source_options({"url": "penstock://localhost:9000", "channel": "orders"})
+
+    monkeypatch.chdir(tmp_path)
+
+    _, end = last_begun(spark, checkpoint, options)
+    assert end["orders"].event_id == 5

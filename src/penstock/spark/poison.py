@@ -285,9 +285,23 @@ def _positions(text: str, options: SourceOptions) -> Positions | None:
     return None
 
 
+def _qualified(spark: SparkSession, place: str) -> str:
+    """A path as Spark takes it: one that is not absolute begins where its JVM was started, or on
+    the cluster's own file system, whatever this program's working directory is."""
+    from pyspark.sql.utils import is_remote
+
+    if urlsplit(place).scheme or Path(place).is_absolute() or is_remote():
+        return place
+    context = spark.sparkContext
+    assert context._jvm is not None, "a session has one"
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    return str(files.makeQualified(path).toString())
+
+
 def _log(spark: SparkSession, checkpoint: str | Path, name: str) -> dict[int, str]:
     """The entries of one of a checkpoint's logs, by number."""
-    place = str(checkpoint)
+    place = _qualified(spark, str(checkpoint))
     parts = urlsplit(place)
     if parts.scheme in ("", "file"):
         folder = Path(unquote(parts.path) if parts.scheme else place) / name
