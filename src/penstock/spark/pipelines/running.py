@@ -92,7 +92,7 @@ class RunningQuery:
         fresh = [last] if number <= self._seen + 1 else self._query.recentProgress
         rows = out = 0
         for each in fresh:
-            if each["batchId"] > self._seen and each["numInputRows"]:
+            if each["batchId"] > self._seen and _rows_of(each):
                 rows += _rows_in(each)
                 out += _rows_out(each) or 0
                 self._seen = each["batchId"]
@@ -108,7 +108,7 @@ class RunningQuery:
             batch_ms=_duration(last),
             lag_events=lag_events,
             lag_ms=lag_ms,
-            text="runs" if last["numInputRows"] else "waits",
+            text="runs" if _rows_of(last) else "waits",
         )
         return self._progress
 
@@ -171,7 +171,15 @@ class RunningWork:
 
 def _rows_in(progress: Mapping[str, Any]) -> int:
     events = _observed(progress, READ)
-    return int(progress["numInputRows"]) if events is None else events
+    return _rows_of(progress) if events is None else events
+
+
+def _rows_of(progress: Mapping[str, Any]) -> int:
+    """Over Spark Connect only the sources say it."""
+    rows = progress.get("numInputRows")
+    if rows is None:
+        rows = sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ())
+    return int(rows)
 
 
 def _rows_out(progress: Mapping[str, Any]) -> int | None:
