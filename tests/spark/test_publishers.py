@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.client.sync import Channel, Session
+from penstock.columns.publishers import with_publishers
 from penstock.core.ids import Span
-from penstock.spark.publishers import with_publishers
 from penstock.spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of
 

@@ -20,7 +20,6 @@ Properties that no column of a table can hold (local times, lists of nothing but
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +36,7 @@ from penstock.columns.layout import (
     STAMPED,
     key_path,
 )
+from penstock.columns.publishers import with_publishers
 from penstock.columns.rows import Publishers
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.shapes import (
@@ -225,37 +225,16 @@ def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
     count = batch.num_rows
     index = batch.schema.get_field_index("headers")
     given: Any = batch.column(index) if index >= 0 else None
-    if given is None and not publishers:
-        return pa.nulls(count, _HEADERS)
-    there = {} if given is None else {field.name: n for n, field in enumerate(given.type)}
-    arrays = {
-        name: _child(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
-        for name, kind in HEADERS.items()
-    }
-    stamped = np.zeros(count, dtype=np.bool_)
-    ids = batch.column("event_id").to_numpy()
-    for publisher, spans in publishers:
-        user, _, host = publisher.rpartition("@")
-        rows = np.ones(count, dtype=np.bool_) if not spans else _within(ids, spans)
-        mask = pa.array(rows & ~stamped)
-        stamped |= rows
-        for name, value in (("publisher", user), ("host", host)):
-            if value:
-                arrays[name] = pc.if_else(mask, pa.scalar(value), arrays[name])
-    null = np.ones(count, dtype=np.bool_) if given is None else _nulls(given)
-    mask = pa.array(null & ~stamped)
-    return pa.StructArray.from_arrays(list(arrays.values()), fields=list(_HEADERS), mask=mask)
-
-
-def _nulls(array: pa.Array) -> Any:
-    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def _within(ids: Any, spans: Sequence[tuple[int, int]]) -> Any:
-    found = np.zeros(len(ids), dtype=np.bool_)
-    for first, end in spans:
-        found |= (ids >= first) & (ids < end)
-    return found
+    if given is None:
+        headers = pa.nulls(count, _HEADERS)
+    else:
+        there = {field.name: n for n, field in enumerate(given.type)}
+        arrays = [
+            _child(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
+            for name, kind in HEADERS.items()
+        ]
+        headers = pa.StructArray.from_arrays(arrays, fields=list(_HEADERS), mask=given.is_null())
+    return with_publishers(headers, batch.column("event_id"), publishers)
 
 
 # --- and back -----------------------------------------------------------------------------

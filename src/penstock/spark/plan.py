@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 from pyspark.sql.datasource import InputPartition
 
+from penstock.columns.rows import Publishers
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import Span
 from penstock.core.messages import Ids
-from penstock.spark.publishers import Publishers
 from penstock.wire.native.answers import Location, SealedPart
 
 PARTITION_EVENTS_MIN: Final = 50_000

@@ -19,6 +19,8 @@ from penstock.columns.batch import FLAT
 from penstock.columns.fitting import fitted, place_of
 from penstock.columns.layout import FIELDS, HEADERS, ORIGIN, STAMPED
 from penstock.columns.memo import SchemaMemo
+from penstock.columns.publishers import with_publishers
+from penstock.columns.rows import Publishers
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.shapes import (
     Shape,
@@ -32,7 +34,6 @@ from penstock.columns.shapes import (
 from penstock.core.errors import InvalidArgument
 from penstock.spark.nesting import chosen, narrowed
 from penstock.spark.nulls import NULLS, NULLS_TYPE, nulls_of
-from penstock.spark.publishers import Publishers, with_publishers
 
 ON_REQUEST: Final[dict[str, pa.DataType]] = {
     "ttl": FIELDS["ttl"].type,

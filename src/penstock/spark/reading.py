@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from penstock.client.sync import Session
 from penstock.columns.ipc import schema_bytes, schema_from
 from penstock.columns.protobuf import fields_of
+from penstock.columns.rows import Publishers
 from penstock.columns.selectors import Selector
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument
 from penstock.core.ids import Span
@@ -49,7 +50,6 @@ from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partition
 from penstock.spark.portions import fair, parts_of, portion
 from penstock.spark.progress import Growth, reported
 from penstock.spark.projection import Extras, Projection, arrow_schema
-from penstock.spark.publishers import Publishers
 from penstock.spark.sealed import is_here, stored_batches
 
 BATCH_BYTES_MAX = 4 << 20

@@ -5,16 +5,14 @@ The realm keeps it by ranges of ids, not by event (SEM E3).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.ids import Span
-
-Publishers = tuple[tuple[str, tuple[Span, ...]], ...]
-"""``user@host``, and the ids that are theirs; no ids: all."""
+from penstock.columns.rows import Publishers
 
 _FIELDS: Final = ("publisher", "host")
 
@@ -47,7 +45,7 @@ def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) ->
     return pa.StructArray.from_arrays(children, fields=list(headers.type), mask=mask)
 
 
-def _of(ids: npt.NDArray[np.int64], spans: tuple[Span, ...]) -> Any:
+def _of(ids: npt.NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> Any:
     if not spans:
         return slice(None)
     edges = np.array(spans, dtype=np.int64).reshape(-1)
