@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from penstock.client.sync import Session
 from penstock.columns.event import Event
 from penstock.core.errors import NameDoesNotExist
 from penstock.tables import Table
+from tests.spark.pipelines.steps.programs import started
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.process]
 
@@ -55,16 +55,6 @@ compact_every = 3
 """
 
 
-def started(url: str, file: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "penstock", "pipeline", "run", str(file), *arguments],
-        env={**os.environ, "PENSTOCK_URL": url},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
 def tables_in(folder: Path) -> dict[str, Table]:
     found = {}
     for place in ("delta", "parquet"):
@@ -81,7 +71,7 @@ def stored_in(folder: Path) -> int:
 def killed_when(url: str, file: Path, stored: int, later_s: float) -> None:
     """Run the pipeline until its tables have so many rows, and a little longer; then kill it and
     all that it has started."""
-    process = started(url, file)
+    process = started(url, file, with_group=True)
     try:
         for _ in range(TIMEOUT_S * 10):
             with suppress(subprocess.TimeoutExpired):
@@ -107,7 +97,7 @@ def test_an_archive_step_that_is_killed_keeps_each_event_once(
     for stored in sorted(chance.sample(range(1, 3 * EVENTS), KILLS)):
         killed_when(url, file, stored, chance.random())
     before = stored_in(tmp_path)
-    assert started(url, file, "--once").wait(TIMEOUT_S) == 0
+    assert started(url, file, "--once", with_group=True).wait(TIMEOUT_S) == 0
 
     tables = tables_in(tmp_path)
     assert 0 < before < 4 * EVENTS

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 from penstock.client.sync import Channel, Session
 from penstock.columns.event import Event
 from penstock.tables import Table
+from tests.spark.pipelines.steps.programs import started
 from tests.spark.redriving.graves import buried
 from tests.spark.replaying.histories import events
 
@@ -42,15 +40,6 @@ from = "dead"
 record = "record"
 max_events = 5
 """
-
-
-def started(url: str, file: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "penstock", "pipeline", "run", str(file), *arguments],
-        env={**os.environ, "PENSTOCK_URL": url},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
 
 
 def killed_when(url: str, file: Path, channel: Channel, count: int) -> None:
