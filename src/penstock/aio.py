@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+from penstock.client.access import Access
 from penstock.client.channels import Channel, Channels
+from penstock.client.credentials import Token
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.destination import Destination
 from penstock.client.durable_subscription import DurableSubscription
@@ -31,19 +33,26 @@ from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
 
 
-async def connect(url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Session:
+async def connect(
+    url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S, token: Token | None = None
+) -> Session:
     """Open a session with the realm at ``url`` (several addresses: fail-over).
+
+    ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
+    instead. ``token`` is a bearer token, or a function that gives one that is good now.
 
     A connection that is lost is made again; when that does not succeed for ``reconnect_timeout``
     seconds, whoever waits gets ``CannotConnect``.
-    Raises ``CannotConnect``, and ``InvalidArgument`` for something that is no URL.
+    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument``
+    for something that is no URL.
     """
-    session = Session(parse_url(url), reconnect_timeout=reconnect_timeout)
+    session = Session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
     await session.open()
     return session
 
 
 __all__ = [
+    "Access",
     "Channel",
     "Channels",
     "DeliveredBatch",

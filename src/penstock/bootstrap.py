@@ -12,32 +12,44 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from penstock import __version__
+from penstock.client.credentials import current_user
 from penstock.client.link import Link
 from penstock.client.session import Session as AioSession
 from penstock.client.sync import Session
 from penstock.client.threads import LoopThread
-from penstock.client.urls import SCHEME, Address, RealmUrl
+from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
 from penstock.core import channel_types, durables, engines
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, InvalidArgument
 from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
+from penstock.core.rights import Principal
 from penstock.core.state import Rules
-from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.frontends.native import NativeLimits, NativeListener, check_exposed
+from penstock.frontends.tls import Tls
 from penstock.logs import configure_unless_done
+from penstock.runtime.access import Access, AccessRules
+from penstock.runtime.accounts import Accounts
+from penstock.runtime.audit import Audit
 from penstock.runtime.checking import Finding, StoreReport, check_all
 from penstock.runtime.clock import SystemClock
+from penstock.runtime.logins import Logins
 from penstock.runtime.placing import MemoryLimits
+from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.recovery import recover
 from penstock.runtime.repairing import Repaired, repair
 from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.tokens import TokenRules, Tokens, fetched
 from penstock.settings import Settings, load
+from penstock.storage.audit_file import FileAudit
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.embedded import Embedded, open_embedded
+from penstock.storage.embedded.copying import Capture
+from penstock.storage.embedded.looking import look_at as look_at
 from penstock.storage.embedded.quarantine import Quarantine
 from penstock.storage.embedded.repairing import (
     check_exists,
@@ -48,6 +60,9 @@ from penstock.storage.embedded.repairing import (
 )
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
 from penstock.storage.overlay import OverlayDisk
+
+if TYPE_CHECKING:
+    from penstock.frontends.http.server import HttpServer
 
 T = TypeVar("T")
 
@@ -73,6 +88,7 @@ def rules(settings: Settings | None = None) -> Rules:
         kinds=registered(durables, "KIND"),
         event_bytes_max=(settings or Settings()).limits.max_event_bytes,
         event_timeout_us=int((settings or Settings()).limits.event_timeout_s * 1_000_000),
+        stores_max=(settings or Settings()).limits.channels_max,
     )
 
 
@@ -84,7 +100,7 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
     clock = SystemClock()
     stores = await _stores(directory, clock)
     try:
-        return await RunningRealm.open(
+        realm = await RunningRealm.open(
             stores.journal,
             stores.blobs,
             stores.pages,
@@ -96,10 +112,55 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
             limits=_limits(settings),
             sealing=_sealing(settings),
         )
+        if directory is not None and isinstance(stores, Embedded):
+            realm.backups.capture = Capture(_absolute(directory), RealDisk(), stores.journal)
+        realm.access = access(stores.registry, directory, settings, clock)
+        await realm.access.begin()
     except BaseException:
         await stores.pages.close()
         await stores.journal.close()
         raise
+    return realm
+
+
+def access(registry: Registry, directory: Path | None, settings: Settings, clock: Clock) -> Access:
+    """Who may do what, as the settings want it. Raises ``InvalidArgument``."""
+    wanted = settings.access
+    rules = TokenRules(
+        keys=wanted.token_keys,
+        issuer=wanted.token_issuer,
+        audience=wanted.token_audience,
+        user_claim=wanted.token_user_claim,
+        groups_claim=wanted.token_groups_claim,
+    )
+    file = None
+    if directory is not None:
+        file = FileAudit(_absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
+    kept = registry if wanted.mode != "off" else None
+    return Access(
+        Accounts(kept, clock, asyncio.to_thread, rounds=wanted.password_rounds),
+        Tokens(rules, fetched, clock, asyncio.to_thread),
+        Audit(clock, file),
+        Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
+        asyncio.to_thread,
+        AccessRules(wanted.mode, wanted.failure_delay_s),
+    )
+
+
+def tls(settings: Settings) -> Tls | None:
+    """The realm's certificate, for all its front ends; None: there is none. Raises
+    ``InvalidArgument``."""
+    wanted = settings.listen
+    if not wanted.tls_certificate:
+        if wanted.tls_key or wanted.tls_client_ca or wanted.tls_client_required:
+            raise InvalidArgument("listen.tls_certificate is missing: the other files are for TLS")
+        return None
+    return Tls(
+        wanted.tls_certificate,
+        wanted.tls_key,
+        wanted.tls_client_ca,
+        client_required=wanted.tls_client_required,
+    )
 
 
 class Stores(Protocol):
@@ -182,7 +243,34 @@ def native_listener(realm: RunningRealm, settings: Settings, version: str) -> Na
             hello_timeout_s=settings.listen.hello_timeout_s,
             idle_timeout_s=settings.listen.idle_timeout_s,
             connections_max=settings.listen.connections_max,
+            connections_per_user_max=settings.limits.connections_per_user_max,
+            each=ConnectionLimits(
+                settings.limits.requests_per_s_max, settings.limits.in_flight_bytes_max
+            ),
         ),
+        tls(settings),
+    )
+
+
+def http_server(realm: RunningRealm, listener: NativeListener, settings: Settings) -> HttpServer:
+    """What serves HTTP. Nothing of it is imported where nobody asks for it."""
+    own = settings.http
+    from penstock.frontends.http.server import HttpLimits, HttpServer
+
+    return HttpServer(
+        listener,
+        HttpLimits(
+            connections_max=own.connections_max,
+            body_bytes_max=own.body_bytes,
+            head_timeout_s=own.head_timeout_s,
+            body_timeout_s=own.body_timeout_s,
+            send_timeout_s=own.send_timeout_s,
+            viewers_max=own.viewers_max,
+            channels_named_max=own.channels_named_max,
+            pipelines=tuple(folder for folder in own.pipelines.split(":") if folder),
+            login_total_s=settings.access.login_total_s,
+        ),
+        tls=None if listener.tls is None else listener.tls.context,
     )
 
 
@@ -205,6 +293,7 @@ class Realm:
         self._loop = LoopThread()
         self._running: RunningRealm | None = None
         self._sessions: weakref.WeakSet[AioSession] = weakref.WeakSet()
+        self._http: HttpServer | None = None
         self._closed = False
         try:
             self._loop.call(self._start())
@@ -222,18 +311,21 @@ class Realm:
         self._listening = loop.create_task(self._listener.run(ready), name="penstock-listener")
         await ready.wait()
 
-    def connect(self) -> Session:
-        """A session with this realm, in this process."""
-        inner = AioSession(RealmUrl((Address("embedded", 0),)), connector=self._connect)
+    def connect(self, user: str = "") -> Session:
+        """A session with this realm, in this process: it may do everything, unless it is for a
+        ``user``, who needs no password here and may do what was granted to ``user@localhost``."""
+        url = RealmUrl((Address("embedded", 0),), user)
+        principal = Principal(user or current_user(), "localhost", trusted=not user)
+        inner = AioSession(url, connector=lambda make: self._connect(make, principal))
         self._loop.call(inner.open())
         self._sessions.add(inner)
         return Session(inner, self._loop)
 
-    async def _connect(self, make: Callable[[], Link]) -> Link:
+    async def _connect(self, make: Callable[[], Link], principal: Principal) -> Link:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        await self._listener.adopt(ours)
+        await self._listener.adopt(ours, principal)
         loop = asyncio.get_running_loop()
         _, link = await loop.create_connection(make, sock=theirs)
         return link
@@ -241,7 +333,32 @@ class Realm:
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
         bound = self._loop.call(self._listener.listen(host, port))
-        return f"{SCHEME}{Address(host, bound)}"
+        scheme = SCHEME if self._listener.tls is None else TLS_SCHEME
+        return f"{scheme}{Address(host, bound)}"
+
+    @property
+    def access(self) -> Access:
+        """Who may do what here."""
+        assert self._running is not None, "it was started"
+        return self._running.access
+
+    def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve the administration API, metrics and the console; gives their URL.
+
+        Raises ``AddressInUse``, ``InvalidArgument``.
+        """
+        bound = self._loop.call(self._listen_http(host, port))
+        scheme = "http" if self._listener.tls is None else "https"
+        return f"{scheme}://{Address(host, bound)}"
+
+    async def _listen_http(self, host: str, port: int) -> int:
+        check_exposed(host, self._settings.access.mode)
+        if self._http is None:
+            assert self._running is not None, "it was started"
+            self._http = http_server(self._running, self._listener, self._settings)
+            loop = asyncio.get_running_loop()
+            self._checking = loop.create_task(self._http.run(), name="penstock-http")
+        return await self._http.listen(host, port)
 
     def close(self) -> None:
         """Stop serving; everything acknowledged is on disk."""
@@ -258,6 +375,10 @@ class Realm:
         assert realm is not None, "it was started"
         for session in list(self._sessions):
             await session.close()
+        if self._http is not None:
+            await self._http.close()
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
         await self._listener.close()
         try:
             await realm.close()

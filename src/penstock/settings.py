@@ -33,6 +33,114 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     hello_timeout_s: Annotated[
         float, Meta(gt=0, description="A connection has to say who it is within this time.")
     ] = 10.0
+    tls_certificate: Annotated[
+        str,
+        Meta(description="PEM file of the realm's certificate, with its chain; empty: no TLS."),
+    ] = ""
+    tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
+    tls_client_ca: Annotated[
+        str,
+        Meta(
+            description="PEM file of the authorities whose client certificates are believed; the "
+            "certificate's common name is the user (SEM A5)."
+        ),
+    ] = ""
+    tls_client_required: Annotated[
+        bool, Meta(description="Refuse connections without a client certificate.")
+    ] = False
+
+
+class AccessSettings(Section, frozen=True, kw_only=True):
+    mode: Annotated[
+        Literal["off", "optional", "mandatory"],
+        Meta(
+            description="Authentication: off (loopback only, everyone may do everything), optional "
+            "(who does not sign in is anonymous), mandatory (SEM A4)."
+        ),
+    ] = "off"
+    password_rounds: Annotated[
+        int,
+        Meta(
+            ge=4_096,
+            le=5_000_000,
+            description="Rounds of PBKDF2 for new passwords; more make guessing and signing in "
+            "slower.",
+        ),
+    ] = 200_000
+    failure_delay_s: Annotated[
+        float, Meta(ge=0, description="How long a failed sign-in waits for its answer.")
+    ] = 1.0
+    token_keys: Annotated[
+        str,
+        Meta(
+            description="JSON Web Key Set for bearer tokens: a file, or an https URL such as an "
+            "OpenID provider's `jwks_uri`; empty: no tokens."
+        ),
+    ] = ""
+    token_issuer: Annotated[str, Meta(description="Who has to have issued a token.")] = ""
+    token_audience: Annotated[str, Meta(description="Whom a token has to be made for.")] = ""
+    token_user_claim: Annotated[str, Meta(description="The claim that names the user.")] = "sub"
+    token_groups_claim: Annotated[
+        str, Meta(description="The claim that names groups; dots lead into objects.")
+    ] = "groups"
+    login_idle_s: Annotated[
+        float, Meta(gt=0, description="A console session unused this long ends.")
+    ] = 3_600.0
+    login_total_s: Annotated[
+        float, Meta(gt=0, description="A console session ends after this time in any case.")
+    ] = 43_200.0
+
+
+class HttpSettings(Section, frozen=True, kw_only=True):
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Serve HTTP: the administration API, metrics and the console. A realm "
+            "embedded in a program never does by itself."
+        ),
+    ] = True
+    host: Annotated[
+        str, Meta(description="Address of HTTP; empty: the one of the native protocol.")
+    ] = ""
+    port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Its port; 0 takes any free one. Not given: 9080, and no HTTP where "
+            "another process has that."
+        ),
+    ] = None
+    connections_max: Annotated[
+        int, Meta(ge=1, description="Most HTTP connections at once; more are dropped.")
+    ] = 256
+    viewers_max: Annotated[int, Meta(ge=0, description="Most live views at once.")] = 100
+    body_bytes: Annotated[
+        int, Meta(ge=1_024, le=1 << 30, description="Largest body of a request, in bytes.")
+    ] = 32 << 20
+    head_timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="A connection has to make a request within this time, or is over."),
+    ] = 20.0
+    body_timeout_s: Annotated[
+        float, Meta(gt=0, description="The body of a request has to come within this time.")
+    ] = 60.0
+    send_timeout_s: Annotated[
+        float, Meta(gt=0, description="A peer that takes nothing for so long is dropped.")
+    ] = 30.0
+    channels_named_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Channels and queues, and as many durables and connections, that have "
+            "metrics of their own.",
+        ),
+    ] = 1_000
+    pipelines: Annotated[
+        str,
+        Meta(
+            description="Folders of pipelines' checkpoints, with ':' between them, whose progress "
+            "is shown."
+        ),
+    ] = ""
 
 
 class LimitSettings(Section, frozen=True, kw_only=True):
@@ -68,6 +176,23 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(ge=1 << 20, description="Bytes not in segment files above which publishers wait."),
     ] = 512 << 20
+    channels_max: Annotated[
+        int, Meta(ge=0, description="Most channels and queues together; 0: no limit.")
+    ] = 0
+    connections_per_user_max: Annotated[
+        int, Meta(ge=0, description="Most connections of one user at once; 0: no limit.")
+    ] = 0
+    in_flight_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of publishes of one connection not answered yet; 0: no limit of "
+            "its own.",
+        ),
+    ] = 0
+    requests_per_s_max: Annotated[
+        int, Meta(ge=0, description="Requests a second on one connection; 0: no limit.")
+    ] = 0
 
 
 class StorageSettings(Section, frozen=True, kw_only=True):
@@ -98,6 +223,8 @@ class LogSettings(Section, frozen=True, kw_only=True):
 class Settings(Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="What this realm calls itself.")] = "penstock"
     listen: ListenSettings = ListenSettings()
+    access: AccessSettings = AccessSettings()
+    http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
@@ -125,6 +252,29 @@ def load(
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"settings: {error}") from error
+
+
+def in_effect(
+    document: str, environment: Mapping[str, str]
+) -> list[tuple[str, Any, Literal["default", "file", "environment"]]]:
+    """Path, value and origin of every option, as a server would take them.
+
+    Raises ``InvalidArgument`` as :func:`load` does.
+    """
+    settings = load(document, environment)
+    written = tomllib.loads(document)
+    found: list[tuple[str, Any, Literal["default", "file", "environment"]]] = []
+    for path, *_ in described():
+        value: Any = settings
+        tree: Any = written
+        for part in path.split("."):
+            value = getattr(value, part)
+            tree = tree.get(part) if isinstance(tree, dict) else None
+        if variable_of(path) in environment:
+            found.append((path, value, "environment"))
+        else:
+            found.append((path, value, "default" if tree is None else "file"))
+    return found
 
 
 def variable_of(path: str) -> str:

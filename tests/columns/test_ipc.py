@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from penstock.columns import ipc
 from penstock.columns.body import body_of_columns
 from penstock.columns.check import check_body
 from penstock.columns.ipc import batch_bytes, batch_from, packed_bytes, schema_bytes, schema_from
@@ -155,3 +156,21 @@ def test_a_flipped_schema_is_refused_or_checked() -> None:
             refused += 1
 
     assert 0 < refused <= FLIPS
+
+
+def test_a_schema_of_big_endian_numbers_is_refused() -> None:
+    """Its batches come little-endian in any case, and every reader of a segment would turn them
+    round."""
+    plain = schema_bytes(pa.schema([("properties", pa.struct([("\x01", pa.int64())]))]))
+    table = 8 + int.from_bytes(plain[8:12], "little")
+    header = ipc._field(memoryview(plain), table, 2)
+    schema = header + int.from_bytes(plain[header : header + 4], "little")
+    vtable = schema - int.from_bytes(plain[schema : schema + 4], "little", signed=True)
+    one = plain.index(b"\x01\0", schema + 4)  # the name of the property will do for it
+    swapped = bytearray(plain)
+    swapped[vtable + 4 : vtable + 6] = (one - schema).to_bytes(2, "little")
+    assert pa.ipc.read_schema(pa.py_buffer(bytes(swapped))).names == ["properties"]
+
+    assert schema_from(plain).names == ["properties"]
+    with pytest.raises(InvalidEvent, match="little-endian"):
+        schema_from(bytes(swapped))

@@ -44,6 +44,33 @@ def test_known_columns_keep_their_meaning_and_the_rest_are_properties() -> None:
     assert properties([body]) == [{"price": 1.5}, {"price": None}]
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"data": [b"a", b"b"], "price": [1.5, None], "sku": ["x", "y"]}),
+        pa.table({"data": pa.array([b"a", None], pa.binary()), "price": [1, 2]}),
+        pa.table({"tag": ["a", None], "ttl": pa.array([5, None], pa.int64())}),
+        pa.table({"price": pa.array([1, 2], pa.int64()), "none": pa.nulls(2)}),
+        pa.table({"nested": [{"a": 1}, None], "price": [1, 2]}),
+    ],
+    ids=["plain", "null data", "no properties", "all null", "nested"],
+)
+def test_what_can_be_taken_as_it_is_and_what_cannot_make_the_same_bodies(table: pa.Table) -> None:
+    cast = table.cast(
+        pa.schema(
+            [
+                field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field
+                for field in table.schema
+            ]
+        )
+    )  # which has to be made
+    sliced = pa.concat_tables([table, table]).combine_chunks().slice(1, 2)
+
+    assert bodies_of_table(table) == bodies_of_table(cast)
+    rows = properties(bodies_of_table(table))
+    assert properties(bodies_of_table(sliced)) == [rows[1], rows[0]]
+
+
 def test_a_struct_named_properties_is_the_properties() -> None:
     table = pa.table({"properties": [{"a": 1}, {"a": None}], "b": ["x", "y"]})
 

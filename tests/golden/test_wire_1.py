@@ -16,7 +16,15 @@ from penstock.wire.native.frames import PREFACE, frame
 MESSAGES: list[tuple[wire.Message, str]] = [
     (
         wire.Hello("client", "session", "user", "token"),
-        "9501a6636c69656e74a773657373696f6ea475736572a5746f6b656e",
+        "9701a6636c69656e74a773657373696f6ea475736572a5746f6b656ea0c400",
+    ),
+    (
+        wire.Proof(b"p"),
+        "9203c40170",
+    ),
+    (
+        wire.Challenge(b"c"),
+        "926cc40163",
     ),
     (
         wire.Schema(7),
@@ -131,6 +139,8 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
 @pytest.mark.parametrize(
     ("message", "sent"),
     [
+        (wire.Hello("client", "session", "user", "token"),
+         "9501a6636c69656e74a773657373696f6ea475736572a5746f6b656e"),
         (wire.Attach(7, 3, 2, "d", 10), "9829070302a1640ac2a0"),
         (wire.Attach(7, 3, 2, "d", 10), "9929070302a1640ac2a0c2"),
         (wire.Subscribe(6, 3, 1, FromEarliest(), 0),

@@ -106,6 +106,10 @@ class Reader:
         self.batches.append(rows.batch)
         self.publishers.append(rows.publishers)
 
+    @property
+    def ids(self) -> list[int]:
+        return [event_id for batch in self.batches for event_id in ids_of(batch).tolist()]
+
     def recall(self, spans: Spans) -> None:
         raise AssertionError(f"no durable here orders strictly: {spans}")
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Literal
+
+import pytest
 
 from penstock.core.ids import Span
 from penstock.core.messages import Definition, Storage
+from penstock.core.ports import Buffer
+from penstock.core.starts import FromEarliest
+from penstock.runtime.work import Reply
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulate
-from tests.runtime.living import body, living
+from tests.runtime.living import Reader, body, living
 
 
 class SlowJournal(MemoryJournal):
@@ -24,6 +30,48 @@ class SlowJournal(MemoryJournal):
             self.meanwhile()
             self.meanwhile = None
             await pass_time(0.001)
+
+
+class WatchedJournal(MemoryJournal):
+    """Looks around before it writes."""
+
+    look: Callable[[], None] = staticmethod(lambda: None)
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        self.look()
+        return await super().append(expected, block, sync=sync)
+
+
+@pytest.mark.spec("D8")
+@pytest.mark.parametrize("sync", ["group", "none"])
+def test_a_settled_window_is_filled_before_new_events_are_written_and_not_with_them(
+    sync: Literal["group", "none"],
+) -> None:
+    async def life() -> tuple[list[int], list[int]]:
+        journal, reader = WatchedJournal(), Reader()
+        async with living(journal, MemoryBlobs()) as realm:
+            definition = Definition(type="persistent", storage=Storage(sync=sync))
+            number = (await realm.create_channel("orders", definition)).channel
+            subscriptions = realm.subscriptions
+            start = FromEarliest()
+            await subscriptions.create_durable(number, "d", "shared", start, "", persistent=True)
+            done: asyncio.Queue[object] = asyncio.Queue()
+            reply: Reply = lambda answer, _: done.put_nowait(answer)  # noqa: E731
+            realm.publish(number, [body([b"0", b"1", b"2"])], "", 0, reply)
+            await done.get()
+            seat = await subscriptions.attach(number, "d", reader, window=2, pull=False)
+            await pass_time(0.01)
+            before: list[int] = []
+            journal.look = lambda: before.extend(reader.ids)
+            subscriptions.settle(seat.number, (Span(0, 2),), reply, roll_back=False, previous=False)
+            realm.publish(number, [body([b"3", b"4"])], "", 0, reply)
+            await done.get()
+            await done.get()
+            journal.look = lambda: None
+            await pass_time(0.01)
+            return before, reader.ids
+
+    assert simulate(life(), Random(1)) == ([0, 1, 2], [0, 1, 2, 3])
 
 
 def test_a_snapshot_asked_for_while_a_group_closes_early_comes_before_what_is_left() -> None:
@@ -42,4 +90,4 @@ def test_a_snapshot_asked_for_while_a_group_closes_early_comes_before_what_is_le
             await snapshots[0]
             return stored, len(await blobs.list("snapshots/"))
 
-    assert simulate(life(), Random(1)) == ([Span(0, 1), Span(0, 1), Span(1, 2)], 1)
+    assert simulate(life(), Random(1)) == ([Span(0, 1), Span(0, 1), Span(1, 2)], 2)

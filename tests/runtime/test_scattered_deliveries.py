@@ -32,7 +32,7 @@ class Client(Reader):
         self.counts.append(redeliveries)
 
     @property
-    def ids(self) -> list[list[int]]:
+    def frames(self) -> list[list[int]]:
         return [ids_of(batch).tolist() for batch in self.batches]
 
 
@@ -63,7 +63,7 @@ def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_new() -
             await publish(realm, 1, body([b"30", b"31"], n=1))
             await pass_time(0.1)
 
-            assert client.ids == [[2, 5, 6, 14, 28, 30, 31]]
+            assert client.frames == [[2, 5, 6, 14, 28, 30, 31]]
             assert client.counts[0] == ((1, scattered),)
             assert client.batches[0].column("data").to_pylist()[:5] == [
                 b"2", b"5", b"6", b"14", b"28"

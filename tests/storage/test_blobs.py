@@ -75,6 +75,15 @@ async def test_what_a_crash_left_half_written_is_removed(disk: FaultyDisk) -> No
     assert [entry.name for entry in disk.list("/realm/segments/orders/eu")] == ["1.arrow"]
 
 
+async def test_a_blob_the_disk_cannot_read_is_named(disk: FaultyDisk) -> None:
+    blobs = open_store("/store", disk).blobs
+    await blobs.put("segments/a", [b"one"])
+    disk.make_unreadable("/store/segments/a", 0)
+
+    with pytest.raises(StorageFailed, match="segments/a could not be read"):
+        await blobs.get("segments/a")
+
+
 def test_local_paths_name_real_files(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}", RealDisk())
     asyncio.run(store.blobs.put(NAME, [b"x"]))

@@ -182,3 +182,18 @@ def test_a_damaged_or_newer_list_of_commits_is_named(tmp_path: Path) -> None:
     record.write_text(content.replace('"v":1', '"v":2'))
     with pytest.raises(NewerFormat, match="written by a newer Penstock"):
         ids(tmp_path)
+
+
+@pytest.mark.parametrize("part", ['"v":1', '"columns":"'])
+def test_a_list_of_commits_with_bytes_that_are_no_text_is_damaged(
+    tmp_path: Path, part: str
+) -> None:
+    """It has no checksum of its own: whatever a disk makes of it has to be told as damage."""
+    Table.open(str(tmp_path), "parquet").append(rows(0), "app", 0)
+    record = tmp_path / "_penstock" / "commits" / f"{0:020}.json"
+    content = record.read_bytes()
+    at = content.index(part.encode()) + len(part)
+    for spoilt in (b"\xc1", b"\xc3\xa9", b"!"):
+        record.write_bytes(content[:at] + spoilt + content[at + len(spoilt) :])
+        with pytest.raises(Damaged, match=r"0\.json cannot be read"):
+            ids(tmp_path)

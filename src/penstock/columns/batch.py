@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +54,12 @@ def _int64s(kind: pa.DataType, values: Int64s) -> pa.Array:
 
 def ids_of(batch: pa.RecordBatch) -> Int64s:
     """The event ids of a stored batch, without a copy."""
-    ids: Int64s = batch.column("event_id").to_numpy()
-    return ids
+    ids = batch.column("event_id")
+    data = ids.buffers()[1]
+    if not len(ids):
+        return np.empty(0, dtype=np.int64)
+    # to_numpy() would import pandas where there is one: a third of a second at its first call.
+    return np.frombuffer(data, np.int64, len(ids), ids.offset * 8)
 
 
 def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:
@@ -76,36 +81,53 @@ def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> p
     name of its field (``price::string``); a property named like one of the first four columns
     becomes ``properties.<name>``. What only ``more`` holds is not shown.
     """
-    count = batch.num_rows
-    fields: list[pa.Field] = []
-    arrays: list[pa.Array] = []
-    for name in FLAT:
-        index = batch.schema.get_field_index(name)
-        fields.append(
-            pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
-        )
-        arrays.append(batch.column(index) if index >= 0 else _absent(name, count))
-    for field, array in _property_columns(batch):
+    plan = _flat_plans.of(batch.schema) if properties is None else _flat(batch.schema, properties)
+    arrays = [
+        batch.column(index) if index >= 0 else _absent(name, batch.num_rows)
+        for name, index in zip(FLAT, plan.columns, strict=True)
+    ]
+    if plan.children:
+        children = batch.column(plan.struct).flatten()
+        arrays += [children[index] for index in plan.children]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
+
+
+class _Flat(NamedTuple):
+    """Where the columns of a flat batch come from."""
+
+    schema: pa.Schema
+    columns: tuple[int, ...]
+    """Of :data:`FLAT`; below 0: not there."""
+    struct: int
+    children: tuple[int, ...]
+    """Of the struct of properties."""
+
+
+def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
+    fields = [
+        pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
+        for name in FLAT
+    ]
+    columns = tuple(schema.get_field_index(name) for name in FLAT)
+    struct = schema.get_field_index("properties")
+    children = []
+    for index, field in enumerate(schema.field(struct).type if struct >= 0 else ()):
         logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
         if properties is None or logical in properties or field.name in properties:
             taken = field.name in FLAT
             fields.append(field.with_name(f"properties.{field.name}") if taken else field)
-            arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            children.append(index)
+    return _Flat(pa.schema(fields), columns, struct, tuple(children))
 
 
+_flat_plans = SchemaMemo(_flat)
+
+
+@lru_cache(maxsize=16)
 def _absent(name: str, count: int) -> pa.Array:
     kind = BODY.get(name)
     assert kind is not None, f"a stored batch has {name}"
     return pa.array([b""] * count, kind) if name == "data" else pa.nulls(count, kind)
-
-
-def _property_columns(batch: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
-    index = batch.schema.get_field_index("properties")
-    if index < 0:
-        return []
-    struct = batch.column(index)
-    return list(zip(struct.type, struct.flatten(), strict=True))
 
 
 class EventBatch:
@@ -131,7 +153,7 @@ class EventBatch:
 
     def __iter__(self) -> Iterator[Event]:
         received = self._event_type.received
-        rows = Rows(self._batch, self._rows.publishers, in_order=True)
+        rows = self._in_order()
         if not self._redeliveries:
             for row in range(len(self)):
                 yield received(rows, row)
@@ -139,6 +161,10 @@ class EventBatch:
         counts = self._redeliveries.get
         for row, event_id in enumerate(self.event_ids.tolist()):
             yield received(rows, row, counts(event_id, 0))
+
+    def _in_order(self) -> Rows:
+        """Its rows, to be read from the first to the last."""
+        return Rows(self._batch, self._rows.publishers, in_order=True)
 
     def __getitem__(self, row: int) -> Event:
         count = len(self)

@@ -66,6 +66,11 @@ def check_body(batch: pa.RecordBatch) -> None:
         _check_values(name, batch.column(index), elements_max)
 
 
+def check_schema(schema: pa.Schema) -> None:
+    """Refuse with :class:`InvalidEvent` a schema that no body has."""
+    _schemas.of(schema)
+
+
 def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
     if name == "data" and column.null_count:
         raise InvalidEvent(f"data has {column.null_count} nulls; use empty bytes")

@@ -13,8 +13,10 @@ from penstock.core.errors import EventTooLarge
 from penstock.core.ids import Span
 from penstock.core.messages import Digest, Spans
 
-_EXACT_ABOVE: Final = 64 * 1024
-"""Below this a batch's size is good enough as the size of its largest event."""
+_MEASURED_ABOVE: Final = 64 * 1024
+"""Where nothing is too large, below this a batch's size is good enough as that of its largest
+event."""
+_UNLIMITED: Final = 1 << 62
 
 Bools = npt.NDArray[np.bool_]
 Sizes = npt.NDArray[np.int64]
@@ -27,7 +29,9 @@ def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
     """
     size = batch.nbytes
     largest = size
-    if size > min(_EXACT_ABOVE, max_event_bytes) and batch.num_rows:
+    # In a batch that is no larger than one event may be, none is too large.
+    exact_above = max_event_bytes if max_event_bytes < _UNLIMITED else _MEASURED_ABOVE
+    if size > exact_above and batch.num_rows:
         sizes = event_sizes(batch)
         offset = int(np.argmax(sizes > max_event_bytes))
         if sizes[offset] > max_event_bytes:

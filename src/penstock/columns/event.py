@@ -148,14 +148,17 @@ class Event:
     @property
     def data(self) -> bytes:
         """The bytes of the event; may be empty."""
-        return self._data if self._rows is None else self._rows.data(self._row)
+        rows = self._rows
+        return self._data if rows is None else rows.data(self._row)
 
     @property
     def properties(self) -> dict[str, Any]:
         """Names to typed values, exactly as published (SEM E2)."""
-        if self._properties is None:
-            self._properties = {} if self._rows is None else self._rows.properties(self._row)
-        return self._properties
+        found = self._properties
+        if found is None:
+            rows = self._rows
+            found = self._properties = {} if rows is None else rows.properties(self._row)
+        return found
 
     @property
     def headers(self) -> dict[str, Any]:

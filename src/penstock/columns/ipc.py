@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -34,11 +34,13 @@ _UINT32: Final = struct.Struct("<I").unpack_from
 _INT64: Final = struct.Struct("<q").unpack_from
 _PLACE: Final = struct.Struct("<qq").unpack_from
 _UINT16: Final = struct.Struct("<H").unpack_from
+_INT16: Final = struct.Struct("<h").unpack_from
 
 _REFUSALS: Final = (pa.ArrowException, OSError, EOFError, ValueError)
 """What Arrow raises for bytes that are not what they should be."""
 
 _schemas: dict[bytes, pa.Schema] = {}
+_names: dict[bytes, frozenset[str]] = {}
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
@@ -53,13 +55,37 @@ def schema_from(message: bytes) -> pa.Schema:
         return schema
     try:
         schema = ipc.read_schema(pa.py_buffer(message))
-    except _REFUSALS as error:
+        is_swapped = _is_swapped(message)
+    except (*_REFUSALS, struct.error) as error:
         raise InvalidEvent(f"{len(message)} bytes are no Arrow schema: {error}") from error
+    if is_swapped:  # a segment with it would be read with all numbers turned round
+        raise InvalidEvent("the schema is of big-endian numbers; send little-endian ones")
     if len(message) <= SCHEMA_BYTES_KEPT_MAX:
         if len(_schemas) >= SCHEMAS_MAX:
             _schemas.clear()
         _schemas[message] = schema
     return schema
+
+
+def _is_swapped(message: bytes) -> bool:
+    """Whether a schema that Arrow has found sound is of big-endian numbers."""
+    view = memoryview(message)
+    start = 8 if _INT32(view, 0)[0] == -1 else 4
+    header = _field(view, start + _UINT32(view, start)[0], 2)
+    order = _field(view, header + _UINT32(view, header)[0], 0)
+    return bool(order and _INT16(view, order)[0])
+
+
+def names_in(message: bytes) -> frozenset[str]:
+    """The columns of the schema in a message."""
+    names = _names.get(message)
+    if names is None:
+        names = frozenset(schema_from(message).names)
+        if len(message) <= SCHEMA_BYTES_KEPT_MAX:
+            if len(_names) >= SCHEMAS_MAX:
+                _names.clear()
+            _names[message] = names
+    return names
 
 
 def _inflated(message: pa.Buffer) -> int:
@@ -107,6 +133,27 @@ def _field(view: memoryview, table: int, index: int) -> int:
     return table + offset if offset else 0
 
 
+class BatchPlaces(NamedTuple):
+    """Where a message of a batch has what its lengths change."""
+
+    body: int
+    """Where its buffers begin."""
+    body_length: int
+    buffers: int
+    """The place and length of each buffer, two numbers of eight bytes each."""
+
+
+def batch_places(message: bytes) -> BatchPlaces:
+    """The places in a message that :func:`batch_bytes` has made."""
+    view = memoryview(message)
+    root = 8 + _UINT32(view, 8)[0]
+    header = _field(view, root, 2)
+    batch = header + _UINT32(view, header)[0]
+    field = _field(view, batch, 2)
+    buffers = field + _UINT32(view, field)[0]
+    return BatchPlaces(8 + _UINT32(view, 4)[0], _field(view, root, 3), buffers + 4)
+
+
 def batch_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     """A batch as an encapsulated IPC message, without its schema, not compressed."""
     return batch.serialize()
@@ -149,3 +196,26 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
         raise InvalidEvent(
             f"{buffer.size} bytes are no Arrow record batch of the announced schema: {error}"
         ) from error
+
+
+def table_from_stream(data: bytes) -> pa.Table:
+    """The table in an Arrow IPC stream from a peer; :class:`InvalidEvent` when it is none, or
+    claims to be far larger than its bytes."""
+    try:
+        messages = ipc.MessageReader.open_stream(pa.py_buffer(data))
+        while True:
+            try:
+                message = messages.read_next_message()
+            except StopIteration:
+                break
+            claimed = _inflated(message.serialize())
+            if claimed > _inflated_max(len(data)):
+                raise InvalidEvent(
+                    f"{len(data)} bytes of compressed Arrow claim to be {claimed} bytes; send "
+                    "them uncompressed"
+                )
+        table = ipc.open_stream(pa.py_buffer(data)).read_all()
+        table.validate(full=True)
+    except _REFUSALS as error:
+        raise InvalidEvent(f"{len(data)} bytes are no Arrow IPC stream: {error}") from error
+    return table

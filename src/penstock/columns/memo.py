@@ -29,7 +29,7 @@ class SchemaMemo(Generic[Found]):
         """What ``schema`` comes to, field metadata included."""
         entries = self._entries  # replaced as a whole, so readers in other threads are safe
         for index, (known, found) in enumerate(entries):
-            if known.equals(schema, check_metadata=True):
+            if known is schema or known.equals(schema, check_metadata=True):
                 if index:
                     rest = entries[:index] + entries[index + 1 :]
                     self._entries = ((known, found), *rest)

@@ -98,19 +98,18 @@ def encode_segment(
     if rows_per_batch < 1:
         raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; at least 1 is needed")
     table = checked_table(batches)
-    sink = pa.BufferOutputStream()
+    record_batches = table.combine_chunks().to_batches(max_chunksize=rows_per_batch)
+    measured = pa.MockOutputStream()
+    _write(measured, table.schema, record_batches)
+    buffer = pa.allocate_buffer(measured.size())  # what grows as it is written is copied each time
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        ends = _write(sink, table.schema, record_batches)
     spans: list[tuple[int, int, int]] = []
-    ends = []
     summaries = []
-    options = pa.ipc.IpcWriteOptions(compression=None)
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):
-            ids = ids_of_column(batch.column(0))
-            writer.write_batch(batch)
-            spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
-            ends.append(sink.tell())
-            summaries.append(summary_of(batch))
-    buffer = sink.getvalue()
+    for batch in record_batches:
+        ids = ids_of_column(batch.column(0))
+        spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
+        summaries.append(summary_of(batch))
     places = pairwise([_schema_end(buffer), *ends])
     found = tuple(
         SegmentBatch(
@@ -128,6 +127,17 @@ def encode_segment(
         batches=found,
     )
     return SegmentImage(buffer, index)
+
+
+def _write(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> list[int]:
+    """Put a whole file down; where each of its record batches ends."""
+    ends = []
+    options = pa.ipc.IpcWriteOptions(compression=None)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    return ends
 
 
 class SegmentReader:
@@ -197,7 +207,7 @@ class SegmentReader:
                 for part in parts:
                     on_damage(error, part)
                 continue
-            within = rows_of(batch, parts)
+            within = _slice(batch, place, parts[0]) if len(parts) == 1 else rows_of(batch, parts)
             if within.num_rows:
                 yield parts, within
 

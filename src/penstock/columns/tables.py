@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from penstock.columns.layout import (
     PROPERTY_TYPES,
     STAMPED,
 )
+from penstock.columns.memo import SchemaMemo
 from penstock.columns.shapes import (
     NO_SLOTS,
     Unsupported,
@@ -31,6 +32,8 @@ from penstock.core.errors import InvalidArgument, InvalidEvent
 
 _SYSTEM: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
 """Columns of a table that are no properties; besides a struct ``properties`` or ``headers``."""
+
+_STRUCTS: Final = ("properties", "headers")
 
 _Is = Callable[[pa.DataType], bool]
 
@@ -160,7 +163,68 @@ def _check_names(schema: pa.Schema) -> None:
         raise InvalidEvent(f"the table has two columns named {', '.join(sorted(twice))}")
 
 
+class _Direct(NamedTuple):
+    """Where the columns of a body come from, where they can be taken as they are."""
+
+    schema: pa.Schema
+    columns: Mapping[str, int]
+    properties: tuple[int, ...]
+    fields: Sequence[pa.Field]
+
+
+def _planned(schema: pa.Schema) -> _Direct | None:
+    """None where something has to be looked at, cast or moved."""
+    columns: dict[str, int] = {}
+    properties = []
+    for index, field in enumerate(schema):
+        if field.name in _SYSTEM:
+            if field.type != FIELDS[field.name].type:
+                return None
+            columns[field.name] = index
+        elif field.name in _STRUCTS or pa.types.is_nested(field.type):
+            return None
+        else:
+            properties.append(index)
+    fields = [_kept(schema.field(index)) for index in properties]
+    kind = pa.struct(fields)
+    if fields and not _is_plain(kind):
+        return None
+    names = [name for name in BODY if name in columns or (name == "properties" and fields)]
+    if not names:
+        return None
+    body = [FIELDS[name] if name in columns else pa.field(name, kind) for name in names]
+    return _Direct(pa.schema(body), columns, tuple(properties), fields)
+
+
+def _is_plain(kind: pa.StructType) -> bool:
+    """Whether these properties are stored as they are."""
+    try:
+        if any(_plain(field.type, field.name) != field.type for field in kind):
+            return False
+    except InvalidEvent:
+        return False  # whoever publishes it is told in the usual way
+    shape = struct_shape(kind)
+    wanted = grown(NO_SLOTS, shape.slots)
+    return not unplaced(shape, wanted) and arrow_type(wanted).equals(kind, check_metadata=True)
+
+
+_plans = SchemaMemo(_planned)
+
+
 def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
+    plan = _plans.of(batch.schema)
+    if plan is None or ("data" in plan.columns and batch.column(plan.columns["data"]).null_count):
+        return _made(batch)
+    columns = {name: batch.column(index) for name, index in plan.columns.items()}
+    if plan.properties:
+        arrays = [batch.column(index) for index in plan.properties]
+        columns["properties"] = pa.StructArray.from_arrays(arrays, fields=plan.fields)
+    return pa.RecordBatch.from_arrays(
+        [columns[name] for name in plan.schema.names], schema=plan.schema
+    )
+
+
+def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []

@@ -49,7 +49,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case Secured():
             _secured(state, fact)
         case Acked(name, spans):
-            _acked(state, name, spans)
+            _acked(state, name, spans, counts=True)
         case Removed():
             _removed(state, fact)
         case Replaced(ids):
@@ -72,7 +72,9 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case DurableCreated():
             _created(state, fact)
         case DurableDeleted(name):
-            state.durables.pop(name, None)
+            if (gone := state.durables.pop(name, None)) is not None:
+                state.delivered += gone.delivered
+                state.acknowledged += gone.acknowledged
             state.seats = {s: held for s, held in state.seats.items() if held[0].name != name}
             state.looked_at_from(0)
         case Restored():
@@ -95,7 +97,8 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     state.counters.published += span.size
     for part in fact.volatile:
         state.volatile.add(part)
-    _left_out(state, fact)
+    if fact.absent or fact.relayed or fact.dropped or fact.passing:
+        _left_out(state, fact)
     state.ages.appended(span, fact.at_us, state.definition.ttl)
     state.ages.forget_below(state.stored.lowest)
     if fact.ttls:
@@ -117,8 +120,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
         state.relayed.add_all(state.stored.remove(Span(*relayed)))
     for unwanted in fact.dropped:
         state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
-    if fact.absent or fact.relayed or fact.dropped:
-        state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
+    state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
     passing = IdSet(fact.passing)
     state.passing.add_all(passing)
     state.unwritten.add_all(passing)
@@ -178,13 +180,15 @@ def _rolled_back(state: ChannelState, durable: Durable, spans: Spans) -> None:
     state.recalls += recall(durable, later)
 
 
-def _acked(state: ChannelState, name: str, spans: Spans) -> None:
+def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
     durable = state.durables.get(name)
     if durable is None:
         return
     if not spans:
         return
     ids = IdSet(spans)
+    if counts:
+        durable.acknowledged += len(ids)
     durable.reach(spans[-1][1], state.stored)
     durable.settle_all(ids)
     done = state.stored.overlap(ids)

@@ -73,7 +73,10 @@ class Channel:
 
     @property
     def has_offers(self) -> bool:
-        return self.state.dirty
+        """Whether there may be something to do for those who are there, or has to move first."""
+        state = self.state
+        there = state.subscribers or state.seats or state.cancelled
+        return state.dirty and bool(there or state.overdue)
 
     def recorded(self, fact: StoredFact) -> StoredFact | None:
         """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""

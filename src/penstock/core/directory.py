@@ -12,6 +12,7 @@ from penstock.core.errors import (
     IllegalState,
     InvalidArgument,
     InvalidName,
+    LimitReached,
     NameAlreadyBound,
     NameDoesNotExist,
 )
@@ -71,10 +72,11 @@ class Directory:
     # --- deciding ------------------------------------------------------------------------
 
     def decide_create(self, name: str, definition: Definition) -> ChannelCreated:
-        """Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, and
+        """Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and
         ``NameDoesNotExist`` for a dead event store there is not."""
         name = destination_name(name)
         self._refuse_clash(name)
+        self._refuse_too_many()
         if definition.kind == "schedule":
             raise InvalidArgument("a schedule is made by the realm; create a channel or a queue")
         return ChannelCreated(self.next_number, name, self.checked(name, definition))
@@ -288,6 +290,16 @@ class Directory:
             if other.lower() == name.lower():
                 return f" (names are case-sensitive: there is {other})"
         return ""
+
+    def _refuse_too_many(self) -> None:
+        if not self.rules.stores_max:
+            return
+        kinds = [channel.state.definition.kind for channel in self.channels.values()]
+        if len(kinds) - kinds.count("schedule") >= self.rules.stores_max:
+            raise LimitReached(
+                f"there are {self.rules.stores_max} channels and queues, and more are not allowed "
+                "(limits.channels_max); delete one, or raise the limit"
+            )
 
     def _refuse_clash(self, name: str) -> None:
         if name in self._numbers:

@@ -21,7 +21,9 @@ class Durable:
     """Outstanding events of one durable, and who holds which."""
 
     __slots__ = (
+        "acknowledged",
         "cluster_wide",
+        "delivered",
         "head",
         "kind",
         "lanes",
@@ -78,6 +80,10 @@ class Durable:
         self.seats: list[Seat] = []
         self.read_us = 0
         """When a client last got or settled something."""
+        self.delivered = 0
+        """Soft state: events handed to clients since the realm started, each time again."""
+        self.acknowledged = 0
+        """Soft state: of events since the realm started, also when they were purged for it."""
 
     # --- hard state: apply ---------------------------------------------------------------
 
@@ -128,6 +134,7 @@ class Durable:
 
     def unsent(self, ids: IdSet) -> None:
         """``ids`` were granted and never sent: it is as if they had not been granted."""
+        self.delivered -= len(ids)
         if not self.kind.redelivers_at_once:
             self.park(ids)
             return
@@ -192,6 +199,7 @@ class Durable:
         taken = self.pending.within(span)
         self.pending.remove_all(taken)
         seat.in_flight.add_all(taken)
+        self.delivered += len(taken)
 
     def _unpark(self) -> None:
         self.pending.add_all(self.parked)
@@ -337,6 +345,7 @@ class Durable:
     def _hand(self, seat: Seat, spans: Spans) -> None:
         for span in spans:
             seat.in_flight.add(span)
+            self.delivered += span.size
             seat.reach = max(seat.reach, span.end)
             if seat.demand is not None:
                 seat.demand -= span.size

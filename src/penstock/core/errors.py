@@ -160,6 +160,30 @@ class DamagedExport(Refused):
     code = "damaged-export"
 
 
+class DamagedBackup(Refused):
+    """A backup is incomplete or was altered; nothing of it was restored."""
+
+    code = "damaged-backup"
+
+
+class AccessDenied(Refused):
+    """A right is missing; the message names it and what it is a right on (SEM A3)."""
+
+    code = "access-denied"
+
+
+class AuthenticationFailed(Refused):
+    """Who asks has not proven who it is: wrong password or token, or none where one is needed."""
+
+    code = "authentication-failed"
+
+
+class CrossSite(Refused):
+    """A page of another site made a browser ask, or one that is found under a strange name."""
+
+    code = "cross-site"
+
+
 class Unavailable(PenstockError):
     """The realm cannot do this now. Trying again later may succeed."""
 
@@ -184,6 +208,13 @@ class SessionClosed(Unavailable):
 
     code = "session-closed"
     retryable = False
+
+
+class LimitReached(Unavailable):
+    """A limit of the realm or of one connection is reached; the message names it and its
+    setting. Nothing of the request was done, and the session goes on."""
+
+    code = "limit-reached"
 
 
 class RealmStopping(Unavailable):

@@ -105,7 +105,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Attributes of a channel or queue (SEM C3)."""
 
     type: str = "mixed"
+    """Where events are kept, and what they survive (SEM C1)."""
     engine: str = "default"
+    """How events are kept and delivered: ``default``, ``jms`` or ``merge``."""
     kind: Literal["channel", "queue", "schedule"] = "channel"
     """A queue gives each event to one reader (SEM Q); a schedule is the realm's own: events
     that wait for their time (SEM X4)."""

@@ -200,6 +200,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
     size = sum(span.size for span in spans)
     if subscriber := state.subscribers.get(subscription):
         subscriber.credit += size
+        state.delivered -= subscriber.counted(spans)
         if subscriber.confirms:
             state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in spans)))
     elif held := state.seats.get(subscription):
@@ -247,7 +248,8 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     """
     if not state.dirty or state.overdue:
         return
-    state.dirty = below is not None
+    more = state.relayed or state.cancelled
+    state.dirty = below is not None and (below < state.next_id or bool(more))
     end = state.next_id if below is None else below
     there = state.stored
     if state.relayed and below is None:
@@ -262,6 +264,7 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
         if passed and subscriber.cursor > before:
             state.fresh.add_all(passed.within(Span(before, subscriber.cursor)))  # SEM D6, J2
         if spans:
+            state.delivered += subscriber.counted(spans)
             counts = _counts(state, subscriber.durable, spans)
             yield Deliver(subscriber.subscription, spans, counts)
             state.dirty = True

@@ -15,6 +15,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.core.timings import Timings as Timings
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -55,6 +57,8 @@ class JournalInfo(Struct, frozen=True):
     """Bytes held."""
     cut: int
     """Bytes of a torn tail cut (and kept aside) when this journal was opened."""
+    syncs: Timings | None = None
+    """How long putting blocks on disk has taken since then; None where there is no disk."""
 
 
 class Journal(Protocol):

@@ -58,6 +58,9 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         if known is not None:
             return Decided(answer=known, is_retry=True)
     digest = command.digest
+    plain = plain_publish(state, digest, command.producer, command.sequence, now_us)
+    if plain is not None:
+        return Decided((plain,), plain.span)
     span = Span(state.next_id, state.next_id + digest.count)
     appended = _of_interest(state, digest, _appended(command, state, span, now_us))
     if not command.forced:
@@ -77,10 +80,32 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     return Decided(tuple(facts), span)
 
 
+def plain_publish(
+    state: ChannelState, digest: Digest, producer: str, sequence: int, now_us: int
+) -> Appended | None:
+    """What a publish leads to that does nothing but add its events, as most do: no selector, key
+    or limit has a say, none of it is special, and nothing is due. None for any other."""
+    definition = state.definition
+    if digest.volatile or digest.transient or digest.ttls or digest.superseded:
+        return None
+    if definition.capacity or definition.keys:
+        return None
+    if state.type.home != "journal" or state.type.relays or state.type.volatile(digest):
+        return None
+    if state.engine.merges or state.engine.needs_interest:
+        return None
+    if digest.largest > state.rules.event_bytes_max or state.selectors or state.needs_sweep(now_us):
+        return None
+    span = Span(state.next_id, state.next_id + digest.count)
+    return Appended(span, now_us, digest.size, producer, sequence)
+
+
 def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     digest = command.digest
     _refuse_oversize(digest.largest, state.rules.event_bytes_max)
-    leaves = sum([part.size for part in (*appended.relayed, *appended.dropped)])
+    leaves = 0
+    if appended.relayed or appended.dropped:
+        leaves = sum([part.size for part in (*appended.relayed, *appended.dropped)])
     elsewhere = state.type.home in ("off_heap", "pages") and leaves < digest.count
     kept = elsewhere or appended.volatile or appended.passing
     if kept and digest.size > command.memory_left:
@@ -89,6 +114,8 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
             f"{max(command.memory_left, 0)} bytes of the realm's limit for {state.type.name} "
             "channels are free; consume, purge or raise the limit"
         )
+    if not state.definition.capacity:
+        return
     replaced = ids_in(digest.superseded).copy()
     replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue

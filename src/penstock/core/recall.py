@@ -54,7 +54,7 @@ def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Id
 
 def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> None:
     """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
-    if recalled := recalled_of(durable, seat, spans, stored):
+    if seat.recalls and (recalled := recalled_of(durable, seat, spans, stored)):
         raise IllegalState(
             f"event {recalled.lowest} of durable {durable.name} was recalled: an earlier one was "
             "rolled back and comes before it; it will be delivered again"
@@ -63,7 +63,7 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
 
 def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
     """``spans`` without what was recalled from ``seat``: that is back already, uncounted."""
-    recalled = recalled_of(durable, seat, spans, stored)
+    recalled = recalled_of(durable, seat, spans, stored) if seat.recalls else None
     if not recalled:
         return spans
     named = IdSet(Span(*span) for span in spans)

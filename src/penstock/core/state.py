@@ -34,6 +34,8 @@ class Rules(Struct, frozen=True):
     event_timeout_us: int = 60_000_000
     """How long an event without a TTL waits for a subscriber that has lost its connection
     (SEM J5)."""
+    stores_max: int = 0
+    """Most channels and queues together; 0: no limit."""
 
 
 class ChannelState:
@@ -50,6 +52,11 @@ class ChannelState:
     overdue: int = 0
     """Soft: events expired or above the capacity that still have to move to the dead event store.
     Meanwhile nothing is delivered: none of them may be (SEM T1)."""
+    delivered: int = 0
+    """Soft: events sent since the realm started to those who have no durable, and by durables that
+    are gone; browses do not count."""
+    acknowledged: int = 0
+    """Soft: the same of what the clients of durables that are gone acknowledged."""
     swept_us: int = 0
     """Soft: when it was last looked for events that are due."""
 
@@ -93,6 +100,14 @@ class ChannelState:
         """Soft: something changed that may lead to a delivery."""
 
     @property
+    def flow(self) -> tuple[int, int]:
+        """Events delivered and acknowledged since the realm started, each as often as it was
+        delivered or acknowledged."""
+        durables = self.durables.values()
+        delivered = self.delivered + sum(durable.delivered for durable in durables)
+        return delivered, self.acknowledged + sum(durable.acknowledged for durable in durables)
+
+    @property
     def chunk(self) -> int:
         """How many events one delivery may have, so that it stays within some megabytes."""
         storage = self.definition.storage
@@ -103,8 +118,12 @@ class ChannelState:
     def selectors(self) -> set[str]:
         """The selectors that are asked of every event published here."""
         texts = {durable.selector for durable in self.durables.values()}
-        texts |= {seat.selector for _, seat in self.seats.values()}
-        return (texts | self.chosen_by) - {""}
+        if self.seats:
+            texts |= {seat.selector for _, seat in self.seats.values()}
+        if self.engine.needs_interest:
+            texts |= self.chosen_by
+        texts.discard("")
+        return texts
 
     @property
     def chosen_by(self) -> set[str]:

@@ -142,6 +142,10 @@ class Subscriber:
             self.missed.remove(Span(0, self.resumes_at))
         return tuple(taken)
 
+    def counted(self, spans: Spans) -> int:
+        """How many events of ``spans`` count as delivered; to a browse none."""
+        return 0 if self.stop_id is not None else sum(span.size for span in spans)
+
     @property
     def is_finished(self) -> bool:
         return self.stop_id is not None and self.cursor >= self.stop_id

@@ -97,6 +97,9 @@ def _without_ids(fact: StoredFact) -> StoredFact | None:
 def recovered(state: ChannelState) -> None:
     """All facts are applied and the realm was not closed cleanly, or was: ids that may have
     been given to events in memory are skipped (SEM E4)."""
+    state.delivered = state.acknowledged = 0
+    for durable in state.durables.values():
+        durable.acknowledged = 0  # what the facts told of was before this start
     if not state.type.ids_survive:
         for durable in state.durables.values():
             durable.head = state.next_id

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from msgspec import Struct
+import pyarrow.compute as pc
 
 from penstock.columns.digest import digest
-from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.columns.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
 from penstock.columns.stamping import with_dictionary, with_priority
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
@@ -21,14 +21,54 @@ UNLIMITED = 1 << 62
 _PRIORITY_DEFAULT = 4
 
 
-class Body(Struct):
+class Body:
     """A validated batch."""
 
-    buffer: Buffer
-    batch: pa.RecordBatch
-    schema_bytes: bytes
-    known_digest: Digest | None = None
-    """What was staged is asked for it twice."""
+    __slots__ = ("_batch", "buffer", "known_digest", "schema_bytes")
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        batch: pa.RecordBatch | None,
+        schema_bytes: bytes,
+        known_digest: Digest | None = None,
+    ) -> None:
+        """Without the ``batch`` its digest is known: most of a small publish is never parsed."""
+        assert batch is not None or known_digest is not None, "somebody has looked at the bytes"
+        self.buffer = buffer
+        self._batch = batch
+        self.schema_bytes = schema_bytes
+        self.known_digest = known_digest
+        """What was staged is asked for it twice."""
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        if self._batch is None:
+            self._batch = batch_from(self.buffer, schema_from(self.schema_bytes))
+        return self._batch
+
+    @property
+    def parsed(self) -> pa.RecordBatch | None:
+        """The batch, if anybody has needed it."""
+        return self._batch
+
+    @property
+    def rows(self) -> int:
+        """How many events it has."""
+        if self._batch is None:
+            assert self.known_digest is not None, "as it was made"
+            return self.known_digest.count
+        count: int = self._batch.num_rows
+        return count
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_from(self.schema_bytes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Its columns."""
+        return names_in(self.schema_bytes)
 
     def digest(self, event_bytes_max: int) -> Digest:
         """What the rules need to know of it. Raises ``EventTooLarge``."""
@@ -42,11 +82,16 @@ def body_from(batch: pa.RecordBatch) -> Body:
     return Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
 
 
+def stores_as_it_comes(storage: Storage) -> bool:
+    """Whether a channel adds nothing to its events."""
+    return storage.priority == _PRIORITY_DEFAULT and not storage.stamp_dictionary
+
+
 def prepared(
     bodies: Sequence[Body], storage: Storage, first_id: int, at_us: int, publisher: str
 ) -> Sequence[Body]:
     """The bodies with what the channel adds to every event (SEM S: priority, stamp_dictionary)."""
-    if storage.priority == _PRIORITY_DEFAULT and not storage.stamp_dictionary:
+    if stores_as_it_comes(storage):
         return bodies
     user, _, host = publisher.rpartition("@")
     found = []
@@ -93,3 +138,22 @@ def joined(digests: Sequence[Digest]) -> Digest:
 
 def _shifted(spans: Spans, by: int) -> list[Span]:
     return [Span(*span).shifted(by) for span in spans]
+
+
+def as_keyed(bodies: Sequence[Body], digest: Digest) -> list[pa.RecordBatch]:
+    """The batches as publish keys see them: what is never stored replaces nothing (SEM E8)."""
+    batches = [body.batch for body in bodies]
+    if not digest.transient:
+        return batches
+    return [_without_transient(batch) for batch in batches]
+
+
+def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = batch.schema.names
+    if "transient" not in names or "properties" not in names:
+        return batch
+    flags = batch.column("transient").fill_null(False)
+    at = names.index("properties")
+    properties = batch.column(at)
+    blank = pa.nulls(len(properties), properties.type)
+    return batch.set_column(at, names[at], pc.if_else(flags, blank, properties))

@@ -37,12 +37,22 @@ Bools = npt.NDArray[np.bool_]
 def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
     """About how many bytes a publish leads to besides its own (SEM L, T7)."""
     channel = state.channels.get(number)
-    if channel is None:
+    if channel is None or not (state.directory.joins.of(number) or _evicts_to(channel.state)):
         return 0
-    sizes = [(len(body.buffer), body.batch.num_rows) for body in bodies]
+    sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
     size = sum(own for own, _ in sizes) + _ROW_BYTES * rows
     return _following(state, number, size, rows, bodies)
+
+
+def leads_nowhere(state: RealmState, number: int) -> bool:
+    """Whether a publish writes to the journal, and that is all it leads to."""
+    channel = state.channels.get(number)
+    if channel is None:
+        return True
+    own = channel.state
+    more = own.moves_dead or own.unwritten or own.type.home == "pages"
+    return not (more or state.directory.joins.of(number))
 
 
 def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
@@ -174,8 +184,13 @@ def _reached(state: RealmState, number: int) -> list[int]:
     return list(found)
 
 
+def _evicts_to(state: ChannelState) -> bool:
+    """Whether what has to go for new events goes somewhere."""
+    return bool(state.definition.capacity) and state.moves_dead
+
+
 def _evicted(state: ChannelState, size: int, rows: int) -> int:
     """What has to go for new events, where it goes somewhere."""
-    if not (state.definition.capacity and state.moves_dead):
+    if not _evicts_to(state):
         return 0
     return max(size, int(rows * (state.event_bytes + _ROW_BYTES)))

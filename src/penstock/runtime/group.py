@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from penstock.columns.batch import stamp
@@ -38,8 +37,9 @@ from penstock.core.messages import (
     Sweep,
 )
 from penstock.core.ports import Buffer
+from penstock.core.publish import plain_publish
 from penstock.runtime import joining, merging, moving, securing
-from penstock.runtime.bodies import Body, prepared
+from penstock.runtime.bodies import Body, as_keyed, prepared, stores_as_it_comes
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.pieces import Piece
 from penstock.runtime.placing import MemoryLimits, Placing, room_for
@@ -57,6 +57,7 @@ class Group:
         self, state: RealmState, now_us: int, limits: MemoryLimits, placing: Placing
     ) -> None:
         self.state = state
+        self._channels = state.channels
         self.now_us = now_us
         self.limits = limits
         self.placing = placing
@@ -77,6 +78,8 @@ class Group:
         """Acknowledged, by channel and durable, and not applied yet."""
         self._waits: set[int] = set()
         """Channels that offer nothing before the block is stored."""
+        self._asked: set[int] = set()
+        """Channels on which somebody has settled something, or asked for it otherwise."""
         self.has_moved = False
         """Whether it was the turn of some of them in this group."""
         self._moved: set[int] = set()
@@ -89,7 +92,7 @@ class Group:
 
     def channel(self, number: int) -> Channel:
         try:
-            channel = self.state.channels[number]
+            channel = self._channels[number]
         except KeyError:
             raise NameDoesNotExist(
                 f"channel number {number} does not exist any more; open the channel again"
@@ -114,12 +117,14 @@ class Group:
         """Channels that may deliver before this group's block is stored, and below which id.
 
         An acknowledgement makes room in a window; what fills it was stored long ago, so nothing
-        is seen that a power cut could unsay. Other facts (redelivery counts, new durables) show
-        in deliveries, and have to be stored first.
+        is seen that a power cut could unsay. Events of this group wait, for their ids are not
+        below; other facts (redelivery counts, new durables) show in deliveries, and have to be
+        stored first.
         """
         if not self.records:
             return []
-        return [(n, below) for n, below in self.began.items() if n not in self._waits]
+        early = self._asked - self._waits
+        return [(n, below) for n, below in self.began.items() if n in early]
 
     def refuse_while_paused(self) -> None:
         """Raises ``PublishingPaused`` (SEM X5)."""
@@ -134,6 +139,7 @@ class Group:
         """Decide ``command``, apply what it leads to, follow it in soft state. ``reason``: why
         somebody buries events."""
         channel = self.channel(number)
+        self._asked.add(number)
         decided = channel.decide(command, self.now_us)
         for fact in decided.facts:
             self._store(number, channel, fact, reason)
@@ -147,6 +153,7 @@ class Group:
         if channel.state.is_due(self.now_us):
             self.settle()
             self.sweep(number)
+        self._asked.add(number)
         durable, ids = channel.acknowledged(command)
         if ids:
             self._settled.setdefault((number, durable), IdSet()).add_all(ids)
@@ -154,6 +161,8 @@ class Group:
 
     def settle(self) -> None:
         """Apply what was acknowledged: before anything else is decided."""
+        if not self._settled:
+            return
         settled, self._settled = self._settled, {}
         for (number, durable), ids in settled.items():
             self._store(number, self.channel(number), Acked(durable, ids.spans))
@@ -181,7 +190,9 @@ class Group:
     def sweep_in_time(self, number: int) -> None:
         """Remove what is due if somebody might see it, or it is in the way; else some of it
         together, a little later: a sweep costs more than an event (SEM T1)."""
-        state = self.state.channels[number].state
+        state = self._channels[number].state
+        if not state.needs_sweep(self.now_us):
+            return
         soon = state.swept_us + SWEEP_EVERY_US <= self.now_us
         if soon or state.overdue or state.subscribers or state.seats or state.is_full:
             self.sweep(number)
@@ -216,16 +227,17 @@ class Group:
         first = state.next_id
         came, storage = bodies, state.definition.storage
         bodies = prepared(came, storage, first, self.now_us, publisher)
-        if not all(map(_has_room, came, bodies)):  # a long publisher in every event, say
-            in_journal = True
+        if bodies is not came and not all(map(_has_room, came, bodies)):
+            in_journal = True  # a long publisher in every event, say
         if not forced:
             merging.refuse(state, store, bodies, digest)
         bodies, digest = merging.admitted(state, store, bodies, digest)
         joins = self.state.directory.joins.of(number)
         seen: Sequence[Body] = bodies
-        if state.selectors or joins:
+        texts = state.selectors
+        if texts or joins:
             seen = merging.whole(store, bodies, first, self.now_us)
-        digest = self._completed(channel, digest, seen)
+            digest = self._completed(channel, digest, seen)
         digest, keyed = self._replacing(number, digest, bodies)
         left = self._memory_left(channel, digest)
         command = Publish(digest, producer, sequence, overshoot, left, forced)
@@ -242,6 +254,42 @@ class Group:
         if joins:
             joining.copy(self, number, joins, span, seen, publisher, way)
         return span
+
+    def publish_plainly(
+        self,
+        number: int,
+        bodies: Sequence[Body],
+        digest: Digest,
+        producer: str,
+        sequence: int,
+        publisher: str,
+    ) -> Span | None:
+        """The same, for what most publishes are: they lead to nothing but themselves. None for
+        one of another sort: nothing was done."""
+        state = self.channel(number).state
+        if merging.has_deltas(bodies) or not stores_as_it_comes(state.definition.storage):
+            return None
+        if self.state.directory.joins.of(number):
+            return None
+        if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
+            return known
+        fact = plain_publish(state, digest, producer, sequence, self.now_us)
+        if fact is None:
+            return None
+        schemas = [self.schema_number(body.schema_bytes) for body in bodies]
+        pieces, refs, first = [], [], fact.span.first
+        for schema, body in zip(schemas, bodies, strict=True):
+            span, size = Span(first, first + body.rows), len(body.buffer)
+            piece = Piece(span, self.now_us, schema, body.schema, body.buffer, body.parsed)
+            piece.publisher = publisher
+            pieces.append(piece)
+            refs.append(BodyRef(schema, size, body.rows, publisher))
+            self.bodies.append(body.buffer)
+            self._size += size
+            first = span.end
+        self.record(number, fact, tuple(refs))
+        self.state.appended(number, fact, pieces)
+        return fact.span
 
     def check(
         self,
@@ -291,7 +339,7 @@ class Group:
         state, store = self.channel(number).state, self.state.stores[number]
         if store.keys is None or state.type.relays:
             return digest, []
-        keyed = _keyed(bodies, digest)
+        keyed = as_keyed(bodies, digest)
         gone = store.keys.superseded(keyed, state.next_id, state.stored)
         return replace(digest, superseded=listed(gone)), keyed
 
@@ -378,12 +426,12 @@ class Group:
         recorded = channel.recorded(fact)
         pieces = self._pieces(channel, fact, bodies, publisher)
         in_journal = in_journal or channel.state.engine.merges  # its states are in memory
-        self._size += sum(len(piece.body) for piece in pieces)
+        self._size += sum([len(piece.body) for piece in pieces])
         if isinstance(recorded, Appended):
-            absent = IdSet(recorded.absent)
+            absent = IdSet(recorded.absent) if recorded.absent else None
             # Pages take whole bodies: what only goes by is read from this one meanwhile (SEM E8),
             # and may have to join the rest (SEM J7).
-            in_journal = in_journal or bool(absent)
+            in_journal = in_journal or absent is not None
             refs = []
             for piece in pieces:
                 body, rows = _on_disk(piece, absent)
@@ -396,7 +444,9 @@ class Group:
                 if place is None:
                     self.bodies.append(body)
             self.record(number, recorded, tuple(refs))
-        self._waits.add(number)
+        engine = channel.state.engine
+        if engine.merges or engine.needs_interest or fact.relayed:  # others see what is new only
+            self._waits.add(number)
         self.state.apply(number, fact, pieces)
 
     def _pieces(
@@ -404,18 +454,18 @@ class Group:
     ) -> list[Piece]:
         pieces = []
         first = fact.span.first
-        fleeting = IdSet((*fact.volatile, *fact.passing))
-        gone = IdSet(fact.dropped)
+        fleeting = IdSet((*fact.volatile, *fact.passing)) if fact.volatile or fact.passing else None
+        gone = IdSet(fact.dropped) if fact.dropped else None
         for body in bodies:
             number = self.schema_number(body.schema_bytes)
-            span = Span(first, first + body.batch.num_rows)
+            span = Span(first, first + body.rows)
             first = span.end
-            if gone.count(span) == span.size:  # nobody waits for it
+            if gone is not None and gone.count(span) == span.size:  # nobody waits for it
                 continue
             home = channel.state.type.home
-            if fleeting.within(span):
+            if fleeting is not None and fleeting.within(span):
                 home = home if home == "off_heap" else "heap"
-            buffer, batch = body.buffer, body.batch
+            buffer, batch = body.buffer, body.parsed
             if home == "off_heap":
                 buffer, batch = self.placing.outside(buffer), None
             pieces.append(
@@ -423,7 +473,7 @@ class Group:
                     span,
                     fact.at_us,
                     number,
-                    body.batch.schema,
+                    body.schema,
                     buffer,
                     batch,
                     home=home,
@@ -433,8 +483,10 @@ class Group:
         return pieces
 
 
-def _on_disk(piece: Piece, absent: IdSet) -> tuple[Buffer, int]:
+def _on_disk(piece: Piece, absent: IdSet | None) -> tuple[Buffer, int]:
     """The body the journal gets: without the rows that live in memory only."""
+    if absent is None:
+        return piece.body, piece.end - piece.first
     ids = IdSet([Span(piece.first, piece.end)])
     ids.remove_all(absent)
     if len(ids) == piece.end - piece.first:
@@ -445,22 +497,3 @@ def _on_disk(piece: Piece, absent: IdSet) -> tuple[Buffer, int]:
 def _has_room(came: Body, stored: Body) -> bool:
     """Whether what a body has become fits in the room made for it."""
     return stored is came or len(stored.buffer) <= room_for(came)
-
-
-def _keyed(bodies: Sequence[Body], digest: Digest) -> list[pa.RecordBatch]:
-    """The batches as publish keys see them: what is never stored replaces nothing (SEM E8)."""
-    batches = [body.batch for body in bodies]
-    if not digest.transient:
-        return batches
-    return [_without_transient(batch) for batch in batches]
-
-
-def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
-    names = batch.schema.names
-    if "transient" not in names or "properties" not in names:
-        return batch
-    flags = batch.column("transient").fill_null(False)
-    at = names.index("properties")
-    properties = batch.column(at)
-    blank = pa.nulls(len(properties), properties.type)
-    return batch.set_column(at, names[at], pc.if_else(flags, blank, properties))

@@ -26,11 +26,7 @@ from penstock.runtime.sealed_file import Publishers, SealedFile
 
 def has_deltas(bodies: Sequence[Body]) -> bool:
     """Whether these are worth a look."""
-    indexes = [body.batch.schema.get_field_index(DELTA) for body in bodies]
-    return any(
-        index >= 0 and body.batch.column(index).true_count
-        for index, body in zip(indexes, bodies, strict=True)
-    )
+    return any(DELTA in body.names and body.batch.column(DELTA).true_count for body in bodies)
 
 
 def refuse(

@@ -76,5 +76,4 @@ class Placing:
 
 def room_for(body: Body) -> int:
     """Bytes a body may take, with what the channel may add to its events (SEM S)."""
-    rows: int = body.batch.num_rows
-    return len(body.buffer) + _STAMPS_BYTES * rows + _HEADER_BYTES
+    return len(body.buffer) + _STAMPS_BYTES * body.rows + _HEADER_BYTES

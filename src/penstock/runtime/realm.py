@@ -13,9 +13,11 @@ from penstock.columns.protobuf import checked_descriptors
 from penstock.core.directory import Directory, PublishingPaused
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Definition, Digest, Edit
-from penstock.core.ports import Blobs, Clock, Journal, Pages
+from penstock.core.ports import Blobs, Clock, Journal, JournalInfo, Pages
 from penstock.core.state import Rules
 from penstock.runtime import views
+from penstock.runtime.access import Access
+from penstock.runtime.backups import Backups
 from penstock.runtime.bodies import Body, digest_of
 from penstock.runtime.delivery import Dispatch
 from penstock.runtime.exporting import Exports
@@ -110,6 +112,7 @@ class RunningRealm:
         self.stages = Stages(clock, limits.stage_bytes_max)
         self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
         self.exports = Exports(self.shard, blobs, clock, offload, realm=identity)
+        self.backups = Backups(self.shard, blobs, clock, offload, realm=identity, name=name)
         self.imports = Imports(
             self.shard, blobs, clock, offload, self.directory.rules, limits.memory
         )
@@ -120,6 +123,8 @@ class RunningRealm:
         self.shard.on_scheduled = self._alarm.changed.set
         for number, command in recovered.unreadable:
             self.shard.quarantine(number, command)
+        self.access = Access.off(clock)
+        """Who may do what; exchanged for another one before anybody comes in."""
         self.connections = 0
         self._serving: asyncio.Task[None] | None = None
 
@@ -166,6 +171,11 @@ class RunningRealm:
     def directory(self) -> Directory:
         return self._state.directory
 
+    @property
+    def journal_info(self) -> JournalInfo:
+        """What the journal holds, and how long it takes to put it on disk."""
+        return self._journal.info()
+
     # --- running -------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -193,6 +203,7 @@ class RunningRealm:
             self.subscriptions.forget_places()
             self.stages.expire()
             self.exports.expire()
+            self.backups.expire()
             self.imports.expire()
 
     async def close(self) -> None:
@@ -215,6 +226,7 @@ class RunningRealm:
 
     async def release(self) -> None:
         """Give the data directory back."""
+        self.access.close()
         await self.placing.pages.close()
         await self._journal.close()
 

@@ -190,7 +190,7 @@ def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
     try:
         (length,) = _LENGTH.unpack_from(block)
         header = _decoder.decode(block[4 : 4 + length])
-    except (struct.error, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"a block that does not decode: {error}") from error
     return header, _bodies(block, header, 4 + length)
 

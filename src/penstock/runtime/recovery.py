@@ -48,8 +48,16 @@ class Recovered(Struct):
         return lost + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
 
 
-def snapshot_name(sequence: int) -> str:
-    return f"{SNAPSHOTS}{sequence:020d}.snap"
+def snapshot_names(sequence: int) -> tuple[str, str]:
+    """Where the snapshot after a block is, and its copy: all that is known of the channels is in
+    it, so one bad sector must not be the end of them. The first one is read first."""
+    stem = snapshot_stem(sequence)
+    return f"{stem}.snap", f"{stem}.copy"
+
+
+def snapshot_stem(sequence: int) -> str:
+    """What names of older snapshots sort before, and those of this one begin with."""
+    return f"{SNAPSHOTS}{sequence:020d}"
 
 
 async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) -> Recovered:
@@ -161,7 +169,7 @@ async def _from_snapshot(
         except Damaged as error:
             damage.append(f"snapshot {name}: {error}")
             continue
-        return state, int(name.removeprefix(SNAPSHOTS).removesuffix(".snap"))
+        return state, int(name.removeprefix(SNAPSHOTS).partition(".")[0])
     return RealmState(rules), 0
 
 

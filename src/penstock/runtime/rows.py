@@ -86,8 +86,7 @@ class Rows:
 
     def _parts(self) -> Sequence[Rows]:
         """None where it is all one part."""
-        size = self.batch.nbytes if self.piece is None else len(self.piece.body)
-        if size <= FRAME_MAX or self.count == 1:
+        if len(self.body) <= FRAME_MAX or self.count == 1:  # which is to be sent anyway
             return ()
         half = self.count // 2
         return [

@@ -32,13 +32,13 @@ PAUSE_MAX_S = 0.1
 
 def waits(bodies: Sequence[Body]) -> bool:
     """Whether these events are to be published later. Raises ``InvalidEvent`` for a mix."""
+    if not any(COLUMN in body.names for body in bodies):
+        return False
     there = [
-        body.batch.num_rows - body.batch.column(COLUMN).null_count
-        if COLUMN in body.batch.schema.names
-        else 0
+        body.batch.num_rows - body.batch.column(COLUMN).null_count if COLUMN in body.names else 0
         for body in bodies
     ]
-    rows = sum(body.batch.num_rows for body in bodies)
+    rows = sum(body.rows for body in bodies)
     if sum(there) not in (0, rows):
         raise InvalidEvent(
             f"{sum(there)} of {rows} events of one publish have deliver_at; "

@@ -51,7 +51,7 @@ from penstock.runtime.merge_store import MergeStore
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.pieces import Piece, stored_together
 from penstock.runtime.records import Extended, Sealed, SegmentDropped, encode_block
-from penstock.runtime.recovery import SNAPSHOTS, snapshot_name
+from penstock.runtime.recovery import SNAPSHOTS, snapshot_names, snapshot_stem
 from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
@@ -329,7 +329,8 @@ class Sealer:
         await self._shard.exclusively(self._journal.sync)
         image = await self._offload(lambda: _summed(chunks()))
         try:
-            await self._blobs.put(snapshot_name(sequence), image)
+            for name in snapshot_names(sequence):
+                await self._blobs.put(name, image)
         except Fenced:
             # An attempt the disk broke off has left its own image of this very block. Which one
             # is on disk for good nobody can tell: leave both it and the journal as they are.
@@ -365,7 +366,7 @@ class Sealer:
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):
-            if info.name < snapshot_name(sequence):
+            if info.name < snapshot_stem(sequence):
                 await self._blobs.delete(info.name)
 
 

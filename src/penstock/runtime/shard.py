@@ -15,10 +15,15 @@ import structlog
 
 from penstock.core.channel import Channel
 from penstock.core.errors import PenstockError, RealmStopping, StorageFailed
-from penstock.core.messages import Detach, EndRelay, Quarantine
+from penstock.core.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
 from penstock.core.ports import Clock, Journal
 from penstock.runtime.delivery import Dispatch
-from penstock.runtime.following import bytes_that_follow, bytes_that_move, writes_nothing
+from penstock.runtime.following import (
+    bytes_that_follow,
+    bytes_that_move,
+    leads_nowhere,
+    writes_nothing,
+)
 from penstock.runtime.group import Group
 from penstock.runtime.placing import MemoryLimits, Placing, room_for
 from penstock.runtime.records import encode_block
@@ -32,6 +37,9 @@ are served without them, however many are due."""
 MOVING_PAUSE_S_MAX = 1.0
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""
+
+Outcome = tuple[Reply | None, Any, BaseException | None]
+"""Of one piece of work: whom to tell, the answer, or what it was refused with."""
 
 _log = structlog.get_logger("penstock.shard")
 
@@ -58,7 +66,8 @@ class Shard:
         self._waiting: list[Work] = []
         self._serving: list[Work] = []
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
-        self._wake = asyncio.Event()
+        self._idle: asyncio.Future[None] | None = None
+        """Done once there is something to do."""
         self.ended = asyncio.Event()
         """Set when :meth:`run` is over: nothing is written any more."""
         self._woken: dict[int, None] = {}
@@ -77,6 +86,10 @@ class Shard:
         self.groups = 0
         self.on_scheduled: Callable[[], None] = lambda: None
         """Called when events wait for a time they did not wait for before (SEM X4)."""
+        self.is_answering = False
+        self.on_answered: Callable[[], None] = lambda: None
+        """Called once all answers of a group are given, and what is delivered before it is stored:
+        they leave together, and at once."""
 
     # --- asking --------------------------------------------------------------------------
 
@@ -86,7 +99,7 @@ class Shard:
             _reply(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
         (self._ahead if first else self._waiting).append(work)
-        self._wake.set()
+        self._rouse()
 
     async def ask(self, work: Work, *, first: bool = False) -> Any:
         """Queue ``work`` and wait for its answer. Raises what it is refused with."""
@@ -125,7 +138,7 @@ class Shard:
             raise self._failed
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._between.append((call, done))
-        self._wake.set()
+        self._rouse()
         await done
 
     def quarantine(self, number: int, command: Quarantine) -> None:
@@ -135,10 +148,15 @@ class Shard:
         """
         self.submit(Act(lambda group: group.do(number, command), sweeps=(number,)))
 
+    def _rouse(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(None)
+
     def wake(self, number: int) -> None:
         """A channel may have something to offer (credit came, a connection drained)."""
         self._woken[number] = None
-        self._wake.set()
+        self._rouse()
 
     # --- serving -------------------------------------------------------------------------
 
@@ -149,12 +167,14 @@ class Shard:
         not answer again. What is on disk is whole; a new realm is built from it.
         """
         try:
+            loop = asyncio.get_running_loop()
             while not (self._stopping and not self._ahead and not self._waiting):
                 if not (self._ahead or self._waiting or self._woken or self._between):
-                    await self._wake.wait()
-                self._wake.clear()
-                await self._serve_between()
-                began_s = asyncio.get_running_loop().time()
+                    self._idle = loop.create_future()
+                    await self._idle
+                if self._between:
+                    await self._serve_between()
+                began_s = loop.time()
                 group = await self._serve_group()
                 if group.has_moved:
                     self._rest(began_s)
@@ -177,7 +197,7 @@ class Shard:
     def stop(self) -> None:
         """Serve what waits, then end :meth:`run`."""
         self._stopping = True
-        self._wake.set()
+        self._rouse()
 
     def _refuse_waiting(self, failure: PenstockError) -> None:
         waiting = self._serving + self._ahead + self._waiting
@@ -205,7 +225,8 @@ class Shard:
     async def _serve_group(self) -> Group:
         waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
         self._serving = waiting  # so that all are answered, should this be the end
-        await self._open_files()
+        if self.state.to_open:
+            await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
         group = Group(self.state, self._clock.now_us(), self._limits, self.placing)
         group.has_room = self._has_room
@@ -213,20 +234,21 @@ class Shard:
         group.touched |= self._woken
         self._woken = {}
         answers = self._decide(waiting, group)
-        await self._open_files()
+        if self.state.to_open:
+            await self._open_files()
         for number in list(group.touched):
             if number in self.state.channels:
                 group.sweep_in_time(number)
+        has_moved = False
         for number, below in group.offers_early():
-            await self._perform(number, below)
+            has_moved |= await self._perform(number, below)
         if group.records:
+            if has_moved and group.must_sync:  # clients are at work while the disk is
+                self.on_answered()
+                await asyncio.sleep(0)  # the loop sends it
             await self._append(group)
-        for number in group.touched:
-            if number in self.state.channels:
-                self._dispatch.recall(self.state.channels[number])
         self._serving = []
-        for reply, result, error in answers:
-            _reply(reply, result, error)
+        self._answer(group, answers)
         self.changed.update(group.touched)
         await self._offer(list(group.touched))
         if group.must_sync:
@@ -235,6 +257,17 @@ class Shard:
             self.state.has_new_times = False
             self.on_scheduled()
         return group
+
+    def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
+        """What clients are to be told first, and then what they asked."""
+        for number in group.touched:
+            if number in self.state.channels:
+                self._dispatch.recall(self.state.channels[number])
+        self.is_answering = True
+        for reply, result, error in answers:
+            _reply(reply, result, error)
+        self.is_answering = False
+        self.on_answered()
 
     def _rest(self, began_s: float) -> None:
         """Let publishers have their share of the time before more dead events move."""
@@ -248,9 +281,7 @@ class Shard:
         while self._held_back:
             self.wake(self._held_back.popitem()[0])
 
-    def _decide(
-        self, waiting: list[Work], group: Group
-    ) -> list[tuple[Reply | None, Any, BaseException | None]]:
+    def _decide(self, waiting: list[Work], group: Group) -> list[Outcome]:
         """Decide in order until the group is full, or files have to be opened before the next
         step; what is left goes into the next group."""
         answers = []
@@ -260,7 +291,7 @@ class Shard:
             if i < len(waiting) and ends:
                 self._waiting = waiting[i:] + self._waiting
                 self._serving = waiting[:i]
-                self._wake.set()
+                self._rouse()
                 break
         group.settle()
         return answers
@@ -284,22 +315,39 @@ class Shard:
 
     async def _with_room(self, waiting: list[Work]) -> list[Work]:
         """Make sure that what waits will find room on disk, before anything is decided."""
-        size = sum(_size(work) for work in waiting)
+        size = sum([_size(work) for work in waiting])
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, rest = _cut(waiting, GROUP_BYTES_MAX)
             self._waiting = rest + self._waiting
             self._serving = waiting
-            self._wake.set()
+            self._rouse()
             size = sum(_size(work) for work in waiting)
         self._has_room = True
         try:
-            follows = self._follows(waiting)
-            await self._journal.reserve(size + follows + 4_096 * (1 + len(waiting)))
-            await self._reserve_pages(waiting)
+            size += 4_096 * (1 + len(waiting))
+            if self._leads_nowhere(waiting):
+                await self._journal.reserve(size)
+            else:
+                await self._journal.reserve(size + self._follows(waiting))
+                await self._reserve_pages(waiting)
         except StorageFailed as failure:
             self._has_room = False
             return self._without_room(waiting, failure)
         return waiting
+
+    def _leads_nowhere(self, waiting: Sequence[Work]) -> bool:
+        """Whether what waits is publishes that write nothing but their own events, and
+        acknowledgements that none of what may leave with them moves."""
+        if self._woken:
+            return False
+        for work in waiting:
+            match work:
+                case PublishBatches(number) | Do(number, Ack() | AckPrevious()):
+                    if not leads_nowhere(self.state, number):
+                        return False
+                case _:
+                    return False
+        return True
 
     def _without_room(self, waiting: Sequence[Work], failure: StorageFailed) -> list[Work]:
         """Those that write next to nothing; the others are refused."""
@@ -312,7 +360,7 @@ class Shard:
                 _reply(work.reply, None, failure)
             elif any(not _size(before) for before in kept):  # which may be what makes it write
                 self._waiting = [*waiting[i:], *self._waiting]
-                self._wake.set()
+                self._rouse()
                 break
             else:
                 kept.append(work)
@@ -377,7 +425,8 @@ class Shard:
             if channel is None:
                 self._dispatch.channel_gone(number)
                 continue
-            await self._perform(number)
+            if channel.has_offers:
+                await self._perform(number)
             if channel.state.relayed or channel.state.passing:
                 await self._relay(number, channel)
             if channel.state.overdue and self._resting is not None:

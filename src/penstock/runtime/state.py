@@ -214,6 +214,13 @@ class RealmState:
             case _:
                 self._of_channel(number, fact, pieces)
 
+    def appended(self, number: int, fact: Appended, pieces: Sequence[Piece]) -> None:
+        """The same for nearly all of them."""
+        self.channels[number].apply(fact)
+        store = self.stores[number]
+        for piece in pieces:
+            store.add(piece)
+
     def _made_or_gone(self, fact: ChannelCreated | ChannelDeleted) -> None:
         if isinstance(fact, ChannelCreated):
             self._created(fact)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.columns.selectors import Selector
@@ -39,16 +38,15 @@ from penstock.runtime.beginnings import first_id
 from penstock.runtime.delivery import Dispatch, Outlet
 from penstock.runtime.group import Group
 from penstock.runtime.holding import Holding
+from penstock.runtime.locating import locate
 from penstock.runtime.matching import Among, Matching
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
-from penstock.runtime.sealed_file import Publishers
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
-from penstock.wire.native.answers import DurableInfo, Location, SealedPart
+from penstock.wire.native.answers import DurableInfo, Location
 
-PUBLISHER_SPANS_MAX = 4_096
-"""Runs of events of one publisher that are told of a file, at most."""
+_ENDLESS = 1 << 62
 
 
 class Opened(NamedTuple):
@@ -85,12 +83,14 @@ class Subscriptions:
         place: str = "",
         confirms: bool = False,
         deltas: bool = False,
+        endless: bool = False,
     ) -> Opened:
         """Begin to deliver stored events, then live ones, with no gap between (SEM E6).
 
         ``place`` is what the same subscription is known by on another connection; one that
         ``confirms`` says what has arrived, and gets the rest there (SEM J5). One that takes
-        ``deltas`` gets them of a merge channel (SEM K3).
+        ``deltas`` gets them of a merge channel (SEM K3). An ``endless`` browse goes on with what
+        is published, and nobody waits for it.
         """
         subscription = self._dispatch.open(number, outlet, deltas=deltas and not browse)
 
@@ -100,7 +100,7 @@ class Subscriptions:
             store = group.state.stores[number]
             stop = None
             if browse:
-                stop = channel.state.next_id
+                stop = _ENDLESS if endless else channel.state.next_id
                 stop = stop if last_id is None else min(stop, last_id + 1)
             first = first_id(channel, store, start)
             command = Subscribe(
@@ -149,7 +149,9 @@ class Subscriptions:
 
         self._places.forget(is_over)
 
-    async def browse_durable(self, number: int, name: str, outlet: Outlet, credit: int) -> Opened:
+    async def browse_durable(
+        self, number: int, name: str, outlet: Outlet, credit: int, *, first_id: int = 0
+    ) -> Opened:
         """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
         subscription = self._dispatch.open(number, outlet)
 
@@ -158,9 +160,9 @@ class Subscriptions:
             group.sweep(number)
             wanted = state.durable(name).outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
-            command = Subscribe(subscription, outlet.session, 0, stop, credit, wanted, name)
+            command = Subscribe(subscription, outlet.session, first_id, stop, credit, wanted, name)
             group.do(number, command)
-            return Opened(subscription, 0, stop)
+            return Opened(subscription, first_id, stop)
 
         return await self._opened(subscription, number, browse)
 
@@ -394,7 +396,15 @@ class Subscriptions:
 
     # --- purge and look-ups --------------------------------------------------------------
 
-    async def purge(self, number: int, first: int | None, last: int | None, selector: str) -> int:
+    async def purge(
+        self,
+        number: int,
+        first: int | None,
+        last: int | None,
+        selector: str,
+        *,
+        dry_run: bool = False,
+    ) -> int:
         """Remove events; gives how many (SEM T9)."""
 
         def among(group: Group) -> IdSet:
@@ -407,6 +417,8 @@ class Subscriptions:
         def purge(group: Group) -> int:
             group.sweep(number)
             ids = matching.now(group, number, among)
+            if dry_run:
+                return len(ids)
             answer = group.do(number, Purge(ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
@@ -415,7 +427,14 @@ class Subscriptions:
         return count
 
     async def purge_durable(
-        self, number: int, name: str, first: int | None, last: int | None, selector: str
+        self,
+        number: int,
+        name: str,
+        first: int | None,
+        last: int | None,
+        selector: str,
+        *,
+        dry_run: bool = False,
     ) -> int:
         """Take events off what is outstanding at a durable; gives how many (SEM D)."""
 
@@ -430,6 +449,8 @@ class Subscriptions:
         def purge(group: Group) -> int:
             group.sweep(number)
             ids = matching.now(group, number, among)
+            if dry_run:
+                return len(ids)
             answer = group.do(number, PurgeDurable(name, ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
@@ -449,29 +470,7 @@ class Subscriptions:
 
     async def locate(self, number: int, span: Span, *, publishers: bool = False) -> Location:
         """Which files hold the stored events of ``span``, and which are not in a file yet."""
-
-        def look(group: Group) -> Location:
-            state = group.channel(number).state
-            group.sweep(number)
-            store = group.state.stores[number]
-            left = state.stored.within(span)
-            in_memory = state.volatile.copy()
-            in_memory.add_all(store.late)
-            left.remove_all(in_memory)
-            parts = []
-            for file in store.files_for((span,)):
-                spans = left.remove(file.span).spans
-                if spans:
-                    index = msgspec.msgpack.encode(file.index)
-                    path = self._dispatch.local_path(file.name) or ""
-                    whole = Span(spans[0].first, spans[-1].end)
-                    known = _told(file.publishers_of(whole)) if publishers else ()
-                    parts.append(SealedPart(path, file.index.size, spans, index, known))
-            left.add_all(in_memory.within(span))
-            return Location(tuple(parts), left.spans)
-
-        location: Location = await self._shard.act(look, sweeps=(number,))
-        return location
+        return await locate(self._shard, self._dispatch, number, span, publishers=publishers)
 
     async def _looked_ahead(self, number: int, selector: str, among: Among) -> Matching:
         """A selector that has seen what is there, so that the turn that acts is short."""
@@ -484,9 +483,3 @@ class Subscriptions:
         if not reads:
             return await self._shard.act(action, sweeps=(number,))
         return await act_reading(self._shard, self._dispatch.files, number, action)
-
-
-def _told(publishers: Publishers) -> Publishers | None:
-    """Who published what, unless they take turns too often for an answer."""
-    spans = sum(len(own) for _, own in publishers)
-    return publishers if spans <= PUBLISHER_SPANS_MAX else None

@@ -22,7 +22,7 @@ def channel_info(
         last_event_id=-1 if state.next_id == state.definition.start_event_id else state.next_id - 1,
         events=len(state.stored) - state.overdue,
         durables=len(state.durables) - (readers is not None),
-        subscribers=len(state.subscribers),
+        subscribers=sum(each.stop_id is None for each in state.subscribers.values()),
         counters=replace(state.counters),  # as they are now: they go on counting
         storage=StorageInfo(
             tail_bytes=store.meter.tail_bytes,

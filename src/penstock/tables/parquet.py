@@ -33,7 +33,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.columns.ipc import schema_bytes, schema_from
-from penstock.core.errors import Damaged, InvalidArgument, NewerFormat
+from penstock.core.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 from penstock.tables.disk import Folder, local_path
 from penstock.tables.files import DataFile
 from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State
@@ -126,8 +126,8 @@ class ParquetLog:
             raise FileNotFoundError(name)
         try:
             found = msgspec.json.decode(content, type=kind)
-        except msgspec.MsgspecError as error:
-            raise Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {error}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise self._damaged(name, error) from error
         if found.v > FORMAT_VERSION:
             raise NewerFormat(
                 f"{self.uri}/{COMMITS}/{name} was written by a newer Penstock (format {found.v}, "
@@ -135,13 +135,24 @@ class ParquetLog:
             )
         return found
 
+    def _damaged(self, name: str, why: Exception) -> Damaged:
+        return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {why}")
+
+    def _schema(self, name: str, text: str) -> pa.Schema:
+        try:
+            return schema_from(base64.b64decode(text, validate=True))
+        except (ValueError, InvalidEvent) as error:
+            raise self._damaged(name, error) from error
+
     def _record(self, number: int) -> _Record:
         record: _Record = self._read(f"{number:020}.json", _Record)
         return record
 
     def _whole(self, number: int) -> State:
-        whole: _Whole = self._read(f"{number:020}.state", _Whole)
-        return State(number, _schema(whole.columns), whole.partition_by, whole.files, whole.apps)
+        name = f"{number:020}.state"
+        whole: _Whole = self._read(name, _Whole)
+        columns = self._schema(name, whole.columns)
+        return State(number, columns, whole.partition_by, whole.files, whole.apps)
 
     def _after(self, state: State, number: int, record: _Record) -> State:
         gone = frozenset(record.remove)
@@ -150,7 +161,7 @@ class ParquetLog:
         self._aside = {each.file.path: each.aside for each in record.add}
         return State(
             number,
-            _schema(record.columns) if record.columns else state.schema,
+            self._schema(f"{number:020}.json", record.columns) if record.columns else state.schema,
             state.partition_by if record.partition_by is None else record.partition_by,
             (*files, *(each.file for each in record.add)),
             apps,
@@ -302,7 +313,3 @@ def _replaced(path: str) -> str:
 
 def _text(schema: pa.Schema) -> str:
     return base64.b64encode(schema_bytes(schema)).decode()
-
-
-def _schema(text: str) -> pa.Schema:
-    return schema_from(base64.b64decode(text))

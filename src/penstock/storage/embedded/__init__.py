@@ -47,7 +47,7 @@ __all__ = [
 
 _DIRECTORIES = ("registry", "journal", "segments", "snapshots", "pages")
 _EVENTS = ("journal", "segments", "snapshots", "pages")
-_OURS = {"LOCK", "quarantine", *_DIRECTORIES}
+_OURS = {"LOCK", "audit.ndjson", "quarantine", *_DIRECTORIES}
 _IGNORED = {"lost+found"}
 _FORMAT_KEY = "format"
 

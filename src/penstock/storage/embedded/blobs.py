@@ -183,11 +183,14 @@ class FileBlobs:
             raise
 
     def _open(self, name: str) -> memoryview:
+        path = self._path(name)
         try:
-            file = self._disk.open(self._path(name))
+            file = self._disk.open(path)
+            try:
+                return self._disk.map(file)
+            finally:
+                self._disk.close(file)
         except FileNotFoundError:
             raise NameDoesNotExist(f"there is no blob {name}") from None
-        try:
-            return self._disk.map(file)
-        finally:
-            self._disk.close(file)
+        except OSError as error:
+            raise StorageFailed(f"{path} could not be read: {error}") from error

@@ -34,6 +34,8 @@ DIRECTORY_FORMAT = 2
 _FILE = struct.Struct("<8sQQQQQ")
 _BLOCK = struct.Struct("<8sQQQQQQ")
 _FILE_MAGIC = b"PNSTKJRN"
+_JOIN_BELOW = 32 << 10
+"""A smaller block is one buffer: copying it costs less than writing several."""
 _BLOCK_MAGIC = b"\xf1PNSTBLK"
 
 FILE_HEADER_SIZE = _FILE.size
@@ -106,8 +108,10 @@ def frame(
     chunks: Sequence[Buffer], identity: int, *, seq: int, synced: int, previous: int
 ) -> tuple[list[Buffer], BlockHeader]:
     """The chunks to write for one block, and its header."""
-    length = sum(memoryview(chunk).nbytes for chunk in chunks)
+    length = sum([memoryview(chunk).nbytes for chunk in chunks])
     covered = _BLOCK.pack(_BLOCK_MAGIC, seq, length, synced, previous, 0, 0)[:40]
+    if length < _JOIN_BELOW:
+        chunks = (b"".join(chunks),)
     hasher = xxh3_64(seed=xxh3_64_intdigest(covered))
     for chunk in chunks:
         hasher.update(chunk)
@@ -116,6 +120,8 @@ def frame(
     check = xxh3_64_intdigest(checked, seed=identity)
     head = checked + check.to_bytes(8, "little")
     header = BlockHeader(seq, length, synced, previous, checksum)
+    if length < _JOIN_BELOW:
+        return [b"".join((head, *chunks, bytes(-length % 8)))], header
     return [head, *chunks, bytes(-length % 8)], header
 
 

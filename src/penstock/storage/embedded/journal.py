@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.core.errors import Damaged, Fenced, InvalidArgument, StorageFailed, Trimmed
-from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Record
+from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Record, Timings
 from penstock.storage.disk import Disk, write_all
 from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,
@@ -55,7 +55,9 @@ class JournalLimits(Struct, frozen=True, kw_only=True):
     allocation_bytes: int = 8 << 20
     """Room reserved ahead at a time; a write into reserved room syncs faster. 0: none."""
     inline_bytes_max: int = 128 << 10
-    """Larger blocks are written off the event loop."""
+    """Larger blocks that are synced are written off the event loop, and read there."""
+    inline_unsynced_bytes_max: int = 1 << 20
+    """The same where they are not synced: up to here a copy costs less than the way there."""
     inline_sync_us_max: int = 1_000
     """Syncs slower than this on average are done off the event loop."""
 
@@ -107,12 +109,13 @@ class FileJournal:
         self._offload = offload
         self._clock = clock
         self._limits = limits or JournalLimits()
+        self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")
         self._writing = threading.Lock()  # a cancelled append may still be in its thread
         self._busy = False
         self._failed = ""
-        self._sync_us = 0.0
+        self._syncs = Timings()
         quarantine = Quarantine(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
@@ -130,7 +133,7 @@ class FileJournal:
 
     def info(self) -> JournalInfo:
         size = sum(file.end for file in self._files)
-        return JournalInfo(self._floor, self._tail, size, self._cut)
+        return JournalInfo(self._floor, self._tail, size, self._cut, self._syncs)
 
     @property
     def damage(self) -> Sequence[DamagedBlock]:
@@ -144,7 +147,7 @@ class FileJournal:
         if expected != self._tail:
             return await self._again(expected, block, sync=sync)
         seq = self._tail + 1
-        size = padded(sum(memoryview(chunk).nbytes for chunk in block))
+        size = padded(sum([memoryview(chunk).nbytes for chunk in block]))
 
         def write() -> None:
             chunks, header = frame(
@@ -156,7 +159,7 @@ class FileJournal:
             )
             self._write(chunks, header, size, sync=sync)
 
-        await self._guarded(write, inline=size < self._limits.inline_bytes_max, syncs=sync)
+        await self._guarded(write, inline=size < self._inline_max[sync], syncs=sync)
         return seq
 
     async def reserve(self, size: int) -> None:
@@ -246,7 +249,7 @@ class FileJournal:
         settled = False
         self._busy = True
         try:
-            if inline and (not syncs or self._sync_us < self._limits.inline_sync_us_max):
+            if inline and (not syncs or self._syncs.recent_us < self._limits.inline_sync_us_max):
                 self._locked(call)
             else:
                 await self._offload(lambda: self._locked(call))
@@ -353,7 +356,7 @@ class FileJournal:
             # The system may have dropped the pages: asking again would say yes and mean nothing.
             self._failed = f"{file.path} could not be synced: {error}"
             raise StorageFailed(self._failed) from error
-        self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8
+        self._syncs.note(self._clock.now_us() - started)
         self._synced = self._tail
 
     def _close_orderly(self) -> None:

@@ -17,6 +17,11 @@ from penstock.core.starts import AnyStart
 
 # Part of this module for whoever uses it.
 # isort: off
+from penstock.wire.native.access import (
+    AccessRequest as AccessRequest,
+    Challenge as Challenge,
+    Proof as Proof,
+)
 from penstock.wire.native.administration import (
     AbortImport as AbortImport,
     BeginExport as BeginExport,
@@ -31,6 +36,11 @@ from penstock.wire.native.administration import (
     ReadExport as ReadExport,
     Redrive as Redrive,
     Transfer as Transfer,
+)
+from penstock.wire.native.backups import (
+    BeginBackup as BeginBackup,
+    EndBackup as EndBackup,
+    ReadBackup as ReadBackup,
 )
 from penstock.wire.native.holding import (
     Bury as Bury,
@@ -66,6 +76,12 @@ class Hello(Message, frozen=True, tag=1):
     """The session this connection belongs to; the same after a reconnect."""
     user: str = ""
     token: str = ""
+    """A bearer token, if that is the proof."""
+    mechanism: str = ""
+    """``SCRAM-SHA-256``: the proof follows, on the server's :class:`Challenge`; empty: a token, a
+    client certificate, or none."""
+    data: bytes = b""
+    """The first message of ``mechanism``."""
 
 
 class Schema(Message, frozen=True, tag=2):
@@ -369,6 +385,7 @@ class Recalled(Message, frozen=True, tag=107):
 
 FromClient = (
     Hello
+    | Proof
     | Schema
     | CreateChannel
     | OpenChannel
@@ -402,6 +419,10 @@ FromClient = (
     | PutImport
     | CommitImport
     | AbortImport
+    | BeginBackup
+    | ReadBackup
+    | EndBackup
+    | AccessRequest
     | CreateDurable
     | DeleteDurable
     | ListDurables
@@ -424,7 +445,9 @@ FromClient = (
     | Ping
     | Bye
 )
-FromServer = Welcome | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
+FromServer = (
+    Welcome | Challenge | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)

@@ -1,0 +1,150 @@
+"""Events as JSON: one object an event, the same going out and coming in."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.core.errors import InvalidArgument, InvalidEvent
+
+if TYPE_CHECKING:
+    from penstock.columns.event import Event
+    from penstock.columns.protobuf import Messages
+
+_FIELDS: Final = frozenset(
+    (
+        *("data", "data_base64", "tag", "ttl", "priority", "persistent", "deliver_at"),
+        *("properties", "headers", "is_delta", "message"),
+    )
+)
+_GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
+
+
+def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any]:
+    """What ``--format json`` prints; data that is no text is base64, a message that
+    ``messages`` knows is an object."""
+    document: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
+    if event.tag is not None:
+        document["tag"] = event.tag
+    if (message := message_in(event, messages)) is not None:
+        document["message"] = message
+    else:
+        try:
+            document["data"] = event.data.decode()
+        except UnicodeDecodeError:
+            document["data_base64"] = event.data
+    document["properties"] = event.properties
+    if event.is_delta:
+        document["is_delta"] = True
+    if event.headers:
+        document["headers"] = event.headers
+    if event.redelivery_count:
+        document["redelivery_count"] = event.redelivery_count
+    if event.origin is not None:
+        document["origin"] = event.origin
+    return document
+
+
+def message_in(event: Event, messages: Messages | None) -> dict[str, Any] | None:
+    """The event's message; None when it has none that can be read: its data is shown then."""
+    if messages is None or not messages.has(event):
+        return None
+    try:
+        return messages.decode(event)
+    except InvalidEvent:
+        return None
+
+
+def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = None) -> Event:
+    """The event in a line of JSON, or in the object that line is.
+
+    With an object ``properties`` it is what :func:`document_of` makes; what the realm gives (id,
+    time, origin, a stamp) is left out. Without, every field that is not a part of an event is a
+    property.
+    Raises ``InvalidArgument``, ``InvalidEvent``.
+    """
+    document = line if isinstance(line, dict) else _decoded(line)
+    if not isinstance(document, dict):
+        raise InvalidArgument(f"an event is an object, {{...}}; this is {str(document)[:40]!r}")
+    known = _FIELDS if isinstance(document.get("properties"), dict) else _FIELDS - {"message"}
+    fields = {name: value for name, value in document.items() if name in known}
+    others = {name: value for name, value in document.items() if name not in known}
+    if isinstance(document.get("properties"), dict):
+        strange = sorted(others.keys() - _GIVEN_BY_REALM)
+        if strange:
+            raise InvalidArgument(
+                f"{', '.join(strange)} beside 'properties'; an event has "
+                f"{', '.join(sorted(_FIELDS))}"
+            )
+        others = fields.pop("properties")
+        others.pop(_stamp(), None)
+    if (wait := fields.get("deliver_at")) is not None:
+        fields["deliver_at"] = _time(wait)
+    if "message" in fields:
+        return _message(fields, others, messages)
+    return _event(fields, others)
+
+
+def _decoded(line: bytes | str) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise InvalidArgument(f"no JSON: {reason}") from None
+
+
+def _message(
+    fields: dict[str, Any], properties: dict[str, Any], messages: Messages | None
+) -> Event:
+    """An event with a message of the type that the header ``message_type`` names."""
+    kind = (fields.get("headers") or {}).get("message_type")
+    if kind is None or messages is None:
+        lacks = "the header message_type" if kind is None else "descriptors on the channel"
+        raise InvalidArgument(f"'message' needs {lacks}; what is no message belongs into 'data'")
+    for name in ("data", "data_base64"):
+        if name in fields:
+            raise InvalidArgument(f"'message' and {name!r}; an event has one of them")
+    return messages.event(kind, fields.pop("message"), properties=properties, **fields)
+
+
+def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
+    from penstock.columns.event import Event
+
+    data = _data(fields.pop("data", ""), fields.pop("data_base64", None))
+    if "properties" in fields:
+        raise InvalidArgument("'properties' is no object")
+    return Event(data, properties=properties, **fields)
+
+
+def _stamp() -> str:
+    """The property a realm adds where the channel asks for it."""
+    from penstock.columns.layout import DICTIONARY  # brings Arrow
+
+    return DICTIONARY
+
+
+def _time(text: Any) -> datetime:
+    try:
+        moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"'deliver_at' is {str(text)[:40]!r}; it has to be a time such as 2026-05-04T12:00:00"
+        ) from None
+
+
+def _data(text: Any, encoded: Any) -> bytes:
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise InvalidArgument(f"'data_base64' is no base64: {error}") from None
+    if text is None:
+        return b""
+    if not isinstance(text, str):
+        raise InvalidArgument(f"'data' is {str(text)[:40]}; it has to be a string")
+    return text.encode()

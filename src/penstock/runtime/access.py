@@ -1,0 +1,310 @@
+"""Who is it, and may it: what every front end asks before it does anything (SEM A)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import structlog
+from msgspec import Struct
+
+from penstock.core.acl import Entry
+from penstock.core.errors import AuthenticationFailed, InvalidArgument, PenstockError
+from penstock.core.ports import Clock
+from penstock.core.rights import (
+    ANONYMOUS,
+    NAME_LENGTH_MAX,
+    OPERATIONS,
+    RIGHTS,
+    Principal,
+    checked_name,
+)
+from penstock.runtime.accounts import FIRST_USER, Accounts, new_password
+from penstock.runtime.audit import Audit
+from penstock.runtime.logins import Logins
+from penstock.runtime.passwords import Passwords
+from penstock.runtime.tokens import TokenRules, Tokens
+from penstock.wire.native.access import Me
+from penstock.wire.scram import NONCE_BYTES, ScramServer, Verifier
+
+Mode = Literal["off", "optional", "mandatory"]
+Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+_SEEN_AS = ("channels", "admin")
+"""Rights on the realm that show every channel and queue."""
+
+_log = structlog.get_logger("penstock.access")
+
+
+class AccessRules(Struct, frozen=True):
+    """What the settings say."""
+
+    mode: Mode = "off"
+    failure_delay_s: float = 1.0
+    """How long a sign-in that failed waits for its answer."""
+
+
+class Access:
+    """Held by the realm as ``realm.access``."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        tokens: Tokens,
+        audit: Audit,
+        logins: Logins,
+        offload: Offload,
+        rules: AccessRules,
+    ) -> None:
+        self.mode: Mode = rules.mode
+        self.accounts = accounts
+        self.tokens = tokens
+        self.audit = audit
+        self.logins = logins
+        self.version = 0
+        """Grows with each change; what was found before may not hold any more."""
+        self.first_password = ""
+        """Of an administrator made at this start; to be shown once, and forgotten."""
+        self._passwords = Passwords(offload)
+        self._failure_delay_s = rules.failure_delay_s
+        self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._listeners: list[Callable[[], None]] = []
+        accounts.changed = self._changed
+        accounts.user_changed = logins.close_of
+
+    @classmethod
+    def off(cls, clock: Clock) -> Access:
+        """Nobody is asked for anything: a realm of one machine, or a part of a program."""
+        accounts = Accounts(None, clock, _inline)
+        tokens = Tokens(TokenRules(), lambda _: b"", clock, _inline)
+        return cls(accounts, tokens, Audit(clock), Logins(clock), _inline, AccessRules())
+
+    @property
+    def is_open(self) -> bool:
+        """Authentication is off (SEM A4): everyone who can connect may do everything."""
+        return self.mode == "off"
+
+    def close(self) -> None:
+        """Give the audit log back."""
+        self.audit.close()
+
+    async def begin(self) -> None:
+        """Read what is known. Where nobody may administer, a first administrator is made; its
+        password is :attr:`first_password`. Raises ``Damaged``, ``StorageFailed``."""
+        if self.is_open:
+            return
+        await self.accounts.load()
+        await self.audit.load()
+        on_realm = self.accounts.acl.entries("realm")
+        if any({"full", "manage_acl"} & {*entry.rights} for entry in on_realm):
+            return
+        if not self.accounts.knows(FIRST_USER):
+            self.first_password = new_password()
+            await self.accounts.create_user(FIRST_USER, self.first_password)
+        await self.accounts.grant("realm", "", f"{FIRST_USER}@*", ("full",))
+        await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
+
+    # --- who is it -----------------------------------------------------------------------
+
+    async def password(self, user: str, password: str, host: str) -> Principal:
+        """A password given in the open: PLAIN over TLS, HTTP Basic, the console's form.
+
+        Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``.
+        """
+        known = self.accounts.verifier_of(user)
+        is_right = await self._passwords.is_right(password, known or self.accounts.decoy(user))
+        if known is None or not is_right:
+            await self.failed(user, host, "password")
+            raise AuthenticationFailed("the user is not known here, or the password is wrong")
+        return Principal(user, host, proof="password")
+
+    def scram(self, first: bytes) -> tuple[ScramServer, Verifier]:
+        """An exchange of SCRAM-SHA-256 and the record it is about; users that are not known are
+        asked like others. Raises ``AuthenticationFailed``."""
+        exchange = ScramServer(first, secrets.token_urlsafe(NONCE_BYTES))
+        known = self.accounts.verifier_of(exchange.user)
+        return exchange, known or self.accounts.decoy(exchange.user)
+
+    def proven(self, user: str, host: str) -> Principal:
+        """Whoever has ended such an exchange well."""
+        return Principal(user, host, proof="password")
+
+    async def token(self, text: str, host: str) -> Principal:
+        """A bearer token. Raises ``AuthenticationFailed``, ``Unavailable``."""
+        try:
+            return await self.tokens.principal(text, host)
+        except AuthenticationFailed:
+            await self.failed("", host, "token")
+            raise
+
+    def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
+        """Whoever a verified client certificate names (SEM A5); None: there is none. Raises
+        ``AuthenticationFailed`` for a name no user can have."""
+        name = name_in(peer) if peer else ""
+        if not name or name == ANONYMOUS:
+            return None
+        try:
+            return Principal(checked_name(name, "user"), host, proof="certificate")
+        except InvalidArgument as error:
+            raise AuthenticationFailed(f"the certificate names nobody: {error}") from error
+
+    def anonymous(self, host: str, claimed: str = "") -> Principal:
+        """Somebody without a proof. Where authentication is off it is who it says it is.
+
+        Raises ``AuthenticationFailed`` where authentication is mandatory.
+        """
+        if self.is_open:
+            return Principal(claimed or ANONYMOUS, host, trusted=True)
+        if self.mode == "mandatory":
+            raise AuthenticationFailed(
+                "this realm wants to know who you are: give user and password "
+                "(penstock://user:password@host), a token, or a client certificate"
+            )
+        return Principal(ANONYMOUS, host)
+
+    async def failed(self, user: str, host: str, how: str) -> None:
+        """A sign-in was refused: said in the log, and its answer waits."""
+        _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
+        await asyncio.sleep(self._failure_delay_s)
+
+    def check_still(self, principal: Principal, now_us: int) -> None:
+        """Raises when a session of ``principal`` has to end: ``AuthenticationFailed`` when its
+        proof is void, ``AccessDenied`` when it may not be here."""
+        if principal.trusted:
+            return
+        if principal.proof == "password" and not self.accounts.knows(principal.user):
+            raise AuthenticationFailed(f"user {principal.user} was deleted")
+        if 0 < principal.until_us < now_us:
+            raise AuthenticationFailed("the token has expired; sign in with a new one")
+        self.require(principal, "session.open")
+
+    # --- may it --------------------------------------------------------------------------
+
+    def require(self, principal: Principal, operation: str, name: str = "") -> None:
+        """Raises ``AccessDenied`` naming the right that is missing (SEM A3).
+
+        ``operation`` is one of :data:`penstock.core.rights.OPERATIONS`; ``name`` that of the
+        channel or queue it is about.
+        """
+        if self.is_open or principal.trusted:
+            return
+        refusal = self.accounts.acl.missing(principal, OPERATIONS[operation], name)
+        if refusal is not None:
+            raise refusal
+
+    def allows(self, principal: Principal, operation: str, name: str = "") -> bool:
+        """The same as an answer."""
+        if self.is_open or principal.trusted:
+            return True
+        return self.accounts.acl.missing(principal, OPERATIONS[operation], name) is None
+
+    def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
+        """The rights of ``principal`` on a resource."""
+        if self.is_open:
+            return frozenset(RIGHTS[kind])
+        return self.accounts.acl.effective(principal, kind, name)
+
+    def visible(self, principal: Principal, kind: str, names: Iterable[str]) -> list[str]:
+        """Those of ``names`` on which it has any right at all."""
+        if self.is_open or principal.trusted:
+            return list(names)
+        on_realm = self.accounts.acl.effective(principal, "realm")
+        if any(right in on_realm for right in _SEEN_AS):
+            return list(names)
+        return [name for name in names if self.accounts.acl.effective(principal, kind, name)]
+
+    def me(self, principal: Principal) -> Me:
+        """What a principal may know of itself."""
+        groups = self.accounts.acl.groups_of(principal)
+        on_realm = self.effective(principal, "realm")
+        return Me(
+            user=principal.user,
+            host=principal.host,
+            groups=tuple(sorted(groups)),
+            mode=self.mode,
+            realm=tuple(right for right in RIGHTS["realm"] if right in on_realm),
+        )
+
+    # --- acts ----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def act(
+        self, principal: Principal, operation: str, name: str = "", target: str = "", **detail: Any
+    ) -> AsyncIterator[None]:
+        """Require an operation, do it, and write down how it ended if it is one that is audited.
+
+        ``target`` is what it is about where that is not ``name``. Refusals are written too.
+        """
+        try:
+            self.require(principal, operation, name)
+            yield
+        except PenstockError as error:
+            await self._noted(principal, operation, target or name, error.code, detail)
+            raise
+        await self._noted(principal, operation, target or name, "done", detail)
+
+    async def _noted(
+        self, by: Principal, operation: str, target: str, outcome: str, detail: dict[str, Any]
+    ) -> None:
+        if not self.is_open and OPERATIONS[operation].audited:
+            await self.audit.note(by.name, operation, target, outcome, **detail)
+
+    def naming(self, name: str) -> asyncio.Lock:
+        """Held while a channel or queue is made or deleted, up to the change of its entries: what
+        follows from one must not meet the next of its name."""
+        return self._naming.setdefault(name, asyncio.Lock())
+
+    async def created(self, principal: Principal, kind: str, name: str) -> None:
+        """A channel or queue was made: it is its creator's, and nobody else's (SEM A3)."""
+        if self.is_open:
+            return
+        creator = f"{principal.user}@*"
+        is_nobody = principal.trusted or principal.user == ANONYMOUS
+        entries = [] if is_nobody else [Entry(creator, ("full",))]
+        await self.accounts.replace_entries(kind, name, entries)
+
+    async def deleted(self, kind: str, name: str) -> None:
+        """A channel or queue is gone: the next one of its name starts afresh."""
+        if not self.is_open:
+            await self.accounts.replace_entries(kind, name, [])
+
+    # --- changes -------------------------------------------------------------------------
+
+    def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have ``listener`` called after somebody may have lost rights; gives the way to end
+        that. What was refused before has to be asked again when :attr:`version` has grown."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _changed(self, lost: bool) -> None:
+        self.version += 1
+        if lost:
+            for listener in list(self._listeners):
+                listener()
+
+    def reload(self) -> None:
+        """Fetch the keys of tokens anew when the next one comes."""
+        self.tokens.forget()
+
+
+def name_in(peer: Mapping[str, Any]) -> str:
+    """The user a certificate names: its common name, else its first other name."""
+    for part in peer.get("subject", ()):
+        for field, value in part:
+            if field == "commonName":
+                return str(value)
+    names = [str(value) for kind, value in peer.get("subjectAltName", ()) if kind != "IP Address"]
+    return names[0] if names else ""
+
+
+def _shown(user: str) -> str:
+    """What a stranger calls itself, on one line and no longer than a name."""
+    return user[:NAME_LENGTH_MAX] if user.isprintable() else ascii(user[:NAME_LENGTH_MAX])
+
+
+async def _inline(call: Callable[[], Any]) -> Any:
+    return call()

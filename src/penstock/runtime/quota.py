@@ -1,0 +1,97 @@
+"""What one connection, or one who asks over HTTP, may ask: requests a second, bytes in flight."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.errors import LimitReached
+
+
+class ConnectionLimits(Struct, frozen=True):
+    """0: no limit."""
+
+    requests_per_s_max: int = 0
+    in_flight_bytes_max: int = 0
+
+    @property
+    def are_set(self) -> bool:
+        return bool(self.requests_per_s_max or self.in_flight_bytes_max)
+
+
+class RequestRate:
+    """A bucket of as many requests as a second allows: short bursts pass, a lasting rate does
+    not."""
+
+    def __init__(self, per_s: int, of: str = "one connection") -> None:
+        self._of = of
+        self._per_s = per_s
+        self._left = float(per_s)
+        self._filled_us = 0
+
+    def take(self, now_us: int) -> None:
+        """Raises ``LimitReached``, and nothing was taken."""
+        passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
+        self._left = min(float(self._per_s), self._left + passed_us * self._per_s / 1_000_000)
+        self._filled_us = now_us
+        if self._left < 1.0:
+            raise LimitReached(
+                f"more than {self._per_s} requests a second of {self._of} "
+                "(limits.requests_per_s_max); ask more slowly, or for more with each request"
+            )
+        self._left -= 1.0
+
+
+class Quota:
+    """Of one connection, or of whoever ``of`` names."""
+
+    def __init__(self, limits: ConnectionLimits, of: str = "one connection") -> None:
+        self._of = of
+        per_s = limits.requests_per_s_max
+        self._rate = RequestRate(per_s, of) if per_s else None
+        self._bytes_max = limits.in_flight_bytes_max
+        self._sizes: dict[int, list[int]] = {}
+        """By request: a peer may number two of them alike, and each has an answer."""
+        self._bytes = 0
+
+    def asked(self, request: int, size: int, now_us: int) -> None:
+        """A request with ``size`` bytes of events has come. Raises ``LimitReached``; that is
+        answered, too."""
+        try:
+            self.counted(now_us)
+            self._check(size)
+        except LimitReached:
+            self._note(request, 0)
+            raise
+        self._note(request, size)
+        self._bytes += size
+
+    def counted(self, now_us: int) -> None:
+        """A request has come. Raises ``LimitReached``."""
+        if self._rate is not None:
+            self._rate.take(now_us)
+
+    def carried(self, request: int, size: int) -> None:
+        """It has ``size`` bytes of events. Raises ``LimitReached``."""
+        self._check(size)
+        self._note(request, size)
+        self._bytes += size
+
+    def answered(self, request: int) -> None:
+        sizes = self._sizes.get(request)
+        if sizes is not None:
+            self._bytes -= sizes.pop()
+            if not sizes:
+                del self._sizes[request]
+
+    def _note(self, request: int, size: int) -> None:
+        if size or request in self._sizes:
+            self._sizes.setdefault(request, []).append(size)
+
+    def _check(self, size: int) -> None:
+        # One request alone is let through: it could never be sent otherwise.
+        is_more = bool(size and self._bytes)
+        if self._bytes_max and is_more and self._bytes + size > self._bytes_max:
+            raise LimitReached(
+                f"{self._bytes} bytes of {self._of} are not answered yet, and {size} more "
+                f"came; {self._bytes_max} may be (limits.in_flight_bytes_max): wait for answers"
+            )

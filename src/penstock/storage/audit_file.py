@@ -1,0 +1,87 @@
+"""The audit log as a file: ``audit.ndjson`` in the data directory, one record a line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock.core.errors import StorageFailed
+from penstock.storage.disk import Disk
+
+NAME = "audit.ndjson"
+FILE_BYTES_MAX = 16 << 20
+"""A file that has grown beyond this is put aside under ``audit-1.ndjson`` and so on; what was put
+aside may be moved elsewhere or deleted."""
+READ_BYTES = 4 << 20
+"""How far back a start reads."""
+
+Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class FileAudit:
+    """Appends lines and syncs each; a line torn by a crash is ended, and passed over later."""
+
+    def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
+        self._root = root
+        self._path = f"{root}/{NAME}"
+        self._disk = disk
+        self._offload = offload
+        self._file: int | None = None
+        self._size = 0
+
+    async def append(self, line: bytes) -> None:
+        """On disk when this returns. Raises ``StorageFailed``."""
+        await self._offload(lambda: self._append(line))
+
+    async def newest(self, count: int) -> Sequence[bytes]:
+        """The last lines, the oldest of them first. Raises ``StorageFailed``."""
+        lines: list[bytes] = await self._offload(self._last_lines)
+        return lines[-count:]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._disk.close(self._file)
+            self._file = None
+
+    def _append(self, line: bytes) -> None:
+        try:
+            if self._size > FILE_BYTES_MAX:
+                self._put_aside()
+            file = self._opened()
+            self._disk.pwrite(file, [line], self._size)
+            self._disk.datasync(file)
+        except OSError as error:
+            raise StorageFailed(f"the audit log {self._path} takes nothing: {error}") from error
+        self._size += len(line)
+
+    def _last_lines(self) -> list[bytes]:
+        try:
+            file = self._opened()
+            start = max(0, self._size - READ_BYTES)
+            tail = self._disk.pread(file, self._size - start, start)
+        except OSError as error:
+            raise StorageFailed(f"the audit log {self._path} cannot be read: {error}") from error
+        lines = tail.split(b"\n")
+        return [line for line in lines[1 if start else 0 :] if line]
+
+    def _opened(self) -> int:
+        if self._file is None:
+            try:
+                self._file = self._disk.open(self._path)
+            except FileNotFoundError:
+                self._file = self._disk.open(self._path, create=True)
+                self._disk.sync_directory(self._root)
+            self._size = self._disk.size(self._file)
+            if self._size and self._disk.pread(self._file, 1, self._size - 1) != b"\n":
+                self._disk.pwrite(self._file, [b"\n"], self._size)
+                self._size += 1
+        return self._file
+
+    def _put_aside(self) -> None:
+        taken = {entry.name for entry in self._disk.list(self._root)}
+        names = (f"audit-{number}.ndjson" for number in itertools.count(1))
+        free = next(name for name in names if name not in taken)
+        self.close()
+        self._disk.rename(self._path, f"{self._root}/{free}", replace=False)
+        self._disk.sync_directory(self._root)

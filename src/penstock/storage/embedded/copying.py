@@ -1,0 +1,123 @@
+"""A running realm's data directory as it stands at one moment, to be copied while it goes on.
+
+What is captured stays readable whatever the realm does: journal, pages and growing files are held
+open and only ever get longer, or change behind the length they had; the others are mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from penstock.core.errors import StorageFailed
+from penstock.core.ports import BlobInfo
+from penstock.storage.audit_file import NAME as AUDIT
+from penstock.storage.disk import Disk
+from penstock.storage.embedded.journal import FileJournal
+
+_SEGMENTS = "segments/"
+_WHOLE = 1 << 62
+
+
+class HeldFile:
+    """One file, as long as it was. ``stamp`` is 0 for what may change under its name."""
+
+    def __init__(self, name: str, size: int, stamp: int, read: Callable[[int, int], bytes]) -> None:
+        self.name = name
+        self.size = size
+        self.stamp = stamp
+        self._read = read
+        self.file: int | None = None
+        """Open for as long as it is held."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes; none behind the end it had. Raises ``StorageFailed``."""
+        wanted = min(size, self.size - offset)
+        try:
+            return self._read(wanted, offset) if wanted > 0 else b""
+        except OSError as error:
+            raise StorageFailed(f"{self.name} cannot be read: {error}") from error
+
+
+class Capture:
+    """Captures one data directory. Called while nothing is appended to its journal."""
+
+    def __init__(self, root: str, disk: Disk, journal: FileJournal) -> None:
+        self._root = root
+        self._disk = disk
+        self._journal = journal
+
+    def __call__(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> list[HeldFile]:
+        """Hold everything; ``growing`` names blobs that are added to. Raises ``StorageFailed``
+        when files cannot be opened, and holds none then."""
+        held: list[HeldFile] = []
+        try:
+            held.extend(self._files(blobs, growing))
+        except OSError as error:
+            self.release(held)
+            raise StorageFailed(f"{self._root} cannot be captured: {error}") from error
+        return held
+
+    def release(self, held: Sequence[HeldFile]) -> None:
+        """Let go of files."""
+        for each in held:
+            if each.file is not None:
+                self._disk.close(each.file)
+                each.file = None
+
+    def _files(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> Iterator[HeldFile]:
+        for part in self._journal._files:
+            name = part.path.rpartition("/")[2]
+            yield from self._opened(f"journal/{name}", part.end)  # not the room reserved ahead
+        for blob in blobs:
+            if blob.name in growing:
+                yield from self._opened(blob.name, blob.size)
+            else:
+                yield from self._mapped(blob.name, blob.size)
+        for channel in self._below("pages"):
+            for page in self._below(channel):
+                yield from self._opened(page, _WHOLE)
+        for record in self._below("registry"):
+            yield from self._copied(record)
+        yield from self._opened(AUDIT, _WHOLE)
+
+    def _below(self, directory: str) -> list[str]:
+        entries = self._disk.list(f"{self._root}/{directory}")
+        return [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+
+    def _opened(self, name: str, size: int) -> Iterator[HeldFile]:
+        """What has gone meanwhile is named by nothing that was captured."""
+        with suppress(FileNotFoundError):
+            file = self._disk.open(f"{self._root}/{name}")
+            size = min(size, self._disk.size(file))
+            held = HeldFile(name, size, 0, lambda wanted, at: self._disk.pread(file, wanted, at))
+            held.file = file
+            yield held
+
+    def _mapped(self, name: str, size: int) -> Iterator[HeldFile]:
+        with suppress(FileNotFoundError):
+            path = f"{self._root}/{name}"
+            file = self._disk.open(path)
+            try:
+                view = self._disk.map(file)
+            finally:
+                self._disk.close(file)
+            stamp = self._stamp(path) if name.startswith(_SEGMENTS) else 0
+            size = min(size, len(view))
+            yield HeldFile(name, size, stamp, lambda wanted, at: bytes(view[at : at + wanted]))
+
+    def _stamp(self, path: str) -> int:
+        """A name may be given to other bytes, once the first ones have gone; not at one time."""
+        found = self._disk.local_path(path)
+        return 0 if found is None else os.stat(found).st_mtime_ns
+
+    def _copied(self, name: str) -> Iterator[HeldFile]:
+        """Small, and replaced as a whole whenever it changes."""
+        with suppress(FileNotFoundError):
+            file = self._disk.open(f"{self._root}/{name}")
+            try:
+                content = self._disk.pread(file, self._disk.size(file), 0)
+            finally:
+                self._disk.close(file)
+            yield HeldFile(name, len(content), 0, lambda wanted, at: content[at : at + wanted])

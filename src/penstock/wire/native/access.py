@@ -1,0 +1,170 @@
+"""Who signs in, and requests about users, groups and rights (SEM A)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.core.acl import Entry
+from penstock.wire.native.headers import Message, Request
+from penstock.wire.scram import Verifier
+
+# --- signing in ---------------------------------------------------------------------------
+
+
+class Proof(Message, frozen=True, tag=3):
+    """The client's answer to a :class:`Challenge`."""
+
+    data: bytes
+
+
+class Challenge(Message, frozen=True, tag=108):
+    """What the server says while a client signs in: a question, then its own proof."""
+
+    data: bytes
+
+
+# --- requests -----------------------------------------------------------------------------
+
+
+class WhoAmI(Request, frozen=True, tag=82):
+    """Answered by :class:`Me`."""
+
+
+class ListUsers(Request, frozen=True, tag=83):
+    pass
+
+
+class CreateUser(Request, frozen=True, tag=84):
+    name: str
+    verifier: Verifier | None
+    """Of the password, which stays with the client; None: signs in with a token or certificate."""
+
+
+class SetPassword(Request, frozen=True, tag=85):
+    """Of a user; of oneself, who needs no right for it."""
+
+    name: str
+    verifier: Verifier
+
+
+class DeleteUser(Request, frozen=True, tag=86):
+    name: str
+
+
+class ListGroups(Request, frozen=True, tag=87):
+    pass
+
+
+class CreateGroup(Request, frozen=True, tag=88):
+    name: str
+    members: tuple[str, ...] = ()
+
+
+class ChangeGroup(Request, frozen=True, tag=89):
+    name: str
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class DeleteGroup(Request, frozen=True, tag=90):
+    name: str
+
+
+class ListEntries(Request, frozen=True, tag=91):
+    """What has been granted on the realm, a channel or a queue."""
+
+    kind: str
+    name: str = ""
+
+
+class Grant(Request, frozen=True, tag=92):
+    kind: str
+    name: str
+    subject: str
+    rights: tuple[str, ...]
+
+
+class Revoke(Request, frozen=True, tag=93):
+    """No rights: all that the subject was granted there."""
+
+    kind: str
+    name: str
+    subject: str
+    rights: tuple[str, ...] = ()
+
+
+class ReadAudit(Request, frozen=True, tag=94):
+    """The newest records, or the newest below number ``before``; the newest first."""
+
+    limit: int = 100
+    before: int | None = None
+
+
+AccessRequest = (
+    WhoAmI
+    | ListUsers
+    | CreateUser
+    | SetPassword
+    | DeleteUser
+    | ListGroups
+    | CreateGroup
+    | ChangeGroup
+    | DeleteGroup
+    | ListEntries
+    | Grant
+    | Revoke
+    | ReadAudit
+)
+"""Every request of this module."""
+
+# --- answers ------------------------------------------------------------------------------
+
+
+class UserInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    groups: tuple[str, ...] = ()
+    """Those the realm knows of."""
+    has_password: bool = True
+    created_us: int = 0
+    changed_us: int = 0
+
+
+class GroupInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    members: tuple[str, ...] = ()
+
+
+class AclInfo(Struct, frozen=True, kw_only=True):
+    kind: str
+    """``realm``, ``channel`` or ``queue``."""
+    name: str = ""
+    """Empty for the realm; ``folder/*`` or ``*`` for every one below."""
+    entries: tuple[Entry, ...] = ()
+
+
+class Me(Struct, frozen=True, kw_only=True):
+    """Who asks, as the realm sees it."""
+
+    user: str
+    host: str
+    groups: tuple[str, ...] = ()
+    mode: str = "off"
+    """Whether the realm has authentication: ``off``, ``optional``, ``mandatory``."""
+    realm: tuple[str, ...] = ()
+    """The rights it has on the realm."""
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True):
+    """One act of administration."""
+
+    number: int
+    at_us: int
+    principal: str
+    """``user@host``."""
+    operation: str
+    target: str = ""
+    outcome: str = "done"
+    """``done``, or the code of the error it was refused with."""
+    detail: dict[str, Any] = {}

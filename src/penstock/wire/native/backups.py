@@ -1,0 +1,78 @@
+"""Headers of a backup of a running realm, what answers them, and the manifest it ends with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.wire.native.administration import Transfer
+
+FORMAT: Final = 1
+"""Of the manifest, and where a backup has its files."""
+MANIFEST: Final = "backup.json"
+
+
+class BeginBackup(Transfer, frozen=True, tag=110):
+    """Capture the whole data directory as it stands now; answered by ``BackupBegun``."""
+
+
+class ReadBackup(Transfer, frozen=True, tag=111):
+    """Bytes of one of the captured files, from ``offset`` on; answered by them."""
+
+    backup: str
+    file: int
+    """By its place in ``BackupBegun.files``."""
+    offset: int
+
+
+class EndBackup(Transfer, frozen=True, tag=112):
+    backup: str
+
+
+class CapturedFile(Struct, frozen=True):
+    """A file of the data directory as long as it was at the moment of a backup."""
+
+    name: str
+    """Its path there."""
+    size: int
+    stamp: int = 0
+    """Same name, size and stamp: the same bytes, for ever; 0: that cannot be told."""
+
+
+class BackupBegun(Struct, frozen=True, kw_only=True):
+    """The data directory was captured; its files can be read."""
+
+    backup: str
+    realm: str
+    """Identity of the realm."""
+    name: str
+    version: str
+    at_us: int
+    files: tuple[CapturedFile, ...]
+
+
+class KeptFile(Struct, frozen=True, kw_only=True):
+    """A file in a backup."""
+
+    name: str
+    """Its path in a data directory."""
+    path: str
+    """Its path in the backup."""
+    size: int
+    checksum: str
+    """XXH3-64 of its bytes, in hex."""
+    stamp: int = 0
+
+
+class BackupManifest(Struct, frozen=True, kw_only=True):
+    """``backup.json``: what makes a folder or archive a backup. It is written last."""
+
+    format: int
+    realm: str
+    name: str
+    version: str
+    """Of Penstock, that ran the realm."""
+    at: str
+    """Everything acknowledged before this moment, in UTC, is in it."""
+    files: tuple[KeptFile, ...]

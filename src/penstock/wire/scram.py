@@ -1,0 +1,208 @@
+"""SCRAM-SHA-256, both sides, sans-IO (RFC 5802, RFC 7677), without channel binding.
+
+The server keeps a :class:`Verifier`, from which nobody can learn the password or sign in; the
+same record tells whether a password that was given in the open is right.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from penstock.core.errors import AuthenticationFailed, InvalidArgument
+from penstock.wire.saslprep import prepared
+
+MECHANISM = "SCRAM-SHA-256"
+ROUNDS_MIN = 4_096
+"""Fewer are refused by either side (RFC 7677)."""
+ROUNDS_MAX = 5_000_000
+"""More than this a client does not compute for a server it does not know yet."""
+SALT_BYTES = 16
+NONCE_BYTES = 18
+
+_NO_BINDING = "n,,"
+_WRONG = "the user is not known here, or the password is wrong"
+
+
+class Verifier(Struct, frozen=True):
+    """What is kept of a password."""
+
+    salt: bytes
+    rounds: int
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return f"Verifier(rounds={self.rounds})"
+
+
+def salted(password: str, salt: bytes, rounds: int) -> bytes:
+    """The slow part: do it off the loop. Raises ``InvalidArgument`` for a password that has signs
+    no password may have."""
+    return hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, rounds)
+
+
+def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
+    """The record of a password. Slow. Raises ``InvalidArgument``."""
+    if not password:
+        raise InvalidArgument("an empty password protects nothing; give one")
+    key = salted(password, salt, rounds)
+    return Verifier(salt, rounds, _digest(_hmac(key, b"Client Key")), _hmac(key, b"Server Key"))
+
+
+def is_right(password: str, known: Verifier) -> bool:
+    """Whether this is the password of the record. Slow."""
+    try:
+        key = salted(password, known.salt, known.rounds)
+    except InvalidArgument:
+        return False
+    return hmac.compare_digest(_digest(_hmac(key, b"Client Key")), known.stored_key)
+
+
+class ScramClient:
+    """One exchange of a client: :meth:`first`, :meth:`final`, :meth:`check`."""
+
+    def __init__(self, user: str, password: str, nonce: str) -> None:
+        self._password = password
+        self._nonce = nonce
+        self._first_bare = f"n={_escaped(prepared(user))},r={nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        return f"{_NO_BINDING}{self._first_bare}".encode()
+
+    def final(self, challenge: bytes) -> bytes:
+        """The proof. Slow. Raises ``AuthenticationFailed`` for a server that does not play fair."""
+        fields = _fields(challenge)
+        nonce, rounds = fields.get("r", ""), _number(fields.get("i", ""))
+        salt = _decoded(fields.get("s", ""))
+        if "m" in fields or not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
+            raise AuthenticationFailed("the realm's challenge is no answer to this sign-in")
+        if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
+            raise AuthenticationFailed(
+                f"the realm wants {rounds} rounds; between {ROUNDS_MIN} and {ROUNDS_MAX} are done"
+            )
+        key = salted(self._password, salt, rounds)
+        client_key = _hmac(key, b"Client Key")
+        without_proof = f"c={_encoded(_NO_BINDING.encode())},r={nonce}"
+        said = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
+        signature = _hmac(_digest(client_key), said)
+        self._expected = _hmac(_hmac(key, b"Server Key"), said)
+        return f"{without_proof},p={_encoded(_xor(client_key, signature))}".encode()
+
+    def check(self, outcome: bytes) -> None:
+        """Raises ``AuthenticationFailed`` unless the server knows the password, too."""
+        given = _decoded(_fields(outcome).get("v", ""))
+        if not self._expected or not hmac.compare_digest(given, self._expected):
+            raise AuthenticationFailed(
+                "the realm could not prove that it knows the password: it may be another one"
+            )
+
+
+class ScramServer:
+    """One exchange of a server: :attr:`user`, :meth:`challenge`, :meth:`outcome`."""
+
+    def __init__(self, first: bytes, nonce: str) -> None:
+        """Raises ``AuthenticationFailed`` for what is no beginning of an exchange."""
+        text = _text(first)
+        binding, comma, rest = text.partition(",")
+        authorization, comma, bare = rest.partition(",")
+        fields = _fields(bare.encode())
+        if not comma or binding not in ("n", "y") or authorization or "m" in fields:
+            raise AuthenticationFailed(
+                "this is no SCRAM-SHA-256 sign-in without channel binding and other identity"
+            )
+        if not fields.get("n") or not fields.get("r"):
+            raise AuthenticationFailed("a SCRAM-SHA-256 sign-in names a user and a nonce")
+        self.user = _unescaped(fields["n"])
+        """Who wants to sign in; not proven yet."""
+        self._bound = f"{binding},,"
+        self._bare = bare
+        self._nonce = fields["r"] + nonce
+        self._challenge = ""
+        self._known: Verifier | None = None
+
+    def challenge(self, known: Verifier) -> bytes:
+        """What to ask, given the record of the user."""
+        self._known = known
+        self._challenge = f"r={self._nonce},s={_encoded(known.salt)},i={known.rounds}"
+        return self._challenge.encode()
+
+    def outcome(self, final: bytes) -> bytes:
+        """The answer to the right proof; raises ``AuthenticationFailed`` for a wrong one."""
+        known = self._known
+        assert known is not None, "challenge() comes first"
+        text = _text(final)
+        without_proof, _, proof = text.rpartition(",p=")
+        fields = _fields(without_proof.encode())
+        said = f"{self._bare},{self._challenge},{without_proof}".encode()
+        signature = _hmac(known.stored_key, said)
+        given = _decoded(proof)
+        is_ours = _decoded(fields.get("c", "")) == self._bound.encode()
+        is_ours = is_ours and hmac.compare_digest(
+            fields.get("r", "").encode(), self._nonce.encode()
+        )
+        if not is_ours or len(given) != len(signature):
+            raise AuthenticationFailed(_WRONG)
+        client_key = _xor(given, signature)
+        if not hmac.compare_digest(_digest(client_key), known.stored_key):
+            raise AuthenticationFailed(_WRONG)
+        return f"v={_encoded(_hmac(known.server_key, said))}".encode()
+
+
+def _fields(message: bytes) -> Mapping[str, str]:
+    """``a=1,b=2``; the first of a name counts."""
+    found: dict[str, str] = {}
+    for part in _text(message).split(","):
+        name, equals, value = part.partition("=")
+        if not equals or len(name) != 1:
+            raise AuthenticationFailed(f"{part[:40]!r} is no part of a SCRAM message")
+        found.setdefault(name, value)
+    return found
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise AuthenticationFailed("a SCRAM message that is no UTF-8") from error
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _escaped(user: str) -> str:
+    return user.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescaped(user: str) -> str:
+    return user.replace("=2C", ",").replace("=3D", "=")
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
