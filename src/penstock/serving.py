@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import structlog
 
 from penstock import __version__
-from penstock.bootstrap import native_listener, open_realm
+from penstock.bootstrap import http_server, native_listener, open_realm
 from penstock.client.threads import fast_loop
-from penstock.core.errors import PenstockError
-from penstock.frontends.native import NativeListener, check_loopback
+from penstock.client.urls import SCHEME, TLS_SCHEME
+from penstock.core.errors import AddressInUse, InvalidArgument, PenstockError
+from penstock.frontends.native import NativeListener, check_exposed
+from penstock.runtime.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import Settings
 
+if TYPE_CHECKING:
+    from penstock.frontends.http.server import HttpServer
+
 _log = structlog.get_logger("penstock.realm")
+
+HTTP_PORT = 9_080
+"""Where HTTP is served when nobody says where."""
 
 _DAMAGE_SHOWN = 10
 """Lines about damage in the start-up log; it stays one screen."""
+
+
+COLLECT_AFTER = (10_000, 20, 50)
+"""New objects, and generations, after which Python looks for cycles."""
 
 
 class _NoPandas:
@@ -55,7 +69,9 @@ def serve(directory: Path, settings: Settings) -> None:
     ``InvalidArgument``, ``AddressInUse``, and ``StorageFailed`` when the journal cannot be
     written any more.
     """
-    check_loopback(settings.listen.host)
+    check_exposed(settings.listen.host, settings.access.mode)
+    if settings.http.enabled and settings.http.host:
+        check_exposed(settings.http.host, settings.access.mode)
     leave_pandas_out()
     _raise_file_limit(settings.listen.connections_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
@@ -76,14 +92,25 @@ async def _serve(directory: Path, settings: Settings) -> None:
     try:
         _log_recovery(realm)
         _log_limits(settings)
-        await run(realm, native_listener(realm, settings, __version__), settings, stopping)
+        _collect_rarely()
+        show_first_password(realm)
+        listener = native_listener(realm, settings, __version__)
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, lambda: reload(realm, listener)
+        )
+        http = http_server(realm, listener, settings) if settings.http.enabled else None
+        await run(realm, listener, settings, stopping, http)
     finally:
         await realm.release()
     _log.info("realm.stopped", on_disk="everything acknowledged")
 
 
 async def run(
-    realm: RunningRealm, listener: NativeListener, settings: Settings, stopping: asyncio.Event
+    realm: RunningRealm,
+    listener: NativeListener,
+    settings: Settings,
+    stopping: asyncio.Event,
+    http: HttpServer | None = None,
 ) -> None:
     """Serve an opened realm until ``stopping`` is set; the caller releases it.
 
@@ -93,18 +120,66 @@ async def run(
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(realm.run(), name="realm")
             ready = asyncio.Event()
-            listening = tasks.create_task(listener.run(ready), name="listener")
+            serving = [tasks.create_task(listener.run(ready), name="listener")]
             try:
                 await ready.wait()
+                scheme = SCHEME if listener.tls is None else TLS_SCHEME
                 port = await listener.listen(settings.listen.host, settings.listen.port)
-                _log.info("realm.listening", url=_url(settings.listen.host, port))
+                if http is not None:
+                    serving.append(tasks.create_task(http.run(), name="http"))
+                    await _listen_http(http, settings)
+                _log.info("realm.listening", url=_url(settings.listen.host, port, scheme))
                 await stopping.wait()
             finally:
+                if http is not None:
+                    await http.close()
                 await listener.close()
             await realm.close()
-            listening.cancel()
+            for task in serving:
+                task.cancel()
     except* PenstockError as failures:
         raise _first(failures) from None
+
+
+def show_first_password(realm: RunningRealm) -> None:
+    """Once, and not in the log: that may be kept, and read by others."""
+    password, realm.access.first_password = realm.access.first_password, ""
+    if password:
+        sys.stdout.write(
+            f"First administrator of this realm: user {FIRST_USER}, password {password}\n"
+            "It is shown this once. Change it with: penstock user password "
+            f"{FIRST_USER}\n"
+        )
+        sys.stdout.flush()
+
+
+def reload(realm: RunningRealm, listener: NativeListener) -> None:
+    """Read certificates and the keys of tokens again; connections go on. Files that do not do
+    are said, and the old ones stay in use."""
+    realm.access.reload()
+    if listener.tls is not None:
+        try:
+            listener.tls.reload()
+        except InvalidArgument as error:
+            _log.error("realm.not_reloaded", reason=str(error))
+            return
+    _log.info("realm.reloaded", tls=listener.tls is not None)
+
+
+async def _listen_http(http: HttpServer, settings: Settings) -> None:
+    host = settings.http.host or settings.listen.host
+    wanted = settings.http.port
+    try:
+        port = await http.listen(host, HTTP_PORT if wanted is None else wanted)
+    except AddressInUse as error:
+        if wanted is not None:
+            raise
+        _log.warning("http.not_listening", reason=str(error))
+        return
+    scheme = "https://" if http.is_secure else "http://"
+    _log.info(
+        "http.listening", url=_url(host, port, scheme), serves="console, /api/v1, /metrics, /health"
+    )
 
 
 def _stop_on_signals() -> asyncio.Event:
@@ -122,6 +197,13 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     return stopping
+
+
+def _collect_rarely() -> None:
+    """Python looks for unreachable cycles after 700 new objects, and now and then among all there
+    are: with a million events in memory everybody would wait for that."""
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _raise_file_limit(connections: int) -> None:
@@ -162,8 +244,8 @@ def _log_limits(settings: Settings) -> None:
     )
 
 
-def _url(host: str, port: int) -> str:
-    return f"penstock://[{host}]:{port}" if ":" in host else f"penstock://{host}:{port}"
+def _url(host: str, port: int, scheme: str) -> str:
+    return f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}"
 
 
 def _first(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:

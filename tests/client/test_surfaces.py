@@ -35,7 +35,17 @@ PAIRS = [
 INSIDE = {
     aio.Session: {
         *("open", "report", "request", "ask", "ask_to_open", "tell", "drained"),
-        *("schema_number", "add", "remove", "give_up", "received", "lost"),
+        *(
+            "schema_number",
+            "row_number",
+            "request_for",
+            "hurry",
+            "add",
+            "remove",
+            "give_up",
+            "received",
+            "lost",
+        ),
     },
     aio.Channel: {"publisher"},
     aio.Queue: {"publisher"},
@@ -46,6 +56,7 @@ INSIDE = {
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
         *("recalled", "may_recall", "is_recalled", "has_rolled_back", "has_ended", "hurry"),
+        *("settle", "ack_soon"),
     },
     aio.DurableHold: {"reopen", "delivered", "finished", "failed"},
     aio.Producer: {"send_gathered", "send_gathered_soon"},

@@ -6,29 +6,31 @@ What users ask of it is in :mod:`penstock.client.session`.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
-import socket
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
 
 from penstock.client.bounds import check_wait
+from penstock.client.credentials import Token
 from penstock.client.link import Link
+from penstock.client.pending import Answer, Body, Pending, error_of, reason_of, reject, resolve
+from penstock.client.signing_in import SigningIn
 from penstock.client.urls import Address, RealmUrl
 from penstock.columns.ipc import schema_bytes
 from penstock.columns.memo import SchemaMemo
+from penstock.columns.one_row import OneRow
 from penstock.core.errors import (
+    AccessDenied,
+    AuthenticationFailed,
     CannotConnect,
     ConnectionLost,
     PenstockError,
     RemoteProtocolViolation,
     SessionClosed,
-    error_classes,
 )
 from penstock.core.messages import Spans
 from penstock.wire.native import messages as wire
@@ -36,7 +38,6 @@ from penstock.wire.native.asking import check_request
 
 T = TypeVar("T")
 
-Body = bytes | bytearray | memoryview
 ErrorListener = Callable[[PenstockError], None]
 Connector = Callable[[Callable[[], Link]], Any]
 
@@ -51,19 +52,6 @@ DEAD_AFTER_S = 30.0
 one on which a subscription cannot be opened again for so long."""
 
 _log = logging.getLogger("penstock.client")
-_errors = error_classes()
-
-
-class _Pending(Struct):
-    """A request without an answer yet."""
-
-    message: wire.Request
-    bodies: Sequence[Body]
-    schemas: tuple[int, ...]
-    answer: asyncio.Future[Any]
-    resend: bool
-    """Whether it may be sent again on a new connection without changing the outcome."""
-    sent: bool = False
 
 
 class Incoming(Protocol):
@@ -106,21 +94,24 @@ class Conversation:
         *,
         reconnect_timeout: float = RECONNECT_TIMEOUT_S,
         connector: Connector | None = None,
+        token: Token | None = None,
     ) -> None:
         """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
         check_wait(reconnect_timeout, "reconnect_timeout", "seconds")
         self.session_id = uuid.uuid4().hex
         self._url = url
+        self._signing_in = SigningIn(url, token)
         self._connector = connector
         self._reconnect_timeout_s = reconnect_timeout
         self._link: Link | None = None
         self._welcome: wire.Welcome | None = None
         self._next_request = 1
         self._next_subscription = 1
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._incoming: dict[int, Incoming] = {}
         self._schemas: list[bytes] = []
         self._schema_numbers = SchemaMemo(self._number_schema)
+        self._row_numbers: dict[OneRow, int] = {}
         self._greeting: asyncio.Future[wire.Welcome] | None = None
         self._lost = asyncio.Event()
         self._online = asyncio.Event()
@@ -184,8 +175,10 @@ class Conversation:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for may swallow close()
                     await self._connect_to(address)
+            except (AuthenticationFailed, AccessDenied):
+                raise  # another address would say the same, and so would another time
             except (OSError, PenstockError, TimeoutError) as error:
-                reasons.append(f"{address}: {_reason(error)}")
+                reasons.append(f"{address}: {reason_of(error)}")
             else:
                 return
         raise CannotConnect(
@@ -201,10 +194,12 @@ class Conversation:
         if self._connector is not None:
             link: Link = await self._connector(lambda: Link(self))
         else:
-            _, link = await loop.create_connection(lambda: Link(self), address.host, address.port)
+            _, link = await loop.create_connection(
+                lambda: Link(self), address.host, address.port, ssl=self._signing_in.tls
+            )
         self._link = link
         try:
-            link.send(wire.Hello(_client_name(), self.session_id, self._url.user or _user_name()))
+            await self._signing_in.say_hello(link, self.session_id, self._greeting)
             welcome = self._recognised(await self._greeting)
         except BaseException:
             self._link = None
@@ -288,13 +283,13 @@ class Conversation:
         match message:
             case wire.Done(request, answer):
                 if pending := self._pending.pop(request, None):
-                    _resolve(pending.answer, answer)
+                    resolve(pending.answer, answer)
             case wire.Delivery(number, schema):
                 if incoming := self._incoming.get(number):
                     incoming.delivered(message, link.schemas[schema], body)
             case wire.Failed(request, code, text):
                 if pending := self._pending.pop(request, None):
-                    _reject(pending.answer, _error(code, text))
+                    reject(pending.answer, error_of(code, text))
             case wire.Recalled(number, spans):
                 incoming = self._incoming.get(number)
                 if isinstance(incoming, Recallable):
@@ -304,12 +299,14 @@ class Conversation:
                     incoming.finished()
             case wire.Closed(number, code, text):
                 if incoming := self._incoming.pop(number, None):
-                    incoming.failed(_error(code, text))
+                    incoming.failed(error_of(code, text))
+            case wire.Challenge(data):
+                self._signing_in.challenged(data)
             case wire.Welcome():
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_result(message)
             case wire.Goodbye(code, text):
-                self._farewell = _error(code, text)
+                self._farewell = error_of(code, text)
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_exception(self._farewell)
                     self._greeting.exception()  # nobody may be waiting any more
@@ -321,17 +318,17 @@ class Conversation:
             return
         self._link = None
         self._online.clear()
-        why = _reason(reason or self._farewell)
+        why = reason_of(reason or self._farewell)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
         for request, pending in list(self._pending.items()):
             if isinstance(self._farewell, RemoteProtocolViolation):
                 # It would end the next connection as well, and the one after.
-                _reject(self._pending.pop(request).answer, self._farewell)
+                reject(self._pending.pop(request).answer, self._farewell)
             elif pending.sent and not pending.resend:
                 what = type(pending.message).__name__
-                _reject(
+                reject(
                     self._pending.pop(request).answer,
                     ConnectionLost(
                         f"the connection was lost ({why}) before {what} was answered; "
@@ -343,7 +340,7 @@ class Conversation:
     def _fail_everything(self, error: PenstockError) -> None:
         pendings, self._pending = list(self._pending.values()), {}
         for pending in pendings:
-            _reject(pending.answer, error)
+            reject(pending.answer, error)
         incomings, self._incoming = list(self._incoming.values()), {}
         for incoming in incomings:
             incoming.failed(error)
@@ -367,22 +364,35 @@ class Conversation:
         Raises ``InvalidArgument`` at once for what no realm could read.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.request_for(answer, message, bodies, schemas, resend=resend, waits=waits)
+        return answer
+
+    def request_for(
+        self,
+        answer: Answer,
+        message: wire.Request,
+        bodies: Sequence[Body] = (),
+        schemas: tuple[int, ...] = (),
+        *,
+        resend: bool = True,
+        waits: bool = True,
+    ) -> None:
+        """The same, and ``answer`` is told what comes of it."""
         if self._closed is not None:
             answer.set_exception(self._closed)
-            return answer
+            return
         if waits and not bodies:  # else it is made of what the library has checked
             check_request(message)
         number = self._next_request
         self._next_request += 1
         message = msgspec.structs.replace(message, request=number)
-        pending = _Pending(message, bodies, schemas, answer, resend)
+        pending = Pending(message, bodies, schemas, answer, resend)
         self._pending[number] = pending
         if self._link is not None and self._online.is_set():
             self._send(pending)
         elif not waits or self._is_reopening:
             del self._pending[number]
-            _reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
-        return answer
+            reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
 
     @property
     def is_connected(self) -> bool:
@@ -414,12 +424,18 @@ class Conversation:
                     raise  # the next connection reopens everything
                 afresh()
 
+    def hurry(self) -> None:
+        """Send what was asked now, not at the end of this turn of the loop, if it is all that is
+        on its way: nothing will come that it could leave with."""
+        if self._link is not None and len(self._pending) == 1:
+            self._link.flush()
+
     def tell(self, message: wire.Message) -> None:
         """Send something that has no answer; lost with the connection."""
         if self._link is not None and self._online.is_set():
             self._link.send(message)
 
-    def _send(self, pending: _Pending) -> None:
+    def _send(self, pending: Pending) -> None:
         link = self._link
         if link is None:
             return
@@ -441,6 +457,13 @@ class Conversation:
     def schema_number(self, schema: pa.Schema) -> int:
         return self._schema_numbers.of(schema)
 
+    def row_number(self, form: OneRow) -> int:
+        """The number of its schema."""
+        number = self._row_numbers.get(form)
+        if number is None:
+            number = self._row_numbers[form] = self.schema_number(form.schema)
+        return number
+
     def _number_schema(self, schema: pa.Schema) -> int:
         self._schemas.append(schema_bytes(schema))
         return len(self._schemas) - 1
@@ -461,38 +484,3 @@ class Conversation:
         self.remove(number)
         if not isinstance(error, PenstockError):
             self.request(wire.Unsubscribe(0, number), resend=False)
-
-
-def _client_name() -> str:
-    return f"penstock-python@{socket.gethostname()}"
-
-
-def _user_name() -> str:
-    """Who runs this process; events say so (SEM E3). A claim until the realm authenticates."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return ""
-
-
-def _error(code: str, text: str) -> PenstockError:
-    return _errors.get(code, PenstockError)(text)
-
-
-def _reason(error: BaseException | None) -> str:
-    if error is None:
-        return "it was closed"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__
-
-
-def _resolve(answer: asyncio.Future[Any], result: Any) -> None:
-    if not answer.done():
-        answer.set_result(result)
-
-
-def _reject(answer: asyncio.Future[Any], error: PenstockError) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()  # somebody may have stopped waiting: that is no warning

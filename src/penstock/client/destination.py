@@ -17,7 +17,6 @@ from penstock.client.schedule import Schedule
 from penstock.client.starts import check_range, start_of
 from penstock.client.subscription import Subscription
 from penstock.client.transaction import Transaction
-from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import schema_from
 from penstock.columns.protobuf import Messages
@@ -45,7 +44,7 @@ class Destination:
     # --- events going in -----------------------------------------------------------------
 
     async def _publish(self, event: Event) -> int:
-        return (await self._publisher.publish([body_of([event])]))[0]
+        return await self._publisher.publish_one(event)
 
     async def _publish_many(self, events: Sequence[Event]) -> range:
         return await self._publisher.publish(bodies_of_events(events))

@@ -362,19 +362,22 @@ class DurableSubscription:
 
     async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
         """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        ids = IdSet.of(event_ids)
-        if recalled := self._recalled.overlap(ids):
-            raise self._recall_of(recalled.lowest)
-        self._settlements.hurry()  # what was settled before is before it
-        await self._settlements.send(ids, previous=previous)
+        await self.settle(IdSet.of(event_ids), previous=previous)
 
     async def rollback(self, event_ids: Iterable[int]) -> None:
         """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        ids = IdSet.of(event_ids)
-        ids.remove_all(self._recalled)  # these are back already
+        await self.settle(IdSet.of(event_ids), roll_back=True)
+
+    async def settle(self, ids: IdSet, *, roll_back: bool = False, previous: bool = False) -> None:
+        """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
+        disk. Raises ``IllegalState`` (SEM D15)."""
+        if roll_back:
+            ids.remove_all(self._recalled)  # these are back already
+        elif recalled := self._recalled.overlap(ids):
+            raise self._recall_of(recalled.lowest)
         self._settlements.hurry()  # what was settled before is before it
-        if ids:
-            await self._settlements.send(ids, roll_back=True)
+        if ids or not roll_back:
+            await self._settlements.send(ids, roll_back=roll_back, previous=previous)
 
     def settle_soon(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
@@ -389,6 +392,14 @@ class DurableSubscription:
             self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
         elif not roll_back:
             self._settlements.refuse(self._recall_of(event_id))
+
+    def ack_soon(self, event_id: int, attachment: int) -> None:
+        """Acknowledge without waiting: what :meth:`settle_soon` does, for what is usual."""
+        settlements = self._settlements
+        if settlements.has_only_acks and not self._is_strict and attachment == self.attachment:
+            settlements.acks.append(event_id)
+        else:
+            self.settle_soon(event_id, attachment, roll_back=False)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(

@@ -58,7 +58,7 @@ class Link(asyncio.BufferedProtocol):
     def flush(self) -> None:
         self._flush_is_due = False
         out, self._out = self._out, []
-        if self._transport is None or self._transport.is_closing():
+        if not out or self._transport is None or self._transport.is_closing():
             return
         for part in coalesced(out):
             self._transport.write(part)

@@ -11,9 +11,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.client.conversation import Conversation
+from penstock.client.pending import Body
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_bytes, packed_bytes
+from penstock.columns.one_row import row_of
 from penstock.columns.states import is_packed
 from penstock.core.errors import EventTooLarge, NoSuchStage
 from penstock.wire.native import messages as wire
@@ -30,6 +32,52 @@ STAGINGS_MAX = 10
 """How often the parts of one publish are staged, should the realm restart in between."""
 UNANSWERED_MAX = 128
 """Publishes of one channel under way at a time; fewer than the realm remembers (SEM X3)."""
+
+
+class _Ids:
+    """Waits for the answer of a publish, also when nobody waits for the ids any more: until then
+    it counts as under way."""
+
+    __slots__ = ("_is_done", "_unanswered", "ids")
+
+    def __init__(self, unanswered: asyncio.Semaphore) -> None:
+        self.ids: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._unanswered = unanswered
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def give_up(self) -> None:
+        """It was not sent."""
+        if not self._is_done:
+            self._is_done = True
+            self._unanswered.release()
+
+    def set_result(self, answer: Any) -> None:
+        self.give_up()
+        if not self.ids.done():
+            self.ids.set_result(ids_of_answer(answer))
+
+    def set_exception(self, error: BaseException) -> None:
+        self.give_up()
+        if not self.ids.done():
+            self.ids.set_exception(error)
+
+    def exception(self) -> object:
+        """A fire-and-forget caller reports it its own way."""
+        return None if self.ids.cancelled() else self.ids.exception()
+
+    def heard(self, answer: asyncio.Future[Any]) -> None:
+        """The same, from a future."""
+        if answer.cancelled():
+            self.give_up()
+            self.ids.cancel()
+        elif (error := answer.exception()) is not None:
+            self.set_exception(error)
+            self.exception()
+        else:
+            self.set_result(answer.result())
 
 
 class Publisher:
@@ -49,47 +97,52 @@ class Publisher:
         """Store the events of ``bodies`` in one step; gives their ids once they are safe."""
         return await (await self.begin(bodies))
 
+    async def publish_one(self, event: Event) -> int:
+        """Store an event; gives its id once it is safe."""
+        row = row_of(event)
+        if row is None:
+            return (await self.publish([body_of([event])]))[0]
+        form, message = row
+        await self._unanswered.acquire()
+        answer = _Ids(self._unanswered)
+        try:
+            await self._conversation.drained()
+            self._sequence += 1
+            number = self._conversation.row_number(form)
+            self._send(answer, number, (message,), self._sequence)
+            self._conversation.hurry()
+        except BaseException:
+            answer.give_up()
+            raise
+        return (await answer.ids)[0]
+
     async def begin(self, bodies: Sequence[pa.RecordBatch]) -> asyncio.Future[range]:
         """Send a publish; the future has the ids. Publishes begun in order are stored in order."""
         parts = [part for body in bodies for part in self._parts(body)]
         await self._unanswered.acquire()
+        answer = _Ids(self._unanswered)
         try:
             await self._conversation.drained()
             self._sequence += 1
             sequence = self._sequence
             buffers = [memoryview(_bytes_of(part)) for part in parts]
-            same = all(part.schema.equals(parts[0].schema, check_metadata=True) for part in parts)
+            schema = parts[0].schema
+            same = all(part.schema.equals(schema, check_metadata=True) for part in parts[1:])
             if same and sum(map(len, buffers)) <= FRAME_BODIES_MAX:
-                answer = self._send(parts[0].schema, buffers, sequence)
+                self._send(answer, self._conversation.schema_number(schema), buffers, sequence)
             else:
-                answer = await self._stage(parts, buffers, sequence)
+                staged = await self._stage(parts, buffers, sequence)
+                staged.add_done_callback(answer.heard)
         except BaseException:
-            self._unanswered.release()
+            answer.give_up()
             raise
-        ids: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(lambda done: self._answered(done, ids))
-        return ids
+        return answer.ids
 
-    def _answered(self, answer: asyncio.Future[Any], ids: asyncio.Future[range]) -> None:
-        self._unanswered.release()
-        if ids.cancelled():
-            return
-        if answer.cancelled():
-            ids.cancel()
-        elif (error := answer.exception()) is not None:
-            ids.set_exception(error)
-            ids.exception()  # a fire-and-forget caller reports it its own way
-        else:
-            ids.set_result(ids_of_answer(answer.result()))
-
-    def _send(
-        self, schema: pa.Schema, buffers: list[memoryview], sequence: int
-    ) -> asyncio.Future[Any]:
-        number = self._conversation.schema_number(schema)
+    def _send(self, answer: _Ids, number: int, buffers: Sequence[Body], sequence: int) -> None:
         message = wire.PublishEvents(
             0, self._channel, self._producer, sequence, number, tuple(map(len, buffers))
         )
-        return self._conversation.request(message, buffers, schemas=(number,))
+        self._conversation.request_for(answer, message, buffers, (number,))
 
     async def _stage(
         self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int

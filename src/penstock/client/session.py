@@ -7,6 +7,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from penstock.client.access import Access
+from penstock.client.backup import BackupResult, FolderLike, back_up
 from penstock.client.channels import Channels
 from penstock.client.conversation import (
     RECONNECT_TIMEOUT_S,
@@ -14,6 +16,7 @@ from penstock.client.conversation import (
     Conversation,
     ErrorListener,
 )
+from penstock.client.credentials import Token
 from penstock.client.destination import Destination
 from penstock.client.joins import Joins
 from penstock.client.news import wait_for_events
@@ -35,9 +38,11 @@ class Session(Conversation):
         *,
         reconnect_timeout: float = RECONNECT_TIMEOUT_S,
         connector: Connector | None = None,
+        token: Token | None = None,
     ) -> None:
         """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
-        super().__init__(url, reconnect_timeout=reconnect_timeout, connector=connector)
+        super().__init__(url, reconnect_timeout=reconnect_timeout, connector=connector, token=token)
+        self.access = Access(self)
         self.channels = Channels(self)
         self.queues = Queues(self)
         self.joins = Joins(self)
@@ -134,6 +139,16 @@ class Session(Conversation):
     async def resume_publishing(self) -> None:
         """Take publishes and commits again (SEM X5)."""
         await self.request(wire.PausePublishing(0, False))
+
+    async def back_up(self, folder: FolderLike) -> BackupResult:
+        """Write all that the realm has stored into a folder, as it stands now; traffic goes on.
+
+        A folder with an earlier backup of this realm is brought up to date: segment files that
+        are in it already are not read again. Needs ``full`` on the realm. Raises
+        ``InvalidArgument``, ``IllegalState`` for a realm in memory, ``Unavailable`` while another
+        backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        """
+        return await back_up(self, folder)
 
 
 __all__ = ["RECONNECT_TIMEOUT_S", "ErrorListener", "Session"]

@@ -16,10 +16,12 @@ class Settlements:
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
-        self._acks: list[int] = []
+        self.acks: list[int] = []
         """To be sent soon, before ``_backs``."""
+        self.has_only_acks = False
+        """Whether there are such, each for itself, and nothing else: then one more may be added."""
         self._previous = False
-        """Whether ``_acks`` mean all previous ones, too."""
+        """Whether ``acks`` mean all previous ones, too."""
         self._backs: dict[int, None] = {}
         """To be rolled back soon, in this order."""
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -61,18 +63,20 @@ class Settlements:
 
         Acknowledgements are sent before rollbacks. Where that matters, they are not held back.
         """
-        acks, backs = self._acks, self._backs
+        acks, backs = self.acks, self._backs
         if not acks and not backs:
             asyncio.get_running_loop().call_soon(self.hurry)
         if roll_back:
             backs[event_id] = None
+            self.has_only_acks = False
             return
         comes_after = backs and (self.in_order or previous or event_id in backs)
         if comes_after or (acks and previous != self._previous):
             self.hurry()
             asyncio.get_running_loop().call_soon(self.hurry)
         self._previous = previous
-        self._acks.append(event_id)
+        self.acks.append(event_id)
+        self.has_only_acks = not previous and not self._backs
 
     def refuse(self, error: PenstockError) -> None:
         """A settlement is refused here already."""
@@ -81,8 +85,9 @@ class Settlements:
 
     def hurry(self) -> None:
         """Send what was to be settled soon, before anything else is sent."""
-        acks, self._acks = self._acks, []
+        acks, self.acks = self.acks, []
         backs, self._backs = self._backs, {}
+        self.has_only_acks = False
         if acks:
             self.watch(self.send(IdSet.of(acks), previous=self._previous))
         if backs:
@@ -117,8 +122,9 @@ class Settlements:
 
     def forget(self) -> None:
         """The connection was lost: what was not sent is of no use on another one."""
-        self._acks.clear()
+        self.acks.clear()
         self._backs.clear()
+        self.has_only_acks = False
         self._seat += 1
 
     async def confirm(self) -> None:

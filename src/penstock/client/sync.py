@@ -10,8 +10,11 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from penstock.client.backup import BackupResult, FolderLike
+from penstock.client.credentials import Token
 from penstock.client.session import RECONNECT_TIMEOUT_S, ErrorListener
 from penstock.client.session import Session as AioSession
+from penstock.client.sync_access import Access
 from penstock.client.sync_channels import Channel, Channels
 from penstock.client.sync_destination import Destination, Schedule
 from penstock.client.sync_durables import Durable, Durables, DurableSubscription
@@ -35,6 +38,7 @@ class Session:
         self._inner = inner
         self._loop = loop
         self._on_close = on_close
+        self.access = Access(inner.access, loop)
         self.channels = Channels(inner.channels, loop)
         self.queues = Queues(inner.queues, loop)
         self.joins = Joins(inner.joins, loop)
@@ -128,6 +132,11 @@ class Session:
         """Take publishes and commits again (SEM X5)."""
         self._loop.call(self._inner.resume_publishing())
 
+    def back_up(self, folder: FolderLike) -> BackupResult:
+        """Write all that the realm has stored into a folder, as it stands now; see
+        :meth:`penstock.aio.Session.back_up`."""
+        return self._loop.call(self._inner.back_up(folder))
+
     # --- the end -------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -155,14 +164,19 @@ class Session:
         self.close()
 
 
-def connect(url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Session:
+def connect(
+    url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S, token: Token | None = None
+) -> Session:
     """Open a session with the realm at ``url``, e.g. ``penstock://localhost:9000``.
+
+    ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
+    instead. ``token`` is a bearer token, or a function that gives one that is good now.
 
     Several addresses mean fail-over. A connection that is lost is made again; when that does not
     succeed for ``reconnect_timeout`` seconds, whoever waits gets ``CannotConnect``.
-    Raises ``CannotConnect``, ``InvalidArgument``.
+    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, ``InvalidArgument``.
     """
-    inner = AioSession(parse_url(url), reconnect_timeout=reconnect_timeout)
+    inner = AioSession(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
     loop = LoopThread()
     try:
         loop.call(inner.open())
@@ -173,6 +187,7 @@ def connect(url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Sess
 
 
 __all__ = [
+    "Access",
     "Channel",
     "Channels",
     "Destination",

@@ -1,8 +1,12 @@
-"""Where realms are: ``penstock://user:password@host:9000,host2:9001``."""
+"""Where realms are: ``penstock://user:password@host:9000,host2:9001``.
+
+``penstocks://`` is the same over TLS, with ``?ca=FILE&certificate=FILE&key=FILE`` where needed.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import unquote
+import re
+from urllib.parse import parse_qsl, quote, unquote
 
 from msgspec import Struct
 
@@ -10,6 +14,10 @@ from penstock.core.errors import InvalidArgument
 
 DEFAULT_PORT = 9_000
 SCHEME = "penstock://"
+TLS_SCHEME = "penstocks://"
+_FILES = ("ca", "certificate", "key")
+_SECRET = re.compile(r"^([^:/@]*://)([^/?#@:]*):.*@", re.DOTALL)
+"""Whatever the scheme, and up to the last ``@``: a password with ``?`` or ``/`` is one, too."""
 
 
 class Address(Struct, frozen=True):
@@ -26,17 +34,56 @@ class RealmUrl(Struct, frozen=True):
     addresses: tuple[Address, ...]
     user: str = ""
     password: str = ""
+    tls: bool = False
+    ca: str = ""
+    """PEM file of the authorities that are believed; empty: those of the system."""
+    certificate: str = ""
+    """PEM file of the client's own certificate: its name is the user (SEM A5)."""
+    key: str = ""
+    """PEM file of the certificate's key; empty: it is in the certificate's file."""
+
+    def __repr__(self) -> str:
+        return f"RealmUrl({self})"
+
+    def __str__(self) -> str:
+        """Without the password."""
+        user = f"{quote(self.user)}@" if self.user else ""
+        scheme = TLS_SCHEME if self.tls else SCHEME
+        return f"{scheme}{user}{','.join(map(str, self.addresses))}"
 
 
 def parse_url(url: str) -> RealmUrl:
-    """Raises ``InvalidArgument`` saying what a URL looks like."""
-    if not isinstance(url, str) or not url.startswith(SCHEME):
-        raise InvalidArgument(f"{url!r} is no realm URL; one looks like penstock://localhost:9000")
-    rest = url.removeprefix(SCHEME).rstrip("/")
-    credentials, _, hosts = rest.rpartition("@")
+    """Raises ``InvalidArgument`` saying what a URL looks like; never with the password."""
+    if not isinstance(url, str) or not url.startswith((SCHEME, TLS_SCHEME)):
+        raise InvalidArgument(
+            f"{safe(url)!r} is no realm URL; one looks like penstock://localhost:9000"
+        )
+    shown = safe(url)
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    credentials, _, hosts = rest.rstrip("/").rpartition("@")
     user, _, password = credentials.partition(":")
-    addresses = tuple(_address(part, url) for part in hosts.split(","))
-    return RealmUrl(addresses, unquote(user), unquote(password))
+    addresses = tuple(_address(part, shown) for part in hosts.split(","))
+    files = _files(query, shown, is_tls=scheme == "penstocks")
+    return RealmUrl(addresses, unquote(user), unquote(password), tls=scheme == "penstocks", **files)
+
+
+def safe(url: object) -> str:
+    """A URL as it may be shown: without its password."""
+    return _SECRET.sub(r"\1\2:***@", url) if isinstance(url, str) else repr(url)
+
+
+def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
+    found = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(found.keys() - {*_FILES})
+    if unknown:
+        named = repr(unknown[0]) if unknown[0] in shown else "the query"
+        raise InvalidArgument(f"{named} in {shown!r}: {', '.join(_FILES)} may be given")
+    if found and not is_tls:
+        raise InvalidArgument(f"{shown!r} has files for TLS: it has to begin with {TLS_SCHEME}")
+    if found.get("key") and not found.get("certificate"):
+        raise InvalidArgument(f"{shown!r} has a key without its certificate")
+    return found
 
 
 def _address(text: str, url: str) -> Address:
@@ -50,5 +97,10 @@ def _address(text: str, url: str) -> Address:
     if not host:
         raise InvalidArgument(f"{url!r} names no host; a URL looks like penstock://localhost:9000")
     if port and not (port.isdecimal() and 0 < int(port) < 65_536):
+        if f":{port}" not in url:  # it is the beginning of a password
+            raise InvalidArgument(
+                f"{url!r} cannot be read; signs such as ? and / in a password are written as %3F "
+                "and %2F"
+            )
         raise InvalidArgument(f"{port!r} in {url!r} is no port; 1 to 65535 may be")
     return Address(host, int(port) if port else DEFAULT_PORT)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.core.ids import Span
+from penstock.frontends.accounts import AccountRequests
 from penstock.runtime.departed import missing
 from penstock.wire.native import messages as wire
+from penstock.wire.native.access import AccessRequest
 
 if TYPE_CHECKING:
     from penstock.frontends.connection import Connection
@@ -18,6 +20,7 @@ class Administration:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._realm = connection.realm
+        self._accounts = AccountRequests(connection)
 
     def answer(self, message: wire.Request) -> Awaitable[Any]:
         """Do what ``message`` asks. Raises ``RemoteProtocolViolation`` for what is no request of
@@ -78,5 +81,7 @@ class Administration:
                 return realm.redrive(source, destination, selector, dry_run=dry_run)
             case wire.PausePublishing(_, paused):
                 return realm.pause(paused)
+            case _ if isinstance(message, AccessRequest):
+                return self._accounts.answer(message)
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from penstock.columns.check import check_body
-from penstock.columns.ipc import batch_from, schema_from
 from penstock.columns.selectors import Selector
 from penstock.core.errors import (
     ConnectionLost,
-    InvalidArgument,
-    InvalidEvent,
+    LimitReached,
     PenstockError,
     RemoteProtocolViolation,
     Unavailable,
 )
 from penstock.core.ids import Span
 from penstock.core.messages import Spans
+from penstock.core.rights import Principal
+from penstock.frontends.announced import Announced
+from penstock.frontends.connection_info import ConnectionInfo
+from penstock.frontends.permits import Permits
 from penstock.frontends.requests import Requests
+from penstock.frontends.sign_in import SignIn
 from penstock.runtime.bodies import Body
+from penstock.runtime.quota import Quota
 from penstock.runtime.rows import Rows
 from penstock.runtime.schemas import Schemas
 from penstock.wire.native import messages as wire
@@ -45,8 +48,6 @@ WRITE_HIGH_WATER = 1 << 20
 a peer that takes no answers gets no further questions in."""
 REQUESTS_MAX = 1_024
 """Requests of one connection being worked on, above which it is not read."""
-SCHEMAS_MAX = 10_000
-"""Schemas a connection may announce."""
 LINGER_S = 2.0
 """How long a connection that was ended has to take its last bytes."""
 
@@ -83,23 +84,36 @@ class Subscription:
 
 
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, listener: NativeListener) -> None:
+    def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
+        """With a ``principal`` it is known who connects: this very process."""
         self.listener = listener
         self.realm = listener.realm
         self.session = ""
+        self.principal = principal
+        """Who it is, once that is known."""
         self.publisher = ""
         """``user@host``: stamped on what this connection publishes (SEM E3)."""
+        self.permits: Permits | None = None
+        """What it may ask for; None where nobody is asked."""
+        limits = listener.limits.each
+        self._quota = Quota(limits) if limits.are_set else None
+        self._signing_in: SignIn | None = None
+        self.number = 0
+        """Of this realm's life: administrators name it so."""
+        self._client = ""
         self.writable = True
         self.subscriptions: dict[int, int] = {}
         """Realm-wide number of each subscription, by the client's number; 0 while it is opened."""
         self.opening: dict[int, asyncio.Event] = {}
         """Those that are being opened, the first one first; set once that is through."""
+        self._early: dict[int, list[wire.FromClient]] = {}
+        """What has come for those before they were open."""
         self._reader = FrameReader(preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX)
+        self._announced = Announced()
         self._requests = Requests(self)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
-        self._schemas_in: dict[int, bytes] = {}
         self._schemas_out: set[int] = set()
         self._opened_s = 0.0
         self._heard_s = 0.0
@@ -142,6 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._is_open = False
         self.writable = False
+        if self._signing_in is not None:
+            self._signing_in.lost()
         self.listener.closed(self)
         self._leave(lost=True)
 
@@ -152,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         for subscription in self.subscriptions.values():
             (subscriptions.lose if lost else subscriptions.detach)(subscription)
         self.subscriptions.clear()
+        self.listener.left(self)
         self._requests.transfers.leave()
 
     def pause_writing(self) -> None:
@@ -171,16 +188,56 @@ class Connection(asyncio.BufferedProtocol):
         match message:
             case wire.Hello():
                 self._greet(message)
+            case wire.Proof(data) if self._signing_in is not None:
+                self._signing_in.proven(data)
             case _ if not self.session:
                 raise RemoteProtocolViolation("the first frame has to be a Hello")
             case wire.Schema(number):
-                self._learn(number, bytes(body))
+                self._announced.learn(number, bytes(body))
             case wire.Bye():
                 self.end(None)
+            case (
+                wire.Settle(_, number)
+                | wire.Credit(number)
+                | wire.Demand(number)
+                | wire.RecallSeen(number)
+            ) if number in self.opening or number in self._early:
+                self._early.setdefault(number, []).append(message)
+                self._in_progress += 1
             case wire.Credit() | wire.Demand() | wire.RecallSeen():
                 self._told(message)
+            case wire.Request():
+                self._ask(message, body)
             case _:
-                self._requests.take(message, body)
+                raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
+
+    def _ask(self, message: wire.Request, body: memoryview) -> None:
+        if self._quota is not None:
+            try:
+                self._quota.asked(message.request, len(body), self.realm.clock.now_us())
+            except LimitReached as error:
+                self.fail(message.request, error)
+                return
+        self._requests.take(message, body)
+
+    def opened(self, number: int) -> None:
+        """A subscription is open, or is not to be: what came early has its turn.
+
+        Events go out as soon as a seat is taken: what the client says of them may be here before
+        the task that opens it has gone on. What comes after it waits as well, so all of it is
+        heard in order.
+        """
+        if number in self._early:
+            self._loop.call_soon(self._catch_up, number)
+
+    def _catch_up(self, number: int) -> None:
+        early = self._early.pop(number, [])
+        self._in_progress -= len(early)
+        try:
+            for message in early:
+                self._receive(message, memoryview(b""))
+        except PenstockError as error:
+            self.end(error)
 
     def _told(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
         """What a subscription is told, and does not answer."""
@@ -196,12 +253,32 @@ class Connection(asyncio.BufferedProtocol):
                 self.realm.subscriptions.recall_seen(subscription)
 
     def _greet(self, hello: wire.Hello) -> None:
-        if self.session or not hello.session:
+        if self.session or self._signing_in is not None or not hello.session:
             raise RemoteProtocolViolation("a connection says Hello once, with a session id")
+        access = self.realm.access
+        if access.is_open:
+            self.welcome(hello, Principal(hello.user, self.host, trusted=True))
+        elif self.principal is not None:
+            self.welcome(hello, self.principal)
+        else:
+            self._signing_in = SignIn(self)
+            self.listener.spawn(self._signing_in.run(hello))
+
+    def welcome(self, hello: wire.Hello, principal: Principal) -> None:
+        """It is known who this is, and they may come in. Raises ``LimitReached``, and
+        ``AccessDenied`` for the session of somebody else."""
+        access = self.realm.access
+        self._signing_in = None
+        if self._transport is None:
+            return
+        self.principal = principal
+        self.listener.greeted(self, hello.session)
         self.session = hello.session
-        self.publisher = f"{hello.user}@{self._host()}"
+        self._client = hello.client
+        self.publisher = principal.name
+        if not access.is_open:
+            self.permits = Permits(access, self.realm.directory, principal)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
-        self.listener.greeted(self)
         self.send(
             wire.Welcome(
                 self.realm.identity,
@@ -212,33 +289,9 @@ class Connection(asyncio.BufferedProtocol):
             )
         )
 
-    def _learn(self, number: int, schema: bytes) -> None:
-        if len(self._schemas_in) >= SCHEMAS_MAX:
-            raise RemoteProtocolViolation(
-                f"more than {SCHEMAS_MAX} schemas on one connection; publish events of like kind "
-                "together, or open another session"
-            )
-        schema_from(schema)
-        self._schemas_in[number] = schema
-
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
-        """The batches of a frame, checked. Raises ``InvalidEvent``."""
-        encoded = self._schemas_in.get(schema)
-        if encoded is None:
-            raise InvalidArgument(f"schema {schema} was never sent on this connection")
-        if sum(sizes) != len(body) or any(size <= 0 for size in sizes):
-            raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
-        arrow = schema_from(encoded)
-        found, at = [], 0
-        for size in sizes:
-            part = body[at : at + size]
-            batch = batch_from(part, arrow)
-            check_body(batch)
-            if batch.num_rows == 0:
-                raise InvalidEvent("a batch without events")
-            found.append(Body(part, batch, encoded))
-            at += size
-        return found
+        """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
+        return self._announced.bodies(schema, sizes, body)
 
     @property
     def _may_read(self) -> bool:
@@ -265,6 +318,8 @@ class Connection(asyncio.BufferedProtocol):
         limits = self.listener.limits
         if self._transport is None:
             return
+        if self.permits is not None and self.permits.principal.until_us:
+            self.check_rights()
         if not self.session:
             if now_s - self._opened_s > limits.hello_timeout_s:
                 self.end(ConnectionLost(f"no Hello within {limits.hello_timeout_s:g} s"))
@@ -278,16 +333,37 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- out -----------------------------------------------------------------------------
 
+    def check_rights(self) -> None:
+        """Rights were taken away: end what this connection may not have open any more, or all of
+        it (SEM A3)."""
+        permits = self.permits
+        if permits is None:
+            return
+        try:
+            self.realm.access.check_still(permits.principal, self.realm.clock.now_us())
+        except PenstockError as error:
+            self.end(error)
+            return
+        for number, realms in list(self.subscriptions.items()):
+            refusal = permits.refusal(number)
+            if refusal is not None and realms:  # one that is being opened is looked at then
+                self.realm.subscriptions.detach(realms)
+                self.forget(number)
+                self.send(wire.Closed(number, refusal.code, str(refusal)))
+
     def send(self, message: wire.Message, *bodies: bytes | bytearray | memoryview) -> None:
         """Queue a frame; frames of one turn of the loop leave together."""
         if self._transport is None:
             return
+        if self._quota is not None and isinstance(message, wire.Done | wire.Failed):
+            self._quota.answered(message.request)
         self._out += frame(wire.encode(message), *bodies)
         if not self._flush_is_due:
             self._flush_is_due = True
-            self._loop.call_soon(self._flush)
+            self.listener.flush_soon(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what is queued."""
         self._flush_is_due = False
         out, self._out = self._out, []
         if self._transport is None or self._transport.is_closing() or not out:
@@ -329,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None and transport is not None and not transport.is_closing():
             self.send(wire.Goodbye(reason.code, str(reason)))
         self._is_open = False
-        self._flush()
+        self.flush()
         self._leave(lost=reason is not None)
         if transport is not None and not transport.is_closing():
             transport.close()
@@ -347,8 +423,26 @@ class Connection(asyncio.BufferedProtocol):
         waiting = sum(map(len, self._out))
         return waiting + (self._transport.get_write_buffer_size() if self._transport else 0)
 
-    def forget(self, number: int) -> None:
-        self.subscriptions.pop(number, None)
+    def describe(self) -> ConnectionInfo:
+        """What an administrator sees of it."""
+        return ConnectionInfo(
+            number=self.number,
+            session=self.session,
+            user=self.publisher,
+            client=self._client,
+            opened_s=self._opened_s,
+            heard_s=self._heard_s,
+            subscriptions=len(self.subscriptions),
+            requests=self._in_progress,
+            unsent_bytes=self.unsent_bytes,
+            is_stalled=not self.writable,
+        )
+
+    def forget(self, number: int) -> int | None:
+        """What the realm calls a subscription that ends here; None: there was none."""
+        if self.permits is not None:
+            self.permits.closed(number)
+        return self.subscriptions.pop(number, None)
 
     def spawn(self, request: int, work: Callable[[], Any]) -> None:
         """Answer a request that has to wait for the realm."""
@@ -368,9 +462,18 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._in_progress -= 1
 
-    def _host(self) -> str:
+    @property
+    def host(self) -> str:
+        """The address the peer has; ``localhost`` for this very process."""
         peer = self._transport.get_extra_info("peername") if self._transport else None
-        return str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
+        found = str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
+        return found.removeprefix("::ffff:")
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What a verified certificate of the peer says."""
+        found = self._transport.get_extra_info("peercert") if self._transport else None
+        return cast("Mapping[str, Any] | None", found)
 
     def _peer(self) -> str:
         peer = self._transport.get_extra_info("peername") if self._transport else None

@@ -12,8 +12,18 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from penstock.core.errors import AddressInUse, InvalidArgument, RealmStopping
+from penstock.core.errors import (
+    AccessDenied,
+    AddressInUse,
+    InvalidArgument,
+    LimitReached,
+    RealmStopping,
+)
+from penstock.core.rights import Principal
 from penstock.frontends.connection import Connection
+from penstock.frontends.tls import Tls
+from penstock.runtime.access import Mode
+from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
 
 _log = structlog.get_logger("penstock.native")
@@ -26,22 +36,39 @@ class NativeLimits(Struct, frozen=True):
     """A connection that has been silent this long is taken for dead; clients ping before."""
     connections_max: int = 10_000
     check_interval_s: float = 1.0
+    connections_per_user_max: int = 0
+    """0: no limit."""
+    each: ConnectionLimits = ConnectionLimits()
+    """Of every connection."""
 
 
 class NativeListener:
     """All native connections of a realm."""
 
-    def __init__(self, realm: RunningRealm, version: str, limits: NativeLimits) -> None:
+    def __init__(
+        self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
+    ) -> None:
+        """With ``tls`` whoever comes over the network has to speak it."""
         self.realm = realm
+        self.tls = tls
         self.version = version
         self.limits = limits
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they have come."""
         self._sessions: dict[str, Connection] = {}
+        self._opening: dict[str, dict[asyncio.Event, None]] = {}
+        """By session: seats that were being taken as its connection ended, until given back."""
         self._tasks: asyncio.TaskGroup | None = None
         self._servers: list[asyncio.Server] = []
         self._stopping = False
+        realm.access.on_changed(self._rights_changed)
+        self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""
+        self._unsent: list[Connection] = []
+        self._flush_is_due = False
+        self._loop = asyncio.get_running_loop()
+        realm.shard.on_answered = self.flush
 
     async def run(self, ready: asyncio.Event) -> None:
         """Hold the tasks of all connections until cancelled."""
@@ -52,10 +79,11 @@ class NativeListener:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
-        check_loopback(host)
+        check_exposed(host, self.realm.access.mode)
         loop = asyncio.get_running_loop()
+        context = self.tls.context if self.tls is not None else None
         try:
-            server = await loop.create_server(lambda: Connection(self), host, port)
+            server = await loop.create_server(lambda: Connection(self), host, port, ssl=context)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -67,34 +95,99 @@ class NativeListener:
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
-    async def adopt(self, sock: socket.socket) -> None:
-        """Serve one connected socket: the embedded realm's way in."""
+    async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
+        """Serve one connected socket: the embedded realm's way in, for a known ``principal``."""
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: Connection(self), sock=sock)
+        await loop.create_connection(lambda: Connection(self, principal), sock=sock)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a connection's request beside the others."""
         assert self._tasks is not None, "run() has been started"
         self._tasks.create_task(work)
 
+    def flush_soon(self, connection: Connection) -> None:
+        """Send what a connection has queued, at the end of this turn."""
+        self._unsent.append(connection)
+        if not self._flush_is_due and not self.realm.shard.is_answering:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what all connections have queued. One that fails ends alone: who calls this
+        serves them all."""
+        self._flush_is_due = False
+        unsent, self._unsent = self._unsent, []
+        for connection in unsent:
+            try:
+                connection.flush()
+            except Exception:  # noqa: BLE001  whatever it is, the others must live on
+                _log.exception("connection.failed", connection=connection.number)
+                connection.abort()
+
     # --- connections coming and going ----------------------------------------------------
 
     def opened(self, connection: Connection) -> bool:
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             return False
-        self.connections.add(connection)
+        self.connections[connection] = None
+        self._opened += 1
+        connection.number = self._opened
         self.realm.connections = len(self.connections)
         return True
 
-    def greeted(self, connection: Connection) -> None:
-        """A session has said hello; if an older connection of it lingers, it is over."""
-        older = self._sessions.get(connection.session)
-        self._sessions[connection.session] = connection
+    def greeted(self, connection: Connection, session: str) -> None:
+        """A session has said hello; if an older connection of it lingers, it is over.
+
+        Raises ``AccessDenied`` when that is somebody else's, and ``LimitReached``.
+        """
+        older = self._sessions.get(session)
+        if older is not None and _user(older) != _user(connection):
+            raise AccessDenied("this session belongs to another user; open one of your own")
+        self._check_user(connection, older)
+        self._sessions[session] = connection
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))
 
+    def _check_user(self, connection: Connection, older: Connection | None) -> None:
+        most = self.limits.connections_per_user_max
+        if not most:
+            return
+        user = _user(connection)
+        others = [
+            each
+            for each in self.connections
+            if each not in (connection, older) and each.session and _user(each) == user
+        ]
+        if len(others) >= most:
+            raise LimitReached(
+                f"{user} has {len(others)} connections, and more are not allowed "
+                "(limits.connections_per_user_max); close one"
+            )
+
+    def _rights_changed(self) -> None:
+        for connection in list(self.connections):
+            connection.check_rights()
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended; seats it was about to take are given back once they are taken."""
+        still = self._opening.setdefault(connection.session, {})
+        still |= dict.fromkeys(connection.opening.values())
+        if not still:
+            del self._opening[connection.session]
+
+    def given_back(self, session: str, opened: asyncio.Event) -> None:
+        """What ``opened`` is about is not being taken any more."""
+        still = self._opening.get(session, {})
+        if still.pop(opened, opened) is None and not still:
+            del self._opening[session]
+
+    async def seats_given_back(self, session: str) -> None:
+        """Wait for seats that an earlier connection of a session was about to take (SEM D14)."""
+        while still := self._opening.get(session):
+            await next(iter(still)).wait()
+
     def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self.realm.connections = len(self.connections)
         if self._sessions.get(connection.session) is connection:
             del self._sessions[connection.session]
@@ -129,15 +222,21 @@ class NativeListener:
         _log.debug("native.closed", left=len(self.connections))
 
 
-def check_loopback(host: str) -> None:
+def _user(connection: Connection) -> str:
+    return connection.principal.user if connection.principal is not None else ""
+
+
+def check_exposed(host: str, mode: Mode) -> None:
     """Without authentication only this machine may come in (SEM A4); ``InvalidArgument`` else."""
+    if mode != "off":
+        return
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_loopback = host == "localhost"
     if not is_loopback:
         raise InvalidArgument(
-            f"will not listen on {host!r}: there is no authentication yet, so everyone who "
-            "reaches that address could read and delete everything; listen on 127.0.0.1, ::1 or "
-            "localhost"
+            f"will not listen on {host!r}: authentication is off, so everyone who reaches that "
+            "address could read and delete everything; listen on 127.0.0.1, ::1 or localhost, or "
+            "set access.mode to mandatory or optional"
         )

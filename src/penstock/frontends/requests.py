@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.errors import InvalidArgument, PenstockError, RemoteProtocolViolation
 from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.frontends.administration import Administration
@@ -22,6 +22,12 @@ from penstock.wire.native.answers import Subscribed
 if TYPE_CHECKING:
     from penstock.frontends.connection import Connection
 
+AT_ONCE = (
+    *(wire.PublishEvents, wire.StageEvents, wire.CommitStages, wire.CommitStagedParts),
+    *(wire.CommitTransaction, wire.Subscribe, wire.Attach, wire.BrowseDurable),
+)
+"""Requests that are not answered by a task of their own, and need a right."""
+
 
 class Requests:
     def __init__(self, connection: Connection) -> None:
@@ -31,10 +37,21 @@ class Requests:
         self._administration = Administration(connection)
         self.transfers = Transfers(connection)
 
-    def take(  # noqa: C901  one case a message
-        self, message: wire.FromClient, body: memoryview
-    ) -> None:
+    def take(self, message: wire.Request, body: memoryview) -> None:
         """Do what can be done at once; spawn what has to wait."""
+        if self._connection.permits is None:
+            self._take(message, body)
+            return
+        try:
+            if isinstance(message, AT_ONCE):
+                self._connection.permits.check(message)
+            self._take(message, body)
+        except PenstockError as error:
+            self._connection.fail(message.request, error)
+
+    def _take(  # noqa: C901  one case a message
+        self, message: wire.Request, body: memoryview
+    ) -> None:
         connection = self._connection
         match message:
             case wire.PublishEvents():
@@ -58,9 +75,14 @@ class Requests:
             case wire.Transfer():
                 self.transfers.take(message, body)
             case wire.Request():
-                connection.spawn(message.request, lambda: self._answer(message))
-            case _:
-                raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
+                permits = connection.permits
+                if permits is None:
+                    connection.spawn(message.request, lambda: self._answer(message))
+                    return
+                connection.spawn(
+                    message.request,
+                    lambda: permits.permitted(message, lambda: self._answer(message)),
+                )
 
     def _answer(self, message: wire.Request) -> Awaitable[Any]:
         subscriptions = self._realm.subscriptions
@@ -114,6 +136,8 @@ class Requests:
             return
         connection.subscriptions[number] = 0
         connection.opening[number] = asyncio.Event()
+        if connection.permits is not None:
+            connection.permits.opened(message)
         connection.spawn(message.request, lambda: self._open(message))
 
     async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
@@ -127,17 +151,22 @@ class Requests:
             opened = await self._opened(message, outlet)
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number
+                connection.check_rights()
             else:  # the connection was lost, or the subscription ended, while it was being opened
                 subscriptions.detach(opened.number)
         except BaseException:
             connection.forget(number)
             raise
         finally:
-            connection.opening.pop(number).set()
+            opened_or_not = connection.opening.pop(number)
+            opened_or_not.set()
+            connection.listener.given_back(connection.session, opened_or_not)
+            connection.opened(number)
         return Subscribed(opened.first_id, opened.stop_id, opened.strict_order, opened.confirms)
 
     async def _seats_given_back(self, number: int) -> None:
         """A seat that its client does not want any more is given back before another is taken."""
+        await self._connection.listener.seats_given_back(self._connection.session)
         for earlier, opened in list(self._connection.opening.items()):
             if earlier == number:
                 return  # those after it wait for it, if need be
@@ -157,7 +186,7 @@ class Requests:
                     credit=message.credit,
                     browse=message.browse,
                     last_id=message.last_id,
-                    place=f"{outlet.session}/{message.subscription}",
+                    place=self._place(message.subscription),
                     confirms=message.confirms,
                     deltas=message.deltas,
                 )
@@ -176,8 +205,15 @@ class Requests:
                     message.channel, message.durable, outlet, message.credit
                 )
 
+    def _place(self, number: int) -> str:
+        """What a subscription is known by on the session's next connection (SEM J5). Sessions are
+        no secret, so it is its user's alone."""
+        principal = self._connection.principal
+        assert principal is not None, "it was welcomed"
+        return f"{principal.user}/{self._connection.session}/{number}"
+
     def _unsubscribe(self, request: int, number: int) -> None:
-        subscription = self._connection.subscriptions.pop(number, None)
+        subscription = self._connection.forget(number)
         if subscription is None:
             self._connection.send(wire.Done(request))
             return

@@ -1,4 +1,4 @@
-"""What exports and imports ask of the realm (SEM C7)."""
+"""What exports, imports (SEM C7) and backups ask of the realm."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ class Transfers:
         self._connection = connection
         self._exports = connection.realm.exports
         self._imports = connection.realm.imports
+        self._backups = connection.realm.backups
 
     def take(self, message: wire.Transfer, body: memoryview) -> None:
-        self._connection.spawn(message.request, lambda: self._answer(message, body))
+        permits = self._connection.permits
+        if permits is None:
+            self._connection.spawn(message.request, lambda: self._answer(message, body))
+            return
+        self._connection.spawn(
+            message.request,
+            lambda: permits.permitted(message, lambda: self._answer(message, body)),
+        )
 
     def _answer(self, message: wire.Transfer, body: memoryview) -> Awaitable[Any]:
         session = self._connection.session
@@ -43,9 +51,22 @@ class Transfers:
             case wire.AbortImport(_, known):
                 return self._imports.abort(session, known)
             case _:
+                return self._answer_backup(message)
+
+    def _answer_backup(self, message: wire.Transfer) -> Awaitable[Any]:
+        session = self._connection.session
+        match message:
+            case wire.BeginBackup():
+                return self._backups.begin(session, self._connection.listener.version)
+            case wire.ReadBackup(_, backup, file, offset):
+                return self._backups.read(session, backup, file, offset)
+            case wire.EndBackup(_, backup):
+                return self._backups.end(session, backup)
+            case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
 
     def leave(self) -> None:
         """The connection has ended."""
         self._exports.leave(self._connection.session)
         self._imports.leave(self._connection.session)
+        self._backups.leave(self._connection.session)

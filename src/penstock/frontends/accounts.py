@@ -1,0 +1,69 @@
+"""Requests about users, groups, rights and the audit log (SEM A1-A3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.directory import Directory
+from penstock.wire.native import access as wire
+
+if TYPE_CHECKING:
+    from penstock.frontends.connection import Connection
+
+
+class AccountRequests:
+    """Those of one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._realm = connection.realm
+
+    async def answer(self, message: wire.AccessRequest) -> Any:
+        """Do what ``message`` asks; whether it may was asked before."""
+        access = self._realm.access
+        match message:
+            case wire.WhoAmI():
+                principal = self._connection.principal
+                assert principal is not None, "it was welcomed"
+                return access.me(principal)
+            case wire.ListUsers():
+                return access.accounts.users()
+            case wire.ListGroups():
+                return access.accounts.groups()
+            case wire.ListEntries(_, kind, name):
+                return access.accounts.entries(kind, name)
+            case wire.ReadAudit(_, limit, before):
+                return await access.audit.read(before=before, limit=limit)
+            case _:
+                return await self._changed(message)
+
+    def _changed(self, message: wire.AccessRequest) -> Awaitable[Any]:
+        accounts = self._realm.access.accounts
+        match message:
+            case wire.CreateUser(_, name, verifier):
+                return accounts.create_user(name, verifier)
+            case wire.SetPassword(_, name, verifier):
+                return accounts.set_password(name, verifier)
+            case wire.DeleteUser(_, name):
+                return accounts.delete_user(name)
+            case wire.CreateGroup(_, name, members):
+                return accounts.create_group(name, members)
+            case wire.ChangeGroup(_, name, add, remove):
+                return accounts.change_group(name, add, remove)
+            case wire.DeleteGroup(_, name):
+                return accounts.delete_group(name)
+            case wire.Grant(_, kind, name, subject, rights):
+                check_exists(self._realm.directory, kind, name)
+                return accounts.grant(kind, name, subject, rights)
+            case wire.Revoke(_, kind, name, subject, rights):
+                return accounts.revoke(kind, name, subject, rights)
+            case _:
+                raise AssertionError(f"{type(message).__name__} changes nothing")
+
+
+def check_exists(directory: Directory, kind: str, name: str) -> None:
+    """Raises ``NameDoesNotExist`` for a grant on a channel or queue there is not; patterns such as
+    ``orders/*`` may come before what they are about."""
+    if kind in ("channel", "queue") and not name.endswith("*"):
+        directory.number_of(name, kind)

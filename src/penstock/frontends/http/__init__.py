@@ -1,0 +1,1 @@
+"""HTTP: the administration API, metrics, health, and the console's files."""

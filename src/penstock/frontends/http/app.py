@@ -1,0 +1,441 @@
+"""One HTTP request from its bytes to its answer: an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+import structlog
+
+from penstock.core.errors import (
+    InvalidArgument,
+    NameDoesNotExist,
+    PenstockError,
+    RealmStopping,
+    Unavailable,
+)
+from penstock.core.names import destination_name
+from penstock.core.rights import ANONYMOUS, Principal
+from penstock.frontends.http import metrics
+from penstock.frontends.http.joining import join_of
+from penstock.frontends.http.realm_shapes import NewJoin
+from penstock.frontends.http.routing import (
+    BASE,
+    TAR,
+    WRITES,
+    Call,
+    Content,
+    Download,
+    Events,
+    Found,
+    Route,
+    Upload,
+)
+from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health
+from penstock.frontends.http.statuses import status_of
+
+if TYPE_CHECKING:
+    from penstock.frontends.http.server import HttpServer
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[str, str]]
+
+JSON: Final = "application/json"
+QUERY_BYTES_MAX: Final = 128 << 10
+OPEN_BYTES_MAX: Final = 16 << 10
+"""Of a request that nobody has signed in for."""
+SECURITY: Final[Headers] = [
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+]
+PAGE: Final[Headers] = [
+    (
+        "content-security-policy",
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        "object-src 'none'",
+    ),
+    ("cache-control", "no-cache"),
+]
+
+_log = structlog.get_logger("penstock.http")
+
+
+class Refusal(Exception):
+    """An answer other than the one the route gives."""
+
+    def __init__(self, status: int, error: PenstockError, headers: Headers | None = None) -> None:
+        super().__init__(str(error))
+        self.status = status
+        self.error = error
+        self.headers = headers or []
+
+
+class App:
+    """Answers requests until the realm ends."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = Request(self._server, scope, receive, send)
+        try:
+            await request.answer()
+        except Refusal as refusal:
+            await request.refuse(refusal.status, refusal.error, refusal.headers)
+        except PenstockError as error:
+            await request.refuse(status_of(error), error)
+        except Exception as error:  # noqa: BLE001  a task's root: the others must live on
+            _log.exception("request.failed", method=scope["method"], path=scope["path"][:200])
+            await request.refuse(500, PenstockError(f"the realm failed to do this: {error!r}"))
+
+
+class Request:
+    """One request and its answer."""
+
+    def __init__(
+        self, server: HttpServer, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        self._server = server
+        self._receive = receive
+        self._send = send
+        self._began = False
+        self.method: str = scope["method"]
+        self.path: str = scope["raw_path"].decode("ascii", "replace")
+        self.query_string: bytes = scope["query_string"]
+        self.headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            self.headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+        self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
+        client, local = scope["client"], scope["server"]
+        self.host = str(client[0]) if client else "localhost"
+        self.local = str(local[0]) if local else "localhost"
+
+    # --- what is asked -------------------------------------------------------------------
+
+    async def answer(self) -> None:
+        """Answer, or raise why not."""
+        changes = self.method in WRITES
+        self._server.guard.check_site(self.headers, self.local, changes=changes)
+        if self.path.startswith(f"{BASE}/"):
+            await self._api()
+        elif self.path in ("/health", "/ready"):
+            self._only_reads()
+            await self._health(self.path)
+        elif self.path == "/metrics":
+            self._only_reads()
+            await self._metrics()
+        else:
+            self._only_reads()
+            await self._file()
+
+    def _only_reads(self) -> None:
+        if self.method not in ("GET", "HEAD"):
+            raise Refusal(
+                405,
+                InvalidArgument(f"{self.method} is not taken here; GET is"),
+                [("allow", "GET, HEAD")],
+            )
+
+    async def _health(self, path: str) -> None:
+        state = self._server.state
+        is_good = state == "ok" if path == "/ready" else state != "failed"
+        await self.reply(200 if is_good else 503, msgspec.json.encode(Health(status=state)))
+
+    async def _metrics(self) -> None:
+        guard = self._server.guard
+        principal = await guard.identify(self.headers, self.host, self.certificate, changes=False)
+        guard.access.require(principal, "realm.watch")
+        text = metrics.exposition(self._server.registry)
+        await self.reply(200, text, metrics.CONTENT_TYPE, [("cache-control", "no-store")])
+
+    async def _file(self) -> None:
+        file = self._server.files.find(self.path)
+        if file is None:
+            raise NameDoesNotExist(f"there is nothing at {self.path[:200]}")
+        headers = [("etag", file.tag), *PAGE]
+        if file.tag in self.headers.get("if-none-match", ""):
+            await self.reply(304, b"", file.type, headers)
+        else:
+            await self.reply(200, file.data, file.type, headers)
+
+    async def _api(self) -> None:
+        server = self._server
+        found = self._found()
+        route = found.route
+        if route.is_open:
+            principal = Principal(ANONYMOUS, self.host)
+        else:
+            changes = self.method in WRITES
+            principal = await server.guard.identify(
+                self.headers, self.host, self.certificate, changes=changes
+            )
+        with server.quotas.asking(principal) as carry:
+            body = await self._given(found)
+            if isinstance(body, Content):
+                carry(len(body.data))
+            call: Call[Any, Any] = Call(
+                server,
+                server.guard,
+                principal,
+                self.host,
+                self.headers,
+                found.params,
+                self._query(found),
+                body,
+            )
+            await self._answered(call, found)
+
+    async def _answered(self, call: Call[Any, Any], found: Found) -> None:
+        answer = await self._done(call, found)
+        if isinstance(answer, Events):
+            await self._stream(answer, call, found.route)
+            return
+        if isinstance(answer, Download):
+            await self._download(answer)
+            return
+        headers = [("cache-control", "no-store"), *call.reply_headers]
+        await self.reply(found.route.status, msgspec.json.encode(answer), JSON, headers)
+
+    def _found(self) -> Found:
+        method = "GET" if self.method == "HEAD" else self.method
+        found = self._server.table.find(method, self.path.removeprefix(BASE))
+        if isinstance(found, Found):
+            return found
+        if found:
+            allowed = ", ".join(sorted(found))
+            error = InvalidArgument(f"{self.method[:20]} is not taken here; there are {allowed}")
+            raise Refusal(405, error, [("allow", allowed)])
+        raise NameDoesNotExist(
+            f"the API has no {self.path[:200]}; {BASE}/openapi.json tells what there is"
+        )
+
+    async def _done(self, call: Call[Any, Any], found: Found) -> Any:
+        """Ask for the right, then do it; acts of administration are written to the audit log."""
+        route, access, params = found.route, call.guard.access, found.params
+        if route.is_open:
+            return await route.endpoint(call)
+        named = params.get("channel") or params.get("queue")
+        name = destination_name(named) if named else ""
+        target = _target(params, call.body)
+        async with access.act(call.principal, route.operation, name, target):
+            return await route.endpoint(call)
+
+    def _query(self, found: Found) -> Any:
+        if len(self.query_string) > QUERY_BYTES_MAX:
+            raise InvalidArgument(f"{len(self.query_string)} bytes of query; {QUERY_BYTES_MAX} fit")
+        try:
+            pairs = parse_qsl(
+                self.query_string.decode("ascii"),
+                keep_blank_values=True,
+                strict_parsing=bool(self.query_string),
+                errors="strict",
+            )
+        except ValueError as error:
+            raise InvalidArgument(f"the query cannot be read: {error}") from None
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise InvalidArgument("the query has a parameter twice")
+        try:
+            return msgspec.convert(dict(pairs), found.signature.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the query: {error}") from None
+
+    async def _given(self, found: Found) -> Any:
+        """The body as the route wants it."""
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if found.signature.body is not Upload:
+            return self._body(found, await self._content(kind, found.route))
+        if kind != TAR:
+            raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; {TAR} is taken here"))
+        return Upload(self._uploaded())
+
+    async def _uploaded(self) -> AsyncGenerator[bytes, None]:
+        """The body, of any length, as long as it goes on."""
+        more = True
+        while more:
+            try:
+                async with asyncio.timeout(self._server.limits.body_timeout_s):
+                    message = await self._receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            if message["type"] == "http.disconnect":
+                raise Unavailable("the request has ended before its body")
+            more = message.get("more_body", False)
+            yield message.get("body", b"")
+
+    def _too_slow(self) -> Refusal:
+        seconds = self._server.limits.body_timeout_s
+        return Refusal(408, Unavailable(f"the body did not come within {seconds:g} s"))
+
+    async def _content(self, kind: str, route: Route) -> Content:
+        """The body, as far as it is allowed to be."""
+        limits = self._server.limits
+        bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
+        claimed = self.headers.get("content-length", "0")
+        too_large = Refusal(413, InvalidArgument(f"this request may have {bytes_max} bytes"))
+        if claimed.isdecimal() and int(claimed) > bytes_max:
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(limits.body_timeout_s):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise Unavailable("the request has ended before its body")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    self._server.buffer(len(part))
+                    parts.append(part)
+                    if size > bytes_max:
+                        raise too_large
+                    if not message.get("more_body"):
+                        return Content(kind, b"".join(parts))
+        except TimeoutError:
+            raise self._too_slow() from None
+        finally:
+            self._server.buffer(-size)
+
+    def _body(self, found: Found, content: Content) -> Any:
+        wanted = found.signature.body
+        if wanted is None:
+            if content.data.strip() not in (b"", b"{}", b"null"):
+                raise InvalidArgument("this request takes no body")
+            return None
+        if wanted is Content:
+            return content
+        if content.type != JSON:
+            raise Refusal(
+                415, InvalidArgument(f"content type {content.type[:80]!r}; {JSON} is taken here")
+            )
+        try:
+            return msgspec.json.decode(content.data, type=wanted)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidArgument(f"the body: {error}") from None
+
+    # --- what is answered ----------------------------------------------------------------
+
+    async def refuse(
+        self, status: int, error: PenstockError, headers: Headers | None = None
+    ) -> None:
+        """Say why not, unless the answer has begun already."""
+        if self._began:
+            return
+        own = list(headers or ())
+        if status == 401 and "sec-fetch-site" not in self.headers:
+            own.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
+        if status in (408, 413):
+            own.append(("connection", "close"))  # the rest of its body is not read
+        if error.retryable:
+            own.append(("retry-after", "1"))
+        detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
+        own.append(("cache-control", "no-store"))
+        await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, own)
+
+    async def reply(
+        self, status: int, data: bytes, kind: str = JSON, headers: Headers | None = None
+    ) -> None:
+        """A whole answer."""
+        await self._begin(status, [("content-length", str(len(data)))], kind, headers)
+        await self._body_part(b"" if self.method == "HEAD" else data, more=False)
+
+    async def _begin(
+        self, status: int, own: Headers, kind: str, headers: Headers | None = None
+    ) -> None:
+        self._began = True
+        every = [("content-type", kind), *own, *SECURITY, *(headers or ())]
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(name.encode(), value.encode("latin-1")) for name, value in every],
+            }
+        )
+
+    async def _body_part(self, data: bytes, *, more: bool) -> None:
+        """Raises ``TimeoutError`` when the peer does not take it."""
+        async with asyncio.timeout(self._server.limits.send_timeout_s):
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _stream(self, events: Events, call: Call[Any, Any], route: Route) -> None:
+        """Tell events until they end, the viewer goes or may not see them any more, or does not
+        take them."""
+
+        def check() -> None:
+            now_us = self._server.realm.clock.now_us()
+            call.guard.check_still(call.principal, call.headers, now_us)
+            named = call.params.get("channel") or call.params.get("queue")
+            call.may(route.operation, destination_name(named) if named else "")
+
+        try:
+            with self._server.viewing(events, check):
+                await self._while_there(self._told(events))
+        except* TimeoutError:
+            _log.info("viewer.dropped", peer=self.host, reason="it takes nothing")
+        finally:
+            events.close()
+
+    async def _download(self, file: Download) -> None:
+        """Send a file; one that cannot be sent whole ends with its connection, too short."""
+        shown = quote(file.name, safe="")
+        headers = [
+            ("cache-control", "no-store"),
+            ("content-disposition", f"attachment; filename*=UTF-8''{shown}"),
+        ]
+
+        async def send() -> None:
+            await self._begin(200, [("content-length", str(file.size))], TAR, headers)
+            if self.method != "HEAD":
+                async with contextlib.aclosing(file.parts) as parts:
+                    async for part in parts:
+                        await self._body_part(part, more=True)
+            await self._body_part(b"", more=False)
+
+        try:
+            await self._while_there(send())
+        except* TimeoutError:
+            _log.info("viewer.dropped", peer=self.host, reason="it takes nothing")
+        except* PenstockError as reasons:
+            _log.info("viewer.dropped", peer=self.host, reason=str(reasons.exceptions[0]))
+        finally:
+            file.close()
+
+    async def _while_there(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work``, or as much of it as the peer stays for."""
+        async with asyncio.TaskGroup() as tasks:
+            told = tasks.create_task(work)
+            told.add_done_callback(lambda _: gone.cancel())
+            gone = tasks.create_task(self._gone())
+            gone.add_done_callback(lambda _: told.cancel())
+
+    async def _told(self, events: Events) -> None:
+        headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")]
+        await self._begin(200, [], "text/event-stream", headers)
+        if self.method != "HEAD":
+            async with contextlib.aclosing(events.messages) as messages:
+                async for part in messages:
+                    await self._body_part(part, more=True)
+        await self._body_part(b"", more=False)
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def stopping() -> RealmStopping:
+    return RealmStopping("the realm is shutting down")
+
+
+def _target(params: Mapping[str, str], body: Any) -> str:
+    """What the audit log says an act was about."""
+    if isinstance(body, NewJoin):
+        return f"{body.source} -> {body.destination}"
+    if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
+        return f"{pair[0]} -> {pair[1]}"
+    return "/".join(params.values()) or getattr(body, "name", "")

@@ -1,0 +1,120 @@
+"""Events read for one answer: a browse that ends by itself, by its limit or by its time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+from penstock.columns.selectors import Selector
+from penstock.core.channel import Channel
+from penstock.core.errors import PenstockError
+from penstock.core.messages import Spans
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.rows import Rows
+from penstock.runtime.subscriptions import Opened
+
+READING_S: Final = 10.0
+"""How long one page may take: a selector that matches nothing among millions has to ask again."""
+PAGE_BYTES_MAX: Final = 32 << 20
+"""A page ends when its events are larger than this."""
+SESSION: Final = "http"
+
+
+class Collected:
+    """An outlet that keeps what comes, up to a number of events and bytes."""
+
+    def __init__(self, selector: str, count_max: int, *, first_id: int = 0) -> None:
+        self.session = SESSION
+        self.selector = Selector(selector) if selector else None
+        self.count_max = count_max
+        self.batches: list[EventBatch] = []
+        self.count = 0
+        self.last_id = first_id - 1
+        """Of the last event that is kept."""
+        self.is_full = False
+        self.done = asyncio.Event()
+        self.error: PenstockError | None = None
+        self._bytes = 0
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        if self.is_full:
+            return
+        batch = rows.batch.slice(0, self.count_max - self.count)
+        counts = {
+            event_id: count
+            for count, spans in redeliveries
+            for first, end in spans
+            for event_id in range(first, end)
+        }
+        self.batches.append(EventBatch(batch, counts, publishers=rows.publishers))
+        self.count += batch.num_rows
+        self.last_id = batch.column("event_id")[-1].as_py()
+        self._bytes += batch.nbytes
+        if self.count >= self.count_max or self._bytes >= PAGE_BYTES_MAX:
+            self.is_full = True
+            self.done.set()
+
+    def recall(self, spans: Spans) -> None:
+        """Nothing that is read here is handed on before it is complete."""
+
+    def finished(self) -> None:
+        self.done.set()
+
+    def closed(self, reason: PenstockError) -> None:
+        self.error = reason
+        self.done.set()
+
+    def events(self) -> list[Event]:
+        """What came, in order."""
+        return [event for batch in self.batches for event in batch]
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until it is full, at its end, or out of time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.done.wait()
+
+
+def count_that_fits(channel: Channel | None, limit: int) -> int:
+    """How many events of a channel a page may have, so that it does not get too large."""
+    size = 1.0 if channel is None else max(1.0, channel.state.event_bytes)
+    return int(max(1, min(limit, PAGE_BYTES_MAX / size)))
+
+
+async def collect(
+    realm: RunningRealm,
+    number: int,
+    outlet: Collected,
+    open_: Callable[[], Awaitable[Opened]],
+    *,
+    timeout_s: float = READING_S,
+) -> int | None:
+    """Open a browse of channel ``number``, wait until it is at its end, full, or out of time, and
+    close it. Gives the id to go on at; None: there is nothing more.
+
+    Raises what opening it raises, and ``NameDoesNotExist`` when the channel goes meanwhile.
+    """
+    opened = await open_()
+    try:
+        await outlet.wait(timeout_s)
+        if outlet.error is not None:
+            raise outlet.error
+        if outlet.is_full:
+            next_id = outlet.last_id + 1
+        else:
+            channel = realm.directory.channels.get(number)
+            left = None if channel is None else channel.state.subscribers.get(opened.number)
+            if left is None:
+                return None
+            next_id = left.cursor
+        return next_id if opened.stop_id is None or next_id < opened.stop_id else None
+    finally:
+        realm.subscriptions.detach(opened.number)

@@ -1,0 +1,64 @@
+"""The console's files, as they lie in the folder ``console`` beside this module."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import xxhash
+
+ROOT: Final = Path(__file__).with_name("console")
+INDEX: Final = "index.html"
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".md": "text/plain; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+"""What is served, and as what. Nothing else in the folder is."""
+
+
+class File(NamedTuple):
+    data: bytes
+    type: str
+    tag: str
+    """Another text when the file has changed."""
+
+
+class Files:
+    """Read when they are first asked for, and again when they have changed."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+        self._known: dict[Path, tuple[tuple[int, int], File]] = {}
+
+    def find(self, raw_path: str) -> File | None:
+        """The file at a path as it stands in a request; None: there is none that is served.
+
+        Only plain names are followed: no percent-encoding, no ``..``, no links out.
+        """
+        parts = [part for part in raw_path.split("/") if part] or [INDEX]
+        if not all(_PART.fullmatch(part) for part in parts):
+            return None
+        path = self._root.joinpath(*parts)
+        kind = _TYPES.get(path.suffix)
+        if kind is None or path.is_symlink() or not path.is_file():
+            return None
+        found = path.stat()
+        stamp = found.st_mtime_ns, found.st_size
+        known = self._known.get(path)
+        if known is None or known[0] != stamp:
+            data = path.read_bytes()
+            known = stamp, File(data, kind, f'"{xxhash.xxh3_64_hexdigest(data)}"')
+            self._known[path] = known
+        return known[1]

@@ -1,0 +1,95 @@
+// Numbers, sizes and times as people read them. Everything is text: nothing here makes markup.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+export const count = (number) => (number === null || number === undefined ? "–" : whole.format(number));
+
+export function many(number, noun, nouns = `${noun}s`) {
+  return `${count(number)} ${number === 1 ? noun : nouns}`;
+}
+
+/** A number in at most five characters: 12.3 k, 4.5 M. */
+export function brief(number) {
+  if (number === null || number === undefined || Number.isNaN(number)) return "–";
+  const size = Math.abs(number);
+  if (size >= 1e9) return `${tenth.format(number / 1e9)} G`;
+  if (size >= 1e6) return `${tenth.format(number / 1e6)} M`;
+  if (size >= 1e4) return `${tenth.format(number / 1e3)} k`;
+  return size >= 10 || Number.isInteger(number) ? whole.format(number) : tenth.format(number);
+}
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(number) {
+  if (number === null || number === undefined) return "–";
+  let size = number, unit = 0;
+  while (size >= 1024 && unit < UNITS.length - 1) { size /= 1024; unit += 1; }
+  return `${unit === 0 || size >= 100 ? whole.format(size) : tenth.format(size)} ${UNITS[unit]}`;
+}
+
+const SPANS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
+
+/** A length of time in its two largest units: 3 d 4 h. */
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const first = SPANS.findIndex(([, size]) => ms >= size);
+  const [unit, size] = SPANS[first];
+  const next = SPANS[first + 1];
+  const rest = next ? Math.floor((ms % size) / next[1]) : 0;
+  return `${Math.floor(ms / size)} ${unit}${rest ? ` ${rest} ${next[0]}` : ""}`;
+}
+
+export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${duration(ms)} ago`);
+
+const pad = (number, width = 2) => String(number).padStart(width, "0");
+
+function parsed(value) {
+  if (value === null || value === undefined || value === "") return null;
+  const date = new Date(value);
+  return Number.isNaN(date.getTime()) ? null : date;
+}
+
+/** The time of day where the reader is, to the millisecond. */
+export function clock(value) {
+  const date = parsed(value);
+  if (!date) return "–";
+  return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${pad(date.getMilliseconds(), 3)}`;
+}
+
+/** Date and time where the reader is. */
+export function moment(value) {
+  const date = parsed(value);
+  if (!date) return value ? String(value) : "–";
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${clock(value).slice(0, 8)}`;
+}
+
+export const utc = (value) => parsed(value)?.toISOString().replace("T", " ").replace("Z", " UTC") ?? "";
+
+/** Text in quotes for a shell, only where it needs them. */
+export const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** Data as the rows of a hex view: offset, sixteen bytes, the characters. */
+export function hexRows(data, most = 4096) {
+  const rows = [];
+  for (let at = 0; at < Math.min(data.length, most); at += 16) {
+    const part = [...data.subarray(at, at + 16)];
+    const pairs = part.map((byte) => byte.toString(16).padStart(2, "0"));
+    const left = pairs.slice(0, 8).join(" ").padEnd(23), right = pairs.slice(8).join(" ").padEnd(23);
+    const text = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
+    rows.push([at.toString(16).padStart(8, "0"), `${left}  ${right}`, text]);
+  }
+  return rows;
+}
+
+export function fromBase64(text) {
+  const binary = atob(text);
+  return Uint8Array.from(binary, (character) => character.charCodeAt(0));
+}
+
+export function toBase64(data) {
+  let text = "";
+  for (let at = 0; at < data.length; at += 8192) text += String.fromCharCode(...data.subarray(at, at + 8192));
+  return btoa(text);
+}

@@ -1,0 +1,78 @@
+// The keyboard: single keys and pairs of them, never while one types.
+import { html, useEffect, useState } from "./view.js";
+import { Dialog } from "./parts.js";
+import { go } from "./router.js";
+
+const PLACES = { o: [""], d: ["dead"], j: ["joins"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], a: ["access"] };
+
+const LISTED = [
+  ["Everywhere", [
+    [["/"], "go to the filter of the tree"],
+    [["?"], "show these keys"],
+    [["n"], "new channel or queue"],
+    [["g", "o"], "overview"],
+    [["g", "d"], "dead events"],
+    [["g", "j"], "joins"],
+    [["g", "s"], "scheduled events"],
+    [["g", "p"], "pipelines"],
+    [["g", "c"], "connections"],
+    [["g", "a"], "access"],
+    [["Esc"], "close a dialog, leave the filter"],
+  ]],
+  ["In the tree", [
+    [["↑", "↓"], "the row above, below"],
+    [["→", "←"], "unfold, fold"],
+    [["Enter"], "open"],
+  ]],
+  ["On a channel or queue", [
+    [["["], "the tab before"],
+    [["]"], "the tab after"],
+  ]],
+  ["In a list of events", [
+    [["↑", "↓"], "the event before, after"],
+    [["Enter"], "show it in full"],
+    [["Space"], "pause or go on, in the live tail"],
+  ]],
+];
+
+const typing = (target) => target instanceof Element && (target.matches("input, textarea, select") || target.isContentEditable);
+
+function turnTab(step) {
+  const tabs = [...document.querySelectorAll(".tabs a")];
+  const at = tabs.findIndex((tab) => tab.getAttribute("aria-current") === "page");
+  const next = tabs[at + step];
+  if (next) { location.hash = next.getAttribute("href"); next.focus(); }
+}
+
+export function Keys({ open, setOpen, onFilter }) {
+  const [, setFirst] = useState("");
+  useEffect(() => {
+    let first = "", timer = 0;
+    const press = (event) => {
+      if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || typing(event.target)) return;
+      if (document.querySelector("dialog[open]")) return;
+      if (first === "g") {
+        first = "";
+        const place = PLACES[event.key];
+        if (place) { event.preventDefault(); go(...place); }
+        return;
+      }
+      const acts = { "/": onFilter, "?": () => setOpen(true), n: () => go("new"), "[": () => turnTab(-1), "]": () => turnTab(1) };
+      if (event.key === "g") {
+        first = "g";
+        clearTimeout(timer);
+        timer = setTimeout(() => { first = ""; setFirst(""); }, 1500);
+      } else if (acts[event.key]) {
+        event.preventDefault();
+        acts[event.key]();
+      }
+    };
+    addEventListener("keydown", press);
+    return () => { removeEventListener("keydown", press); clearTimeout(timer); };
+  }, [onFilter, setOpen]);
+  if (!open) return null;
+  return html`<${Dialog} title="Keys" wide onClose=${() => setOpen(false)}><div class="columns">
+    ${LISTED.map(([where, rows]) => html`<div key=${where}><h3>${where}</h3><dl class="facts">${rows.map(([keys, what]) =>
+      html`<div key=${what}><dt>${keys.map((key) => html`<kbd key=${key}>${key}</kbd> `)}</dt><dd>${what}</dd></div>`)}</dl></div>`)}
+    </div></${Dialog}>`;
+}

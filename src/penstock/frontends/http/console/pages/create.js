@@ -1,0 +1,71 @@
+// A new channel or queue.
+import { html, useState } from "../view.js";
+import { post, upload } from "../api.js";
+import { quoted } from "../format.js";
+import { Button, Choice, Field, Head, Line, Panel, Refusal, tell, useDoing } from "../parts.js";
+import { go, to } from "../router.js";
+import { AttributeFields, STORAGE_USUAL, changes } from "./settings.js";
+
+const TYPES = [
+  ["persistent", "persistent: on disk, always"], ["mixed", "mixed: each event as its flag says"], ["reliable", "reliable: in memory"], ["transient", "transient: relayed, never stored"],
+  ["paged", "paged: memory-mapped (deprecated)"], ["off_heap", "off_heap (deprecated)"], ["simple", "simple (deprecated)"],
+];
+const ENGINES = [["default", "default: events stay, anybody replays"], ["jms", "jms: events stay while somebody waits"], ["merge", "merge: one state per key"]];
+
+const OF_NAMES = new Set(["invalid-name", "name-already-bound"]);
+
+const USUAL = { ttl: 0, capacity: 0, dead_event_store: "", archive: "", max_deliveries: 0, event_ttl: false, retain_consumed: false, storage: STORAGE_USUAL };
+
+function keysOf(text) {
+  const keys = {};
+  for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
+    const [, name, depth] = /^(.*?)(?:\s*[:=]\s*(\d+))?$/.exec(part);
+    keys[name] = Number(depth ?? 1);
+  }
+  return keys;
+}
+
+/** A channel or queue as an export has it. */
+function Import() {
+  const [file, setFile] = useState(null), [name, setName] = useState("");
+  const doing = useDoing();
+  const bring = async () => {
+    const made = await doing.act(() => upload("/imports", file, "application/x-tar", { name }));
+    if (made) { tell(`${made.name} is there.`); go(made.definition.kind, made.name); }
+  };
+  return html`<div class="form"><label>Export, a .tar<input type="file" accept=".tar" onChange=${(event) => setFile(event.target.files[0] ?? null)} /></label>
+    <${Field} label="Imported as" mono value=${name} onInput=${setName} placeholder="the name it had" />
+    <${Refusal} error=${doing.error} /><div class="row"><${Button} busy=${doing.busy || !file} onClick=${bring}>Import</${Button}></div></div>`;
+}
+
+export function NewStore({ route }) {
+  const [kind, setKind] = useState(route.query.kind === "queue" ? "queue" : "channel");
+  const [name, setName] = useState(route.query.name ?? "");
+  const [own, setOwn] = useState({ type: "persistent", engine: "default", keys: "" });
+  const [given, setGiven] = useState(USUAL);
+  const doing = useDoing();
+  const create = async (event) => {
+    event.preventDefault();
+    const made = await doing.act(async () => {
+      const attributes = { ...changes(USUAL, given), type: own.type };
+      if (kind === "channel" && own.engine !== "default") attributes.engine = own.engine;
+      if (own.keys.trim()) attributes.keys = keysOf(own.keys);
+      return post(`/${kind}s`, { name, attributes });
+    });
+    if (made) { tell(`${made.name} is there.`); go(kind, made.name); }
+  };
+  const shell = `penstock ${kind} create ${quoted(name || "eu/orders")} --type ${own.type}${kind === "channel" && own.engine !== "default" ? ` --engine ${own.engine}` : ""}${Number(given.capacity) ? ` --capacity ${given.capacity}` : ""}${given.dead_event_store ? ` --dead-event-store ${quoted(given.dead_event_store)}` : ""}`;
+  return html`<div class="page"><${Head} crumbs=${[["Overview", to("")]]} title="New ${kind}" lead=${kind === "channel" ? "A named, ordered store of events that any number of subscribers and durables read." : "A store whose events go to one reader each."} />
+    <div class="columns wide-left"><${Panel} label="Attributes"><form class="form" onSubmit=${create}>
+      <div><${Choice} label="What to create" value=${kind} onPick=${setKind} options=${[["channel", "Channel"], ["queue", "Queue"]]} /></div>
+      <${Field} label="Name" mono value=${name} onInput=${setName} help="Letters, digits and / - _ #. A / makes folders: eu/orders lies in eu." placeholder="eu/orders" required autofocus
+        wrong=${doing.error && OF_NAMES.has(doing.error.code) ? `${doing.error.code}: ${doing.error.message}` : undefined} />
+      <div class="pair"><${Field} label="Type" value=${own.type} onInput=${(type) => setOwn({ ...own, type })} options=${TYPES} />
+        ${kind === "channel" && html`<${Field} label="Engine" value=${own.engine} onInput=${(engine) => setOwn({ ...own, engine })} options=${ENGINES} />`}
+        <${Field} label="Publish keys" mono value=${own.keys} onInput=${(keys) => setOwn({ ...own, keys })} placeholder="sku:1" help="newest per value, with depth" /></div>
+      <${AttributeFields} kind=${kind} given=${given} set=${(part) => setGiven({ ...given, ...part })} />
+      ${doing.error && !OF_NAMES.has(doing.error.code) && html`<${Refusal} error=${doing.error} />`}
+      <div class="row"><button type="submit" class="button first" disabled=${doing.busy || !name}>Create ${kind}</button></div></form></${Panel}>
+      <div class="stack"><${Panel} title="The same from a shell"><${Line} text=${shell} /></${Panel}>
+        <${Panel} title="Or import one" hint="all of it or nothing"><${Import} /></${Panel}></div></div></div>`;
+}

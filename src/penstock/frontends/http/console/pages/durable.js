@@ -1,0 +1,73 @@
+// One durable: how far it is behind, who reads it, what it is owed.
+import { html, useEffect, useState } from "../view.js";
+import { get, path, post, remove } from "../api.js";
+import { ago, brief, count, duration, many, quoted } from "../format.js";
+import { durableHistory, useLive, useWatched } from "../live.js";
+import { Button, Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Tag, TypeName, tell, useDoing, useLoaded, useRefreshed } from "../parts.js";
+import { Plot } from "../plot.js";
+import { go, to } from "../router.js";
+import { Detail } from "./detail.js";
+import { Rows } from "./events.js";
+import { PurgeDialog } from "./purge.js";
+
+const PAGE = 50;
+
+function Outstanding({ channel, name, outstanding }) {
+  const [after, setAfter] = useState([undefined]);
+  const [chosen, setChosen] = useState(null);
+  const loaded = useLoaded((signal) => get(path("channels", channel, "durables", name, "events"), { limit: PAGE, after: after.at(-1), data_bytes: 400 }, signal), [channel, name, after]);
+  const page = loaded.value;
+  // What was empty fills by itself; a list that one reads does not move.
+  useEffect(() => { if (page?.items.length === 0) loaded.again(); }, [outstanding > 0]);
+  return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}"><${Panel} title="Outstanding events" hint="in the order they will come; looking changes nothing" bare>
+    ${loaded.error && html`<div class="panel-body"><${Refusal} error=${loaded.error} /></div>`}
+    ${!page && !loaded.error && html`<${Loading} />`}
+    ${page && (page.items.length ? html`<${Rows} label="Outstanding events" events=${page.items} chosen=${chosen} onPick=${setChosen} />` : html`<${Empty} title="Nothing is outstanding">Everything that was published for this durable has been acknowledged.</${Empty}>`)}
+    ${page && html`<div class="pager"><span>${many(outstanding, "event")} outstanding</span><span class="fill"></span><${Button} kind="small plain" icon="again" onClick=${loaded.again}>Look again</${Button}>
+      <${Button} kind="small" icon="left" disabled=${after.length < 2} onClick=${() => setAfter(after.slice(0, -1))}>Before</${Button}>
+      <${Button} kind="small" disabled=${page.next === null} onClick=${() => setAfter([...after, page.next])}>After</${Button}></div>`}</${Panel}>
+    ${chosen !== null && html`<${Detail} key=${chosen} kind="channel" name=${channel} id=${chosen} onClose=${() => setChosen(null)} />`}</div>`;
+}
+
+export function DurablePage({ channel, name }) {
+  useWatched(channel);
+  const route = path("channels", channel, "durables", name);
+  const loaded = useRefreshed((signal) => get(route, {}, signal), [channel, name], 1500);
+  const [asked, setAsked] = useState(null);
+  const unbinding = useDoing(), deleting = useDoing();
+  const now = useLive(), history = durableHistory(channel, name);
+  const info = loaded.value, last = history.last ?? {};
+  const rate = (now.byChannel.get(channel) ?? []).find((each) => each.name === name);
+  const unbind = async () => {
+    const done = await unbinding.act(() => post(`${route}/unbind`));
+    if (done) { tell(done.count ? `${many(done.count, "client")} unbound; what they held goes back.` : "No client was bound."); setAsked(null); loaded.again(); }
+  };
+  const destroy = async () => {
+    const done = await deleting.act(async () => { await remove(route); return true; });
+    if (done) { tell(`Durable ${name} is deleted.`); go("channel", channel, "durables"); }
+  };
+  const crumbs = [[channel, to("channel", channel)], ["Durables", to("channel", channel, "durables")]];
+  const acts = info && html`<${Button} onClick=${() => setAsked("unbind")}>Unbind clients…</${Button}><${Button} kind="danger" onClick=${() => setAsked("purge")}>Purge…</${Button}><${Button} kind="danger" onClick=${() => setAsked("delete")}>Delete…</${Button}>`;
+  return html`<div class="page"><${Head} crumbs=${crumbs} title=${name} tags=${info && html`<${Tag} kind="accent">durable</${Tag}><${Tag}>${info.type}</${Tag}>`} acts=${acts} />
+    ${loaded.error && html`<${Refusal} error=${loaded.error} />`}${!info && !loaded.error && html`<${Loading} />`}
+    ${info && html`${info.clients.length === 0 && info.outstanding > 0 && html`<${Note} kind="warn" title="Nobody reads this durable.">${many(info.outstanding, "event")} wait, the oldest for ${duration(info.oldest_outstanding_ms)}.</${Note}>`}
+      <dl class="stats"><${Stat} label="Outstanding" swatch="s1" value=${count(rate?.outstanding ?? info.outstanding)} under="not acknowledged" />
+        <${Stat} label="Pending" value=${count(Math.max(0, (rate?.outstanding ?? info.outstanding) - (rate?.pending ?? info.pending)))} under="in no hands" />
+        <${Stat} label="In flight" swatch="s2" value=${count(rate?.pending ?? info.pending)} under="with a client" />
+        <${Stat} label="Oldest waits" value=${duration(rate ? rate.oldest_outstanding_ms : info.oldest_outstanding_ms)} />
+        <${Stat} label="Acknowledged" value=${brief(last.acknowledged)} unit="/s" under=${`last read ${ago(info.last_read_ms)}`} />
+        <${Stat} label="Clients" value=${count(info.clients.length)} under=${info.redelivered ? `${count(info.redelivered)} delivered again` : ""} /></dl>
+      <div class="columns wide-left"><${Panel} title="Lag" hint="events"><${Plot} label="Lag of ${name}" times=${history.times}
+          series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "In flight", values: history.values("pending") }]} /></${Panel}>
+        <${Panel} title="Attributes"><${Facts} rows=${[["Type", info.type], ["Selector", info.selector ? html`<code>${info.selector}</code>` : "all events"], ["Position", count(info.position)],
+          ["Kept over a restart", info.persistent ? "yes" : "no"], ["Most deliveries", info.max_deliveries ? count(info.max_deliveries) : "no limit"],
+          info.order_by ? ["Order by", html`<code>${info.order_by}</code>`] : null, info.strict_order ? ["Strict order", "yes"] : null, ["Cluster-wide", info.cluster_wide ? "yes" : "no"]]} /></${Panel}></div>
+      <${Panel} title="Clients" bare>${info.clients.length ? html`<ul class="acts-list">${info.clients.map((client, index) => html`<li key=${`${client} ${index}`}><span class="mono">${client}</span></li>`)}</ul>`
+        : html`<${Empty} title="No client is bound" python=${`for event in session.channels.get(${JSON.stringify(channel)}).durables.get(${JSON.stringify(name)}).subscribe():\n    event.ack()`} shell="penstock durable browse ${quoted(channel)} ${quoted(name)}">Clients come and go; the durable keeps their place.</${Empty}>`}</${Panel}>
+      <div class="section"><${Outstanding} channel=${channel} name=${name} outstanding=${info.outstanding} /></div>`}
+    ${asked === "unbind" && html`<${TypeName} title="Unbind the clients of ${name}" name=${name} verb="Unbind" doing=${unbinding} onDone=${unbind} onClose=${() => setAsked(null)}>
+      <${Note} kind="warn" title="${many(info.clients.length, "client")} lose their place.">What they hold and have not acknowledged goes back and is delivered again. They may subscribe again at once.</${Note}></${TypeName}>`}
+    ${asked === "purge" && html`<${PurgeDialog} route="${route}/purge" name=${name} what="what ${name} is owed" of=${info.outstanding} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}
+    ${asked === "delete" && html`<${TypeName} title="Delete durable ${name}" name=${name} verb="Delete" doing=${deleting} onDone=${destroy} onClose=${() => setAsked(null)}>
+      <${Note} kind="warn" title="Its place is forgotten.">${many(info.outstanding, "event")} it is still owed ${info.outstanding === 1 ? "is" : "are"} kept for it no longer; ${many(info.clients.length, "client")} will be refused.</${Note}></${TypeName}>`}</div>`;
+}

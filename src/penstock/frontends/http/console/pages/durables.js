@@ -1,0 +1,72 @@
+// The durables of a channel, and a new one.
+import { html, useState } from "../view.js";
+import { get, path, post } from "../api.js";
+import { ago, count, duration, quoted } from "../format.js";
+import { Button, Check, Dialog, Empty, Field, Loading, Panel, Refusal, Table, Tag, tell, useDoing, useRefreshed } from "../parts.js";
+import { Spark } from "../plot.js";
+import { durableHistory, useLive } from "../live.js";
+import { to } from "../router.js";
+
+const TYPES = [
+  ["shared", "shared: work for several clients"], ["exclusive", "exclusive: one client, in order"], ["serial", "serial: in order, others ready to take over"],
+  ["priority", "priority (deprecated)"], ["shared_queued", "shared_queued (deprecated)"],
+];
+
+const FILTERED = new Set(["shared", "serial", "shared_queued"]);
+
+export function NewDurable({ channel, onClose, onDone }) {
+  const [given, setGiven] = useState({ name: "", type: "shared", from: "earliest", at: "", selector: "", max_deliveries: "0", strict_order: false, order_by: "" });
+  const doing = useDoing();
+  const set = (part) => setGiven({ ...given, ...part });
+  const create = async () => {
+    const made = await doing.act(async () => {
+      const body = { name: given.name.trim(), type: given.type, start: given.from === "at" ? given.at.trim() : given.from };
+      if (FILTERED.has(given.type)) {
+        body.selector = given.selector.trim();
+        if (!/^\d+$/.test(given.max_deliveries.trim() || "0")) throw new Error(`Most deliveries: "${given.max_deliveries}" is no whole number`);
+        if (Number(given.max_deliveries)) body.max_deliveries = Number(given.max_deliveries);
+      }
+      if (given.type === "serial" && given.strict_order) body.strict_order = true;
+      if (given.type === "serial" && given.order_by.trim()) body.order_by = given.order_by.trim();
+      return post(path("channels", channel, "durables"), body);
+    });
+    if (made) { tell(`Durable ${made.name} is there.`); onDone(); onClose(); }
+  };
+  const atSelector = doing.error?.code === "invalid-selector";
+  return html`<${Dialog} title="New durable on ${channel}" onClose=${onClose} onSubmit=${create} foot=${html`<${Button} onClick=${onClose}>Cancel</${Button}>
+      <button type="submit" class="button first" disabled=${doing.busy || !given.name.trim()}>Create durable</button>`}>
+    <div class="form"><${Field} label="Name" mono value=${given.name} onInput=${(name) => set({ name })} autofocus placeholder="billing" />
+      <div class="pair"><${Field} label="Type" value=${given.type} onInput=${(type) => set({ type })} options=${TYPES} />
+        <${Field} label="Begins at" value=${given.from} onInput=${(from) => set({ from })} options=${[["earliest", "the oldest event"], ["latest", "what comes from now on"], ["at", "an id or a time…"]]} /></div>
+      ${given.from === "at" && html`<${Field} label="Id or time" mono value=${given.at} onInput=${(at) => set({ at })} placeholder="4711 or 2026-05-04T12:00:00Z" />`}
+      ${FILTERED.has(given.type) && html`<${Field} label="Selector" mono value=${given.selector} onInput=${(selector) => set({ selector })} placeholder="all events" wrong=${atSelector ? `${doing.error.code}: ${doing.error.message}` : undefined} />
+        <${Field} label="Most deliveries of an event" help="then it is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(max_deliveries) => set({ max_deliveries })} />`}
+      ${given.type === "serial" && html`<div class="pair"><${Field} label="Order by property" mono help="a lane per value" value=${given.order_by} onInput=${(order_by) => set({ order_by })} />
+        <div class="field"><span class="label">Strict order</span><${Check} label="Rolled back comes first" checked=${given.strict_order} onInput=${(strict_order) => set({ strict_order })} /></div></div>`}</div>
+    ${!atSelector && html`<${Refusal} error=${doing.error} />`}</${Dialog}>`;
+}
+
+export function Durables({ channel }) {
+  const [making, setMaking] = useState(false);
+  const loaded = useRefreshed((signal) => get(path("channels", channel, "durables"), { limit: 1000 }, signal), [channel], 2000);
+  useLive();
+  const rows = loaded.value?.items;
+  const button = html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New durable</${Button}>`;
+  return html`<${Panel} title="Durables" hint="each remembers what its clients have acknowledged" acts=${button} bare>
+    ${loaded.error && html`<div class="panel-body"><${Refusal} error=${loaded.error} /></div>`}
+    ${!rows && !loaded.error && html`<${Loading} />`}
+    ${rows && rows.length === 0 && html`<${Empty} title="No durables yet" shell="penstock durable create ${quoted(channel)} billing --type shared"
+      python=${`session.channels.get(${JSON.stringify(channel)}).durables.create("billing", type="shared")`}>A durable keeps a place on the channel for clients that come and go: events wait for them until they are acknowledged.</${Empty}>`}
+    ${rows && rows.length > 0 && html`<${Table} label="Durables" rows=${rows} keyOf=${(row) => row.name} columns=${[
+      { label: "Name", kind: "lead", cell: (row) => html`<a href=${to("channel", channel, "durables", row.name)}>${row.name}</a>${row.selector && html`<div class="sub mono">${row.selector}</div>`}` },
+      { label: "Type", cell: (row) => row.type },
+      { label: "Outstanding", kind: "num", cell: (row) => html`<strong>${count(row.outstanding)}</strong>` },
+      { label: "In flight", kind: "num", cell: (row) => count(row.pending) },
+      { label: "Delivered again", kind: "num", cell: (row) => count(row.redelivered) },
+      { label: "Oldest", kind: "num", cell: (row) => duration(row.oldest_outstanding_ms) },
+      { label: "Clients", kind: "num", cell: (row) => (row.clients.length ? count(row.clients.length) : row.outstanding ? html`<${Tag} kind="warn" icon="warning">none</${Tag}>` : "0") },
+      { label: "Last read", kind: "num", cell: (row) => ago(row.last_read_ms) },
+      { label: "Lag", kind: "tight", cell: (row) => html`<${Spark} values=${durableHistory(channel, row.name).values("outstanding")} />` },
+    ]} />`}
+    ${making && html`<${NewDurable} channel=${channel} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}</${Panel}>`;
+}

@@ -1,0 +1,52 @@
+// Joins: what is published on one store is copied to another.
+import { html, useState } from "../view.js";
+import { all, path, post, remove } from "../api.js";
+import { count } from "../format.js";
+import { Button, Check, Dialog, Empty, Field, Head, Loading, Note, Panel, Refusal, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
+import { storeNames } from "../stores.js";
+import { to } from "../router.js";
+
+function NewJoin({ onClose, onDone, source = "" }) {
+  const [given, setGiven] = useState({ source, destination: "", selector: "", archive: false });
+  const doing = useDoing();
+  const set = (part) => setGiven({ ...given, ...part });
+  const create = async () => {
+    const made = await doing.act(() => post("/joins", { ...given, source: given.source.trim(), destination: given.destination.trim(), selector: given.selector.trim() }));
+    if (made) { tell(`${made.source} is copied to ${made.destination} from now on.`); onDone(); onClose(); }
+  };
+  const atSelector = doing.error?.code === "invalid-selector";
+  return html`<${Dialog} title="New join" onClose=${onClose} onSubmit=${create} foot=${html`<${Button} onClick=${onClose}>Cancel</${Button}>
+      <button type="submit" class="button first" disabled=${doing.busy || !given.source || !given.destination}>Create join</button>`}>
+    <div class="form"><div class="pair"><${Field} label="From channel" mono value=${given.source} onInput=${(value) => set({ source: value })} list="join-stores" autofocus />
+      <${Field} label="To channel or queue" mono value=${given.destination} onInput=${(destination) => set({ destination })} list="join-stores" /></div>
+      <datalist id="join-stores">${storeNames().slice(0, 500).map((each) => html`<option key=${each} value=${each}></option>`)}</datalist>
+      <${Field} label="Selector" mono value=${given.selector} onInput=${(selector) => set({ selector })} placeholder="all events" wrong=${atSelector ? `${doing.error.code}: ${doing.error.message}` : undefined} />
+      <${Check} label="Archive join: to a queue, duplicates kept" checked=${given.archive} onInput=${(archive) => set({ archive })} /></div>
+    ${!atSelector && html`<${Refusal} error=${doing.error} />`}</${Dialog}>`;
+}
+
+export function JoinsPage() {
+  const loaded = useRefreshed((signal) => all("/joins", {}, signal), [], 2000);
+  const [making, setMaking] = useState(false);
+  const [ending, setEnding] = useState(null);
+  const doing = useDoing(), rows = loaded.value;
+  const end = async () => {
+    const done = await doing.act(async () => { await remove(path("joins", ending.id)); return true; });
+    if (done) { tell(`The join from ${ending.source} to ${ending.destination} has ended.`); setEnding(null); loaded.again(); }
+  };
+  return html`<div class="page"><${Head} title="Joins" lead="Copies of what is published on a channel, to other channels and queues." acts=${html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New join</${Button}>`} />
+    ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
+    <${Panel} label="Joins" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Joins" rows=${rows} keyOf=${(row) => row.id} columns=${[
+      { label: "From", kind: "lead", cell: (row) => html`<a href=${to("channel", row.source)}>${row.source}</a>` },
+      { label: "To", cell: (row) => html`<a href=${to("channel", row.destination)}>${row.destination}</a>${row.archive ? html` <${Tag}>archive</${Tag}>` : ""}` },
+      { label: "Selector", cell: (row) => (row.selector ? html`<code>${row.selector}</code>` : "all events") },
+      { label: "Copied", kind: "num", cell: (row) => count(row.copied) },
+      { label: "Dropped", kind: "num", cell: (row) => (row.dropped ? html`<${Tag} kind="warn" icon="warning">${count(row.dropped)}</${Tag}>` : "0") },
+      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the join from ${row.source} to ${row.destination}">End…</${Button}>` },
+    ]} />` : html`<${Empty} title="No joins yet" shell="penstock join create orders archive/orders --selector 'price > 100'" python=${'session.joins.create("orders", "archive/orders", selector="price > 100")'}>
+      A join copies each event that is published on a channel from then on, to another channel or a queue, under an id of its own.</${Empty}>`}</${Panel}>
+    ${rows?.length > 0 && html`<p class="help-line">Copied and dropped count since the realm started. An event is dropped where joins would go round in a circle or over too many stores.</p>`}
+    ${making && html`<${NewJoin} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}
+    ${ending && html`<${TypeName} title="End the join to ${ending.destination}" name=${ending.source} verb="End join" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
+      <${Note} kind="warn" title="Nothing more is copied.">What was copied from ${ending.source} to ${ending.destination} stays.</${Note}></${TypeName}>`}</div>`;
+}

@@ -1,0 +1,134 @@
+// The realm at a glance: what flows, what it takes, what wants attention.
+import { html, useState } from "../view.js";
+import { get, patch } from "../api.js";
+import { brief, bytes, count, duration, many, moment } from "../format.js";
+import { durableHistory, useLive } from "../live.js";
+import { Button, Empty, Facts, Head, Note, Panel, Stat, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
+import { Plot, Spark } from "../plot.js";
+import { to } from "../router.js";
+
+const OLD_MS = 3_600_000;
+const LISTED = 8;
+
+function usedOf(used, most) {
+  const part = most ? used / most : 0;
+  return { part, kind: part >= 0.95 ? "bad" : part >= 0.8 ? "warn" : "ok" };
+}
+
+function Gauge({ label, used, most }) {
+  if (!most) return null;
+  const { part, kind } = usedOf(used, most);
+  return html`<div class="section"><div class="row"><span>${label}</span><span class="hint" style=${{ marginLeft: "auto" }}>${bytes(used)} of ${bytes(most)}</span></div>
+    <div class="gauge ${kind}" role="meter" aria-label=${label} aria-valuenow=${used} aria-valuemin="0" aria-valuemax=${most} aria-valuetext="${bytes(used)} of ${bytes(most)}">
+      <i style=${{ width: `${Math.min(100, Math.max(part * 100, used ? 1 : 0))}%` }}></i></div></div>`;
+}
+
+/** What somebody should look at, worst first. */
+export function warnings(realm, rates, connections) {
+  const found = [];
+  for (const text of realm?.damage ?? []) found.push(["bad", "Damage found at the start", text]);
+  if (realm?.publishing_paused) found.push(["warn", "Publishing is paused.", "Clients are refused with publishing-paused until somebody lets it go on."]);
+  for (const [name, used, most] of [["Memory", "memory_bytes", "memory_bytes_max"], ["Off-heap memory", "off_heap_bytes", "off_heap_bytes_max"], ["Pages", "paged_bytes", "paged_bytes_max"]]) {
+    const { part, kind } = usedOf(realm?.[used] ?? 0, realm?.[most]);
+    if (kind !== "ok") found.push([kind, `${name} ${Math.round(part * 100)} % full.`, "At the limit publishing is refused with memory-limit; nothing is dropped."]);
+  }
+  for (const channel of rates?.channels ?? []) {
+    if (channel.counters.quarantined) found.push(["bad", `${many(channel.counters.quarantined, "event")} quarantined`, html`on <a href=${to(channel.kind, channel.name)}>${channel.name}</a>: unreadable, set aside, never deleted.`]);
+  }
+  for (const each of connections ?? []) if (each.is_stalled) found.push(["warn", "A connection stalls.", html`${each.user} does not take what is sent to it. <a href=${to("connections")}>Connections</a>`]);
+  for (const each of (rates?.durables ?? []).filter((durable) => durable.clients === 0 && durable.outstanding > 0 && durable.oldest_outstanding_ms > OLD_MS).slice(0, 5)) {
+    found.push(["warn", "Nobody reads a durable.", html`<a href=${to("channel", each.channel, "durables", each.name)}>${each.name}</a> on ${each.channel} has no client, and its oldest event waits for ${duration(each.oldest_outstanding_ms)}.`]);
+  }
+  return found.slice(0, 12);
+}
+
+function Lagging({ rates }) {
+  const rows = (rates?.durables ?? []).filter((each) => each.outstanding > 0)
+    .sort((one, other) => other.outstanding - one.outstanding).slice(0, LISTED);
+  if (!rows.length) {
+    return html`<${Empty} title=${rates?.durables.length ? "Every durable is up to date" : "No durables yet"}
+      shell=${rates?.durables.length ? undefined : "penstock durable create CHANNEL billing --type shared"}>
+      ${rates?.durables.length ? "Those with outstanding events are listed here, the longest first." : "A durable remembers what its clients have acknowledged; what they still owe is listed here."}</${Empty}>`;
+  }
+  return html`<${Table} label="Durables with outstanding events" keyOf=${(row) => `${row.channel}\n${row.name}`} rows=${rows} columns=${[
+    { label: "Durable", kind: "lead", cell: (row) => html`<a href=${to("channel", row.channel, "durables", row.name)}>${row.name}</a><div class="sub">${row.channel}</div>` },
+    { label: "Outstanding", kind: "num", cell: (row) => html`<strong>${count(row.outstanding)}</strong>` },
+    { label: "Oldest", kind: "num", cell: (row) => duration(row.oldest_outstanding_ms) },
+    { label: "Clients", kind: "num", cell: (row) => (row.clients ? count(row.clients) : html`<${Tag} kind="warn" icon="warning">none</${Tag}>`) },
+    { label: "Last minutes", kind: "tight", cell: (row) => html`<${Spark} values=${durableHistory(row.channel, row.name).values("outstanding")} />` },
+  ]} />`;
+}
+
+function Dead({ rates }) {
+  const rows = (rates?.channels ?? []).filter((each) => each.counters.dead > 0)
+    .sort((one, other) => other.counters.dead - one.counters.dead).slice(0, LISTED);
+  if (!rows.length) {
+    return html`<${Empty} title="No event has died" shell="penstock channel edit orders --dead-event-store dead/orders">
+      Events that leave unconsumed, or are given up after too many deliveries, go to the dead event store of their channel.</${Empty}>`;
+  }
+  return html`<${Table} label="Channels with dead events" keyOf=${(row) => row.name} rows=${rows} columns=${[
+    { label: "Where they died", kind: "lead", cell: (row) => html`<a href=${to(row.kind, row.name)}>${row.name}</a>` },
+    { label: "Died", kind: "num", cell: (row) => html`<strong>${count(row.counters.dead)}</strong><div class="sub">${((100 * row.counters.dead) / Math.max(row.counters.published, 1)).toFixed(1)} % of published</div>` },
+  ]} />`;
+}
+
+function Busiest({ now }) {
+  const rows = (now.rates?.channels ?? []).map((channel) => ({ ...channel, history: now.channels.get(channel.name) }))
+    .filter(({ history }) => history?.last?.published > 0 || history?.last?.acknowledged > 0)
+    .sort((one, other) => (other.history.last.published ?? 0) - (one.history.last.published ?? 0)).slice(0, LISTED);
+  if (!rows.length) return html`<${Empty} title="Nothing flows right now">Channels on which something happens are listed here, the busiest first.</${Empty}>`;
+  return html`<${Table} label="Busiest channels and queues" keyOf=${(row) => row.name} rows=${rows} columns=${[
+    { label: "Channel", kind: "lead", cell: (row) => html`<a href=${to(row.kind, row.name)}>${row.name}</a>` },
+    { label: "Published/s", kind: "num", cell: (row) => brief(row.history.last.published) },
+    { label: "Acknowledged/s", kind: "num", cell: (row) => brief(row.history.last.acknowledged) },
+    { label: "Stored", kind: "num", cell: (row) => count(row.events) },
+    { label: "Last minutes", kind: "tight", cell: (row) => html`<${Spark} values=${row.history.values("published").map((value) => value ?? 0)} />` },
+  ]} />`;
+}
+
+function Publishing({ realm }) {
+  const [asked, setAsked] = useState(false);
+  const doing = useDoing(), paused = realm.publishing_paused;
+  const turn = async () => {
+    const now = await doing.act(() => patch("/realm", { paused: !paused }));
+    if (now) { tell(now.publishing_paused ? "Publishing is paused." : "Publishing goes on."); setAsked(false); }
+  };
+  return html`<${Button} icon=${paused ? "play" : "pause"} onClick=${() => (paused ? turn() : setAsked(true))}>${paused ? "Let publishing go on" : "Pause publishing…"}</${Button}>
+    ${asked && html`<${TypeName} title="Pause publishing" name=${realm.name} verb="Pause" doing=${doing} onDone=${turn} onClose=${() => setAsked(false)}>
+      <${Note} kind="warn" title="Clients are refused.">What they publish and commit is refused with publishing-paused until it goes on. Consumers, joins and administration are not.</${Note}></${TypeName}>`}`;
+}
+
+export function Overview({ realm }) {
+  const now = useLive();
+  const connections = useRefreshed((signal) => get("/connections", {}, signal), [], 5000);
+  const { rates } = now, last = now.realm.last ?? {};
+  const stored = rates?.channels.reduce((sum, each) => sum + each.events, 0);
+  const owed = rates?.durables.reduce((sum, each) => sum + each.outstanding, 0);
+  const series = [["Published", "published"], ["Delivered", "delivered"], ["Acknowledged", "acknowledged"]].map(([name, flow]) => ({ name, values: now.realm.values(flow) }));
+  const wrong = warnings(realm, rates, connections.value?.items ?? connections.value);
+  const empty = rates && rates.channels.length === 0;
+  return html`<div class="page"><${Head} title="Overview" lead=${realm ? `${realm.name}, Penstock ${realm.version}, running since ${moment(realm.started)}` : ""} acts=${realm && html`<${Publishing} realm=${realm} />`} />
+    ${wrong.map(([kind, title, text], index) => html`<${Note} key=${index} kind=${kind} title=${title}>${text}</${Note}>`)}
+    <dl class="stats">
+      <${Stat} label="Published" swatch="s1" value=${brief(last.published)} unit="/s" />
+      <${Stat} label="Delivered" swatch="s2" value=${brief(last.delivered)} unit="/s" />
+      <${Stat} label="Acknowledged" swatch="s3" value=${brief(last.acknowledged)} unit="/s" />
+      <${Stat} label="Stored events" value=${brief(stored)} under=${rates ? `on ${many(rates.channels.length + (rates.left_out ?? 0), "destination")}` : ""} />
+      <${Stat} label="Outstanding" value=${brief(owed)} under=${rates ? `at ${many(rates.durables.length, "durable")}` : ""} />
+      <${Stat} label="Connections" value=${count(rates?.connections ?? realm?.connections)} />
+    </dl>
+    ${empty && html`<${Panel} title="Begin here" bare><${Empty} title="This realm has no channels yet" shell="penstock channel create orders --type persistent && penstock publish orders 'hello'"
+      python=${'session.channels.create("orders", type="persistent").publish(b"hello")'} acts=${html`<a class="button first" href=${to("new")}>Create a channel</a>`}>
+      A channel keeps events in order; publishers append to it, subscribers read it from wherever they like.</${Empty}></${Panel}>`}
+    <div class="columns wide-left">
+      <${Panel} title="Events per second" hint="all channels and queues"><${Plot} label="Events per second in the realm" times=${now.realm.times} series=${series} unit="/s" /></${Panel}>
+      <${Panel} title="Memory and disk">
+        <${Facts} rows=${[["Journal on disk", bytes(rates?.journal_bytes ?? realm?.journal_bytes)]]} />
+        <${Gauge} label="Memory" used=${rates?.memory_bytes ?? realm?.memory_bytes ?? 0} most=${realm?.memory_bytes_max} />
+        <${Gauge} label="Off heap" used=${realm?.off_heap_bytes ?? 0} most=${realm?.off_heap_bytes_max} />
+        <${Gauge} label="Pages" used=${realm?.paged_bytes ?? 0} most=${realm?.paged_bytes_max} /></${Panel}></div>
+    <div class="columns wide-left">
+      <${Panel} title="Durables that lag" hint="outstanding events, the most first" bare><${Lagging} rates=${rates} /></${Panel}>
+      <${Panel} title="Dead events" acts=${html`<a class="button small" href=${to("dead")}>Look into them</a>`} bare><${Dead} rates=${rates} /></${Panel}></div>
+    <${Panel} title="Busiest now" bare><${Busiest} now=${now} /></${Panel}></div>`;
+}

@@ -1,0 +1,39 @@
+// Where the reader is: the part of the address behind the #, as names and a query.
+import { useEffect, useState } from "./view.js";
+
+/** The address of a page; names may have any characters, slashes too. */
+export function to(...parts) {
+  const last = parts.at(-1);
+  const query = typeof last === "object" ? parts.pop() : null;
+  const path = `#/${parts.map(encodeURIComponent).join("/")}`;
+  const given = Object.entries(query ?? {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+export function go(...parts) {
+  location.hash = to(...parts);
+}
+
+/** Note something in the address without a new step in the history: a selector, a page. */
+export function note(...parts) {
+  history.replaceState(null, "", to(...parts));
+}
+
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
+}
+
+function read() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
+  return { parts: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)), at: location.hash };
+}
+
+export function useRoute() {
+  const [route, setRoute] = useState(read);
+  useEffect(() => {
+    const look = () => setRoute(read());
+    addEventListener("hashchange", look);
+    return () => removeEventListener("hashchange", look);
+  }, []);
+  return route;
+}

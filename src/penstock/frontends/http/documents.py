@@ -1,0 +1,19 @@
+"""Channels and queues as documents: what ``penstock channel show --format json`` prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.frontends.http.measures import oldest_ms
+from penstock.frontends.http.shapes import ChannelAnswer
+from penstock.runtime.documents import channel_document
+from penstock.runtime.realm import RunningRealm
+from penstock.wire.native.answers import ChannelInfo
+
+
+def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:
+    """The document, and the age of the oldest stored event."""
+    number = realm.directory.find(info.name)
+    channel = None if number is None else realm.directory.channels.get(number)
+    oldest = None if channel is None else oldest_ms(channel, realm.clock.now_us())
+    return msgspec.convert({**channel_document(info), "oldest_event_ms": oldest}, ChannelAnswer)

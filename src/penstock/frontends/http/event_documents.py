@@ -1,0 +1,141 @@
+"""Events as documents: what ``--format json`` prints, cut to what a page can take."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.columns.event import Event
+from penstock.columns.protobuf import Messages
+from penstock.core.errors import InvalidArgument, InvalidEvent, Unavailable
+from penstock.frontends.http.finding import Store
+from penstock.frontends.http.shapes import PREVIEW_BYTES, EventAnswer, EventDetail, EventViews
+
+HEX_BYTES: Final = 4_096
+_WHOLE: Final = 1 << 62
+_UTF8_TAIL: Final = 3
+"""Bytes of a character that a cut may leave."""
+
+
+def messages_of(store: Store) -> Messages | None:
+    """What reads the messages of a store; None without descriptors, or what it takes to read."""
+    try:
+        messages = Messages(store.name, store.definition.descriptors)
+    except Unavailable:
+        return None
+    return messages if messages.types else None
+
+
+def document_of(
+    event: Event, messages: Messages | None, data_bytes: int = PREVIEW_BYTES
+) -> EventAnswer:
+    """The event with at most so many bytes of its data."""
+    assert event.event_id is not None, "it is stored"
+    assert event.published is not None, "it is stored"
+    data = event.data
+    text, encoded = _shown(data, data_bytes)
+    message = _message(event, messages) if len(data) <= data_bytes else None
+    return EventAnswer(
+        event_id=event.event_id,
+        published=event.published,
+        size=len(data),
+        properties=event.properties,
+        tag=event.tag,
+        data=text if message is None else None,
+        data_base64=encoded if message is None else None,
+        message=message,
+        is_cut=len(data) > data_bytes,
+        headers=event.headers,
+        is_delta=event.is_delta,
+        redelivery_count=event.redelivery_count,
+        ttl=event.ttl,
+        priority=event.priority,
+        persistent=event.persistent,
+        origin=None
+        if event.origin is None
+        else msgspec.to_builtins(event.origin, builtin_types=(type(event.published),)),
+    )
+
+
+def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
+    """As text, or as base64."""
+    part = data[:data_bytes]
+    try:
+        return part.decode(), None
+    except UnicodeDecodeError as error:
+        if len(data) > data_bytes and error.start >= len(part) - _UTF8_TAIL:
+            return part[: error.start].decode(), None
+    return None, base64.b64encode(part).decode()
+
+
+def _message(event: Event, messages: Messages | None) -> Any:
+    if messages is None or not messages.has(event):
+        return None
+    try:
+        return messages.decode(event)
+    except InvalidEvent:
+        return None
+
+
+def detail_of(event: Event, messages: Messages | None) -> EventDetail:
+    """The event with all of its data, in every way it can be read."""
+    data = event.data
+    document = document_of(event, messages, _WHOLE)
+    text, _ = _shown(data, _WHOLE)
+    kind = event.headers.get("message_type")
+    views = EventViews(
+        base64=base64.b64encode(data).decode(),
+        hex=data[:HEX_BYTES].hex(" "),
+        text=text,
+        json=_json(data),
+        protobuf=document.message,
+        message_type=None if kind is None else str(kind),
+    )
+    if document.message is not None:
+        document = replace(
+            document, data=text, data_base64=None if text is not None else views.base64
+        )
+    return EventDetail(event=document, views=views)
+
+
+def _json(data: bytes) -> Any:
+    """Objects and lists; a bare number or word is text."""
+    if data[:1] not in (b"{", b"["):
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+_ALWAYS: Final = frozenset(("event_id", "published", "size"))
+
+
+def picked(document: EventAnswer, columns: str) -> EventAnswer:
+    """Only the ``columns`` that are asked for, beside what every event has; all if none is.
+
+    Raises ``InvalidArgument`` for what is no field of an event.
+    """
+    if not columns:
+        return document
+    wanted = {name.strip() for name in columns.split(",") if name.strip()}
+    names = {name.removeprefix("properties.") for name in wanted if name.startswith("properties.")}
+    fields = {name for name in wanted if not name.startswith("properties.")}
+    unknown = sorted(fields - set(document.__struct_fields__))
+    if unknown:
+        raise InvalidArgument(
+            f"columns={','.join(unknown)[:80]}: an event has "
+            f"{', '.join(document.__struct_fields__)}; a property is properties.<name>"
+        )
+    properties = document.properties
+    if "properties" not in fields:
+        properties = {name: properties[name] for name in names if name in properties}
+    kept = {
+        name: getattr(document, name)
+        for name in document.__struct_fields__
+        if name in fields or name in _ALWAYS
+    }
+    return EventAnswer(**{**kept, "properties": properties})

@@ -1,0 +1,81 @@
+"""Channels and queues by the names in a path."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.core.channel import Channel
+from penstock.core.errors import InvalidArgument
+from penstock.core.messages import Definition
+from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
+from penstock.frontends.http.routing import Call
+from penstock.runtime.realm import RunningRealm
+from penstock.wire.native.messages import Kind
+
+_MICROSECONDS = 1_000_000
+
+READ = {"channel": "subscribe", "queue": "peek"}
+WRITE = {"channel": "publish", "queue": "push"}
+"""What reading and writing is called on each kind."""
+
+
+class Store(Struct, frozen=True):
+    """A channel or queue that was there a moment ago."""
+
+    number: int
+    name: str
+    kind: Kind
+    definition: Definition
+
+
+def named(call: Call[Any, Any]) -> tuple[str, Kind]:
+    """The channel or queue that a path names."""
+    params = call.params
+    return (params["queue"], "queue") if "queue" in params else (params["channel"], "channel")
+
+
+async def found(call: Call[Any, Any]) -> Store:
+    """The channel or queue that a path names. Raises ``NameDoesNotExist``, ``InvalidName``."""
+    return await store_of(call.realm, *named(call))
+
+
+async def store_of(realm: RunningRealm, name: str, kind: Kind) -> Store:
+    """Raises ``NameDoesNotExist``, ``InvalidName``."""
+    opened = await realm.open_channel(name, kind)
+    return Store(opened.channel, opened.name, kind, opened.definition)
+
+
+def channel_of(realm: RunningRealm, number: int) -> Channel | None:
+    """As it stands now; None: it is gone."""
+    return realm.directory.channels.get(number)
+
+
+def start_of(text: str) -> AnyStart:
+    """Where a read begins (SEM E6). Raises ``InvalidArgument``."""
+    if text == "earliest":
+        return FromEarliest()
+    if text == "latest":
+        return FromLatest()
+    if text.isdecimal() and len(text) < 19:
+        return FromId(int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return FromTime(int(aware.timestamp() * _MICROSECONDS))
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            f"{text!r} is none of earliest, latest, an event id such as 42, or a time such as "
+            "2026-05-04T12:00:00"
+        ) from None
+
+
+def cursor_of(text: str) -> int | None:
+    """The event id in ``after``; None: there is none. Raises ``InvalidArgument``."""
+    if not text:
+        return None
+    if text.isdecimal() and len(text) < 19:
+        return int(text)
+    raise InvalidArgument(f"after={text!r}: give it what 'next' of the page before said")

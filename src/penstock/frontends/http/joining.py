@@ -1,0 +1,23 @@
+"""What joins are called in paths."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+
+
+def join_id(source: str, destination: str) -> str:
+    """What ``DELETE joins/{id}`` takes."""
+    key = msgspec.json.encode([source, destination])
+    return base64.urlsafe_b64encode(key).decode().rstrip("=")
+
+
+def join_of(text: str) -> tuple[str, str] | None:
+    """Source and destination; None: this is no id of a join."""
+    try:
+        key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return msgspec.json.decode(key, type=tuple[str, str])
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        return None

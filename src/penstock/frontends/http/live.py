@@ -1,0 +1,194 @@
+"""What a viewer watches as it happens: events of a channel, counters of the realm.
+
+A viewer costs the realm its window and no more: it is a browse that does not end (nobody is
+counted, nothing is kept for it), it is granted a few events at a time, and when it is too far
+behind it goes on at the newest and is told what it has not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import msgspec
+
+from penstock.columns.batch import EventBatch
+from penstock.columns.protobuf import Messages
+from penstock.columns.selectors import Selector
+from penstock.core.errors import PenstockError, RealmStopping
+from penstock.core.messages import Spans
+from penstock.core.starts import AnyStart, FromId
+from penstock.frontends.http.event_documents import document_of, messages_of
+from penstock.frontends.http.finding import Store, start_of
+from penstock.frontends.http.measures import rates_of
+from penstock.frontends.http.realm_shapes import RatesQuery
+from penstock.frontends.http.routing import Call, Events
+from penstock.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.rows import Rows
+
+WINDOW: Final = 100
+"""Events granted to a viewer that it has not been sent yet."""
+BEHIND_MAX: Final = 2_000
+"""A viewer further behind than this goes on at the newest events."""
+KEEP_ALIVE_S: Final = 10.0
+"""A comment goes to a viewer that has nothing to see for so long."""
+LINE_BYTES_MAX: Final = 256 << 10
+"""An event that is longer than this is shown without its data and properties."""
+RATES_S: Final = 1.0
+
+
+class Viewer:
+    """The outlet of one viewer: events become lines as they are delivered."""
+
+    def __init__(self, selector: str, messages: Messages | None, data_bytes: int) -> None:
+        self.session = "http"
+        self.selector = Selector(selector) if selector else None
+        self.lines: deque[bytes] = deque()
+        self.reason: PenstockError | None = None
+        """Why it is over."""
+        self.wake = asyncio.Event()
+        self._messages = messages
+        self._data_bytes = data_bytes
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        for event in EventBatch(rows.batch, publishers=rows.publishers):
+            document = document_of(event, self._messages, self._data_bytes)
+            line = msgspec.json.encode(document)
+            if len(line) > LINE_BYTES_MAX:
+                small = msgspec.structs.replace(
+                    document,
+                    properties={},
+                    headers={},
+                    data="",
+                    data_base64=None,
+                    message=None,
+                    is_cut=True,
+                    origin=None,
+                )
+                line = msgspec.json.encode(small)
+            self.lines.append(b"id: %d\nevent: event\ndata: %b\n\n" % (document.event_id, line))
+        self.wake.set()
+
+    def recall(self, spans: Spans) -> None:
+        """It holds no seat: nothing is taken back from it."""
+
+    def finished(self) -> None:
+        """It has no end."""
+
+    def closed(self, reason: PenstockError) -> None:
+        self.reason = reason
+        self.wake.set()
+
+    async def wait(self) -> None:
+        """Until there is something to see, or for as long as a connection may be silent."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_ALIVE_S):
+                await self.wake.wait()
+        self.wake.clear()
+
+    def taken(self) -> list[bytes]:
+        """The lines that wait."""
+        lines = list(self.lines)
+        self.lines.clear()
+        return lines
+
+
+class Snoop:
+    """A live view of one channel or queue."""
+
+    def __init__(self, realm: RunningRealm, store: Store, viewer: Viewer) -> None:
+        self._realm = realm
+        self._store = store
+        self._viewer = viewer
+        self._subscription = 0
+
+    async def open(self, start: AnyStart) -> None:
+        opened = await self._realm.subscriptions.subscribe(
+            self._store.number, start, self._viewer, credit=WINDOW, browse=True, endless=True
+        )
+        self._subscription = opened.number
+
+    def close(self) -> None:
+        self._realm.subscriptions.detach(self._subscription)
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """What the viewer sees, until its channel is gone."""
+        viewer = self._viewer
+        yield b": watching\n\n"
+        while viewer.reason is None:
+            await viewer.wait()
+            lines = viewer.taken()
+            yield b"".join(lines) or b": nothing new\n\n"
+            if (lost := await self._caught_up()) is not None:
+                yield message("lost", lost)
+            elif lines:
+                self._realm.subscriptions.credit(self._subscription, len(lines))
+        reason = viewer.reason
+        yield message("end", ErrorDetail(code=reason.code, message=str(reason)))
+
+    async def _caught_up(self) -> Lost | None:
+        """Jump to the newest events when too far behind; gives what is not shown."""
+        channel = self._realm.directory.channels.get(self._store.number)
+        if channel is None:
+            return None
+        place = channel.state.subscribers.get(self._subscription)
+        next_id = channel.state.next_id
+        if place is None or next_id - place.cursor <= BEHIND_MAX:
+            return None
+        first, begin = place.cursor, next_id - WINDOW
+        self.close()
+        try:
+            await self.open(FromId(begin))
+        except PenstockError as error:
+            self._viewer.closed(error)
+            return None
+        return Lost(first_id=first, last_id=begin - 1, events=begin - first)
+
+
+def message(name: str, document: Any) -> bytes:
+    """One server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(document))
+
+
+async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
+    """A live view, open already. Raises ``InvalidSelector``, ``InvalidArgument``."""
+    query = call.query
+    viewer = Viewer(query.selector, messages_of(store), query.data_bytes)
+    view = Snoop(call.realm, store, viewer)
+    await view.open(start_of(query.start))
+    return Events(view.lines(), close=view.close, stop=viewer.closed)
+
+
+def rates(call: Call[RatesQuery, None]) -> Events:
+    """The counters, each second."""
+    over = _Over()
+    return Events(_rates(call, over), close=over.wake.set, stop=over.stop)
+
+
+class _Over:
+    """That counters are not to be told any more, and why."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.reason: PenstockError = RealmStopping("the realm is shutting down")
+
+    def stop(self, reason: PenstockError) -> None:
+        self.reason = reason
+        self.wake.set()
+
+
+async def _rates(call: Call[RatesQuery, None], over: _Over) -> AsyncGenerator[bytes, None]:
+    while not over.wake.is_set():
+        yield message("rates", rates_of(call.realm, call.query.channel))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RATES_S):
+                await over.wake.wait()
+    yield message("end", ErrorDetail(code=over.reason.code, message=str(over.reason)))

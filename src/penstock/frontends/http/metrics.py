@@ -1,0 +1,249 @@
+"""Metrics for Prometheus, read from the realm's state when they are asked for.
+
+Nothing is counted for them alone, so they cannot disagree with what ``penstock channel show``
+says, and a realm that nobody scrapes pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from penstock.core.channel import Channel
+from penstock.core.conservation import MEANINGS
+from penstock.core.queue import READERS
+from penstock.core.timings import BOUNDS_US
+from penstock.frontends.http.measures import bytes_of, oldest_ms, stores_of
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.views import durable_info
+
+if TYPE_CHECKING:
+    from penstock.frontends.native import NativeListener
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_STORE: Final = ("name", "kind")
+_DURABLE: Final = ("channel", "durable")
+_CONNECTION: Final = ("connection", "user")
+_COUNTED: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
+
+
+def registry(
+    realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
+) -> CollectorRegistry:
+    """A registry of this realm alone."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(RealmCollector(realm, native, views, named_max))
+    return made
+
+
+def exposition(metrics: CollectorRegistry) -> bytes:
+    """What a scrape gets."""
+    return generate_latest(metrics)
+
+
+class RealmCollector(Collector):
+    """Everything there is to measure, with names for at most ``named_max`` channels and queues,
+    as many durables, and as many connections."""
+
+    def __init__(
+        self, realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
+    ) -> None:
+        self._realm = realm
+        self._views = views
+        self._native = native
+        self._named_max = named_max
+
+    def describe(self) -> list[Metric]:
+        """Nothing: names are known when they are asked for."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_realm()
+        yield from self._of_stores()
+        yield from self._of_durables()
+        yield from self._of_connections()
+        yield from self._of_journal()
+
+    def _of_realm(self) -> Iterator[Metric]:
+        realm = self._realm
+        meter, limits = realm.shard.state.meter, realm.limits.memory
+        info = {"name": realm.name, "version": self._native.version, "identity": realm.identity}
+        yield InfoMetricFamily("penstock_realm", "The realm.", info)
+        failed = realm.shard.ended.is_set()
+        yield _gauge("realm_up", "1 while the realm stores what it is given.", 0 if failed else 1)
+        paused = realm.directory.publishing_paused
+        yield _gauge("realm_publishing_paused", "1 while clients may not publish.", paused)
+        yield _gauge("connections", "Native connections.", realm.connections)
+        yield _gauge("http_views", "Live views that are open.", len(self._views))
+        yield _gauge("channels", "Channels.", len(realm.directory.names("channel")))
+        yield _gauge("queues", "Queues.", len(realm.directory.names("queue")))
+        yield _gauge(
+            "publish_waiting_bytes",
+            "Bytes of publishes that are not stored yet.",
+            self._native.pending_bytes,
+        )
+        yield _gauge(
+            "publish_congested", "1 while publishers have to wait.", self._native.is_congested
+        )
+        memory = GaugeMetricFamily(
+            "penstock_memory_bytes", "Bytes of events, by what keeps them.", labels=["home"]
+        )
+        most = GaugeMetricFamily(
+            "penstock_memory_limit_bytes", "Bytes of events there is room for.", labels=["home"]
+        )
+        for home, used, limit in (
+            ("heap", meter.memory_bytes, limits.heap_bytes_max),
+            ("off_heap", realm.placing.off_heap_bytes, limits.off_heap_bytes_max),
+            ("pages", meter.paged_bytes, limits.paged_bytes_max),
+        ):
+            memory.add_metric([home], used)
+            most.add_metric([home], limit)
+        yield memory
+        yield most
+
+    def _of_stores(self) -> Iterator[Metric]:
+        now_us = self._realm.clock.now_us()
+        labels = list(_STORE)
+        events = GaugeMetricFamily("penstock_events", "Stored events.", labels=labels)
+        size = GaugeMetricFamily("penstock_events_bytes", "Their bytes.", labels=labels)
+        oldest = GaugeMetricFamily(
+            "penstock_oldest_event_seconds", "Age of the oldest stored event.", labels=labels
+        )
+        subscribers = GaugeMetricFamily(
+            "penstock_subscribers", "Plain subscriptions.", labels=labels
+        )
+        published = CounterMetricFamily("penstock_published", "Events published.", labels=labels)
+        left = CounterMetricFamily(
+            "penstock_left", "Events that left, by cause.", labels=[*labels, "cause"]
+        )
+        redelivered = CounterMetricFamily(
+            "penstock_redelivered", "Deliveries after an event's first.", labels=labels
+        )
+        delivered = CounterMetricFamily(
+            "penstock_delivered", "Deliveries since the realm started.", labels=labels
+        )
+        acknowledged = CounterMetricFamily(
+            "penstock_acknowledged", "Acknowledgements since the realm started.", labels=labels
+        )
+        files = GaugeMetricFamily("penstock_segment_files", "Segment files.", labels=labels)
+        unnamed = 0
+        for index, (number, channel) in enumerate(stores_of(self._realm)):
+            if index >= self._named_max:
+                unnamed += 1
+                continue
+            state = channel.state
+            named = [state.name, state.definition.kind]
+            events.add_metric(named, len(state.stored) - state.overdue)
+            size.add_metric(named, bytes_of(self._realm, number))
+            oldest.add_metric(named, (oldest_ms(channel, now_us) or 0) / 1_000)
+            plain = sum(each.stop_id is None for each in state.subscribers.values())
+            subscribers.add_metric(named, plain)
+            published.add_metric(named, state.counters.published)
+            redelivered.add_metric(named, state.counters.redelivered)
+            sent, settled = state.flow
+            delivered.add_metric(named, sent)
+            acknowledged.add_metric(named, settled)
+            files.add_metric(named, len(self._realm.shard.state.stores[number].files))
+            for cause in _COUNTED:
+                if count := getattr(state.counters, cause):
+                    left.add_metric([*named, cause], count)
+        yield from (events, size, oldest, subscribers, published, left, redelivered)
+        yield from (delivered, acknowledged, files)
+        yield _gauge("unnamed_stores", "Channels and queues beyond those with a name.", unnamed)
+
+    def _of_durables(self) -> Iterator[Metric]:
+        now_us = self._realm.clock.now_us()
+        labels = list(_DURABLE)
+        outstanding = GaugeMetricFamily(
+            "penstock_durable_outstanding_events", "Events not acknowledged.", labels=labels
+        )
+        pending = GaugeMetricFamily(
+            "penstock_durable_pending_events", "Events in clients' hands.", labels=labels
+        )
+        redelivered = GaugeMetricFamily(
+            "penstock_durable_redelivered_events",
+            "Outstanding events that were delivered before.",
+            labels=labels,
+        )
+        oldest = GaugeMetricFamily(
+            "penstock_durable_oldest_seconds", "Age of the oldest outstanding event.", labels=labels
+        )
+        clients = GaugeMetricFamily(
+            "penstock_durable_clients", "Subscriptions of the durable.", labels=labels
+        )
+        delivered = CounterMetricFamily(
+            "penstock_durable_delivered", "Deliveries since the realm started.", labels=labels
+        )
+        acknowledged = CounterMetricFamily(
+            "penstock_durable_acknowledged",
+            "Acknowledgements since the realm started.",
+            labels=labels,
+        )
+        for channel, name in self._durables():
+            durable = channel.state.durables[name]
+            info = durable_info(channel.state, durable, now_us)
+            named = [info.channel, name]
+            outstanding.add_metric(named, info.outstanding)
+            pending.add_metric(named, info.pending)
+            redelivered.add_metric(named, info.redelivered)
+            oldest.add_metric(named, (info.oldest_outstanding_ms or 0) / 1_000)
+            clients.add_metric(named, len(info.clients))
+            delivered.add_metric(named, durable.delivered)
+            acknowledged.add_metric(named, durable.acknowledged)
+        yield from (outstanding, pending, redelivered, oldest, clients, delivered, acknowledged)
+
+    def _durables(self) -> Iterator[tuple[Channel, str]]:
+        """The durables of the channels with names; a queue's readers are one called ``""``."""
+        left = self._named_max
+        for index, (_, channel) in enumerate(stores_of(self._realm)):
+            if index >= self._named_max:
+                return
+            is_queue = channel.state.definition.kind == "queue"
+            for name in sorted(channel.state.durables):
+                if (name == READERS) == is_queue and left > 0:
+                    left -= 1
+                    yield channel, name
+
+    def _of_connections(self) -> Iterator[Metric]:
+        labels = list(_CONNECTION)
+        unsent = GaugeMetricFamily(
+            "penstock_connection_unsent_bytes",
+            "Bytes that wait because the client does not take them.",
+            labels=labels,
+        )
+        subscriptions = GaugeMetricFamily(
+            "penstock_connection_subscriptions", "Subscriptions of a connection.", labels=labels
+        )
+        infos = [each.describe() for each in self._native.connections]
+        for info in sorted(infos, key=lambda info: info.number)[: self._named_max]:
+            unsent.add_metric([str(info.number), info.user], info.unsent_bytes)
+            subscriptions.add_metric([str(info.number), info.user], info.subscriptions)
+        yield from (unsent, subscriptions)
+
+    def _of_journal(self) -> Iterator[Metric]:
+        info = self._realm.journal_info
+        yield _gauge("journal_bytes", "Bytes of the journal.", info.size)
+        yield _gauge("journal_blocks", "Blocks of the journal.", info.tail - info.floor)
+        if info.syncs is not None:
+            names = [*(f"{bound / 1_000_000:g}" for bound in BOUNDS_US), "+Inf"]
+            yield HistogramMetricFamily(
+                "penstock_journal_sync_seconds",
+                "How long it took to put a block on disk.",
+                buckets=list(zip(names, info.syncs.cumulative(), strict=True)),
+                sum_value=info.syncs.total_us / 1_000_000,
+            )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"penstock_{name}", text, value=float(value))

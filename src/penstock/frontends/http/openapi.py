@@ -1,0 +1,180 @@
+"""The OpenAPI 3.1 document of the API, made of the table that routes the requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from penstock.frontends.http.publishing import ARROW, JSON, NDJSON
+from penstock.frontends.http.routing import (
+    BASE,
+    TAR,
+    Content,
+    Download,
+    Events,
+    Route,
+    Signature,
+    Table,
+    Upload,
+)
+from penstock.frontends.http.shapes import ErrorAnswer, NewEvent, NewEvents
+
+VERSION: Final = "3.1.0"
+_REF: Final = "#/components/schemas/{name}"
+_REFUSALS: Final = {
+    "400": "What was asked is malformed or out of bounds",
+    "401": "The realm wants to know who asks",
+    "403": "Who asks has no right to this, or asks from another site",
+    "404": "There is nothing of this name",
+    "409": "It does not fit the state of what it names",
+    "413": "Too large",
+    "415": "A content type that is not taken here",
+    "422": "An event or selector that is none",
+    "429": "Too many at once",
+    "500": "The realm failed to do this",
+    "503": "Not now",
+    "507": "No room",
+}
+
+
+def document(table: Table, version: str) -> dict[str, Any]:
+    """Everything there is to know to call the API."""
+    kinds = _kinds(table)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    schema_of = dict(zip(map(_key, kinds), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in table.routes:
+        path = paths.setdefault(f"{BASE}/{route.path}", {})
+        path[route.method.lower()] = _operation(
+            route, table.signatures[route], schema_of, components
+        )
+    return {
+        "openapi": VERSION,
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {
+            "title": "Penstock",
+            "version": version,
+            "description": "Administration of a realm. Names in paths are percent-encoded, "
+            "slashes too: `channels/flights%2Fdelays`.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"basic": []}, {"bearer": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "penstock_session"},
+            },
+        },
+    }
+
+
+def _key(kind: Any) -> str:
+    return str(kind)
+
+
+def _kinds(table: Table) -> list[Any]:
+    found: dict[str, Any] = {_key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents)}
+    for signature in table.signatures.values():
+        for kind in (signature.query, signature.body, signature.answer):
+            if kind is not None and kind not in (Content, Upload, Download, Events):
+                found.setdefault(_key(kind), kind)
+    return list(found.values())
+
+
+def _operation(
+    route: Route, signature: Signature, schema_of: Mapping[str, Any], components: Mapping[str, Any]
+) -> dict[str, Any]:
+    words = re.sub(r"[{}/_.-]+", " ", route.path).split()
+    operation: dict[str, Any] = {
+        "operationId": "_".join([route.method.lower(), *words]),
+        "summary": signature.summary,
+        "tags": [words[0]],
+        "x-operation": route.operation,
+        "parameters": [
+            *_path_parameters(route),
+            *_query_parameters(signature, schema_of, components),
+        ],
+        "responses": {
+            str(route.status): {"description": "Done", "content": _answer(signature, schema_of)},
+            **_refusals(schema_of),
+        },
+    }
+    if signature.description:
+        operation["description"] = signature.description
+    if signature.body is not None:
+        operation["requestBody"] = {"required": True, "content": _body(signature, schema_of)}
+    if route.is_open:
+        operation["security"] = [{}]
+    return operation
+
+
+def _refusals(schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema_of[_key(ErrorAnswer)]}}
+    return {status: {"description": text, "content": content} for status, text in _REFUSALS.items()}
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, "maxLength": 1_024},
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+
+
+def _query_parameters(
+    signature: Signature, schema_of: Mapping[str, Any], components: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    reference = schema_of[_key(signature.query)]["$ref"]
+    schema = components[reference.rpartition("/")[2]]
+    required = schema.get("required", ())
+    parameters = []
+    for name, own in schema["properties"].items():
+        shown = _without_null(own)
+        text = shown.pop("description", "")
+        parameter = {"name": name, "in": "query", "required": name in required, "schema": shown}
+        if text:
+            parameter["description"] = text
+        parameters.append(parameter)
+    return parameters
+
+
+def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter that is not given is left out: nobody can write null behind a question mark."""
+    shown = dict(schema)
+    options = [each for each in shown.pop("anyOf", ()) if each.get("type") != "null"]
+    for each in options:
+        shown |= each
+    if shown.get("default", ...) is None:
+        del shown["default"]
+    return shown
+
+
+def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    if signature.answer is Events:
+        return {"text/event-stream": {"schema": {"type": "string"}}}
+    if signature.answer is Download:
+        return {TAR: {"schema": {"type": "string", "format": "binary"}}}
+    return {"application/json": {"schema": schema_of[_key(signature.answer)]}}
+
+
+def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    if signature.body is Upload:
+        return {TAR: {"schema": {"type": "string", "format": "binary"}}}
+    if signature.body is not Content:
+        return {"application/json": {"schema": schema_of[_key(signature.body)]}}
+    one, many = schema_of[_key(NewEvent)], schema_of[_key(NewEvents)]
+    return {
+        JSON: {"schema": {"anyOf": [one, many]}},
+        NDJSON: {"schema": {"type": "string"}},
+        ARROW: {"schema": {"type": "string", "format": "binary"}},
+    }

@@ -1,0 +1,233 @@
+"""Who uses the realm: logging in and out, users, groups, rights, the audit log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penstock.core.errors import IllegalState
+from penstock.core.rights import Principal
+from penstock.frontends.accounts import check_exists
+from penstock.frontends.http.access import COOKIE, cookie_of
+from penstock.frontends.http.finding import cursor_of
+from penstock.frontends.http.people_shapes import (
+    AclChange,
+    AclEntry,
+    AclQuery,
+    AuditEntry,
+    GroupAnswer,
+    GroupChange,
+    Login,
+    Me,
+    NewGroup,
+    NewUser,
+    NewUserAnswer,
+    Password,
+    UserAnswer,
+)
+from penstock.frontends.http.routing import Call, Route
+from penstock.frontends.http.shapes import After, Done, NoQuery, Page
+from penstock.runtime.accounts import checked_resource, new_password
+from penstock.wire.native.access import AclInfo
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# --- sessions of the console --------------------------------------------------------------
+
+
+async def login(call: Call[NoQuery, Login]) -> Me:
+    """Log in to the console: sets the session's cookie, and tells its CSRF token."""
+    access, body = call.guard.access, call.body
+    principal = await access.password(body.user, body.password, call.host)
+    access.require(principal, "session.open")
+    opened = access.logins.open(principal)
+    _set_cookie(call, opened.id, int(call.server.limits.login_total_s))
+    return _me(call, principal, opened.csrf)
+
+
+async def logout(call: Call[NoQuery, None]) -> Done:
+    """Log out of the console."""
+    call.guard.access.logins.close(cookie_of(call.headers))
+    _set_cookie(call, "", 0)
+    return Done()
+
+
+async def me(call: Call[NoQuery, None]) -> Me:
+    """Who you are to this realm, and what you may do with it as a whole."""
+    found = call.guard.access.logins.find(cookie_of(call.headers))
+    return _me(call, call.principal, None if found is None else found.csrf)
+
+
+async def change_password(call: Call[NoQuery, Password]) -> Done:
+    """Change your own password; for that you have to have come with the old one."""
+    if call.principal.proof != "password":
+        raise IllegalState("a password is changed by somebody who has signed in with the old one")
+    await call.guard.access.accounts.set_password(call.principal.user, call.body.password)
+    return Done()
+
+
+def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
+    secure = "; Secure" if call.server.is_secure else ""
+    cookie = f"{COOKIE}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+    call.reply_headers.append(("set-cookie", cookie))
+
+
+def _me(call: Call[Any, Any], principal: Principal, csrf: str | None) -> Me:
+    found = call.guard.access.me(principal)
+    return Me(
+        name=principal.name,
+        user=found.user,
+        host=found.host,
+        groups=list(found.groups),
+        mode=found.mode,
+        rights=list(found.realm),
+        csrf=csrf,
+    )
+
+
+# --- users and groups ---------------------------------------------------------------------
+
+
+def _page(items: list[Any], query: After) -> Page[Any]:
+    """A page of things with names."""
+    left = sorted((each for each in items if each.name > query.after), key=lambda each: each.name)
+    more = len(left) > query.limit
+    return Page(items=left[: query.limit], next=left[query.limit - 1].name if more else None)
+
+
+async def list_users(call: Call[After, None]) -> Page[UserAnswer]:
+    """List users, by name."""
+    users = [
+        UserAnswer(name=user.name, groups=list(user.groups), has_password=user.has_password)
+        for user in call.guard.access.accounts.users()
+    ]
+    return _page(users, call.query)
+
+
+async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
+    """Make a user; without a password one is made up and told this once."""
+    body = call.body
+    password = new_password() if body.password is None else body.password
+    made = await call.guard.access.accounts.create_user(body.name, password)
+    return NewUserAnswer(name=made.name, password=password if body.password is None else None)
+
+
+async def set_password(call: Call[NoQuery, Password]) -> Done:
+    """Give a user another password; sessions of the console with the old one end."""
+    await call.guard.access.accounts.set_password(call.params["user"], call.body.password)
+    return Done()
+
+
+async def delete_user(call: Call[NoQuery, None]) -> Done:
+    """Remove a user."""
+    await call.guard.access.accounts.delete_user(call.params["user"])
+    return Done()
+
+
+async def list_groups(call: Call[After, None]) -> Page[GroupAnswer]:
+    """List groups and their members, by name."""
+    groups = [
+        GroupAnswer(name=group.name, members=list(group.members))
+        for group in call.guard.access.accounts.groups()
+    ]
+    return _page(groups, call.query)
+
+
+async def create_group(call: Call[NoQuery, NewGroup]) -> GroupAnswer:
+    """Make a group."""
+    made = await call.guard.access.accounts.create_group(call.body.name, call.body.members)
+    return GroupAnswer(name=made.name, members=list(made.members))
+
+
+async def change_group(call: Call[NoQuery, GroupChange]) -> GroupAnswer:
+    """Take users into a group, or out of it."""
+    body = call.body
+    changed = await call.guard.access.accounts.change_group(
+        call.params["group"], body.add, body.remove
+    )
+    return GroupAnswer(name=changed.name, members=list(changed.members))
+
+
+async def delete_group(call: Call[NoQuery, None]) -> Done:
+    """Remove a group; what it was granted is granted to nobody."""
+    await call.guard.access.accounts.delete_group(call.params["group"])
+    return Done()
+
+
+# --- rights -------------------------------------------------------------------------------
+
+
+async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
+    """Who may do what with the realm, or with a channel or queue."""
+    kind = call.query.kind
+    name = checked_resource(kind, call.query.name)
+    call.may(f"{kind}.acl.read", name)
+    return Page(items=_entries(call.guard.access.accounts.entries(kind, name)))
+
+
+async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
+    """Grant rights to a subject; gives all entries of the resource."""
+    kind, subject, accounts = call.body.kind, call.body.subject, call.guard.access.accounts
+    name = checked_resource(kind, call.body.name)
+    async with call.act(f"{kind}.acl.change", name, subject=subject, granted=call.body.rights):
+        check_exists(call.realm.directory, kind, name)
+        changed = await accounts.grant(kind, name, subject, call.body.rights)
+    return Page(items=_entries(changed))
+
+
+async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
+    """Take rights from a subject, all when none is named; gives all entries of the resource."""
+    kind, subject, accounts = call.body.kind, call.body.subject, call.guard.access.accounts
+    name = checked_resource(kind, call.body.name)
+    async with call.act(f"{kind}.acl.change", name, subject=subject, revoked=call.body.rights):
+        changed = await accounts.revoke(kind, name, subject, call.body.rights)
+    return Page(items=_entries(changed))
+
+
+def _entries(info: AclInfo) -> list[AclEntry]:
+    return [
+        AclEntry(kind=info.kind, name=info.name, subject=entry.subject, rights=list(entry.rights))
+        for entry in info.entries
+    ]
+
+
+async def audit(call: Call[After, None]) -> Page[AuditEntry]:
+    """What administrators have done, the newest first."""
+    records = await call.guard.access.audit.read(
+        before=cursor_of(call.query.after), limit=call.query.limit
+    )
+    items = [
+        AuditEntry(
+            number=record.number,
+            at=_EPOCH + timedelta(microseconds=record.at_us),
+            principal=record.principal,
+            operation=record.operation,
+            target=record.target,
+            outcome=record.outcome,
+            detail=record.detail,
+        )
+        for record in records
+    ]
+    full = len(items) == call.query.limit
+    return Page(items=items, next=str(items[-1].number) if full else None)
+
+
+ROUTES = (
+    Route("POST", "login", "session.open", login, is_open=True),
+    Route("POST", "logout", "session.open", logout),
+    Route("GET", "me", "me.read", me),
+    Route("POST", "me/password", "me.password", change_password),
+    Route("GET", "users", "user.list", list_users),
+    Route("POST", "users", "user.change", create_user, 201),
+    Route("DELETE", "users/{user}", "user.change", delete_user),
+    Route("POST", "users/{user}/password", "user.change", set_password),
+    Route("GET", "groups", "group.list", list_groups),
+    Route("POST", "groups", "group.change", create_group, 201),
+    Route("PATCH", "groups/{group}", "group.change", change_group),
+    Route("DELETE", "groups/{group}", "group.change", delete_group),
+    Route("GET", "acl", "session.open", list_acl),
+    Route("POST", "acl/grant", "session.open", grant),
+    Route("POST", "acl/revoke", "session.open", revoke),
+    Route("GET", "audit", "audit.read", audit),
+)

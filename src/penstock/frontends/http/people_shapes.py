@@ -1,0 +1,107 @@
+"""What requests about users and rights carry, and what they are answered with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, field
+
+from penstock.frontends.http.shapes import (
+    Answer,
+    Body,
+    Members,
+    Query,
+    ResourceKind,
+)
+
+
+class Login(Body, frozen=True):
+    user: Annotated[str, Meta(max_length=255)]
+    password: Annotated[str, Meta(max_length=1_024)]
+
+
+class Me(Answer, frozen=True):
+    name: str
+    """``user@host``."""
+    user: str
+    host: str
+    groups: list[str]
+    mode: str
+    """``off``, ``optional`` or ``mandatory``: whether users have to say who they are."""
+    rights: list[str]
+    """On the realm as a whole."""
+    csrf: str | None = None
+    """Of a console session: send it as ``X-CSRF-Token`` with everything that changes something."""
+
+
+class NewUser(Body, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    password: Annotated[str, Meta(max_length=1_024)] | None = None
+    """Left out: one is made and told once, in the answer."""
+
+
+class UserAnswer(Answer, frozen=True):
+    name: str
+    groups: list[str]
+    has_password: bool = True
+
+
+class NewUserAnswer(Answer, frozen=True):
+    name: str
+    password: str | None
+    """Only where it was made here; it is shown this once."""
+
+
+class Password(Body, frozen=True):
+    password: Annotated[str, Meta(min_length=1, max_length=1_024)]
+
+
+class NewGroup(Body, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    members: Members = field(default_factory=list)
+
+
+class GroupChange(Body, frozen=True):
+    add: Members = field(default_factory=list)
+    remove: Members = field(default_factory=list)
+
+
+class GroupAnswer(Answer, frozen=True):
+    name: str
+    members: list[str]
+
+
+class AclQuery(Query, frozen=True):
+    kind: ResourceKind
+    name: Annotated[str, Meta(max_length=255)] = ""
+    """Of the channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for
+    all below."""
+
+
+class AclChange(Body, frozen=True):
+    kind: ResourceKind
+    subject: Annotated[str, Meta(min_length=1, max_length=600)]
+    """``user@host``, ``user@*``, ``*@host``, ``*@*`` or ``group:name``."""
+    name: Annotated[str, Meta(max_length=255)] = ""
+    """Of the channel or queue; empty for the realm."""
+    rights: Annotated[list[str], Meta(max_length=32)] = field(default_factory=list)
+
+
+class AclEntry(Answer, frozen=True):
+    kind: str
+    name: str
+    subject: str
+    rights: list[str]
+
+
+class AuditEntry(Answer, frozen=True):
+    number: int
+    at: datetime
+    principal: str
+    """``user@host``."""
+    operation: str
+    target: str
+    outcome: str
+    """``done``, or the code of the error."""
+    detail: dict[str, Any]

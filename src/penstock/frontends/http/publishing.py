@@ -1,0 +1,187 @@
+"""Events that come by HTTP: from JSON, NDJSON or Arrow to batches, and into the realm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.columns.body import body_of
+from penstock.columns.check import check_body
+from penstock.columns.documents import event_of
+from penstock.columns.event import Event
+from penstock.columns.ipc import table_from_stream
+from penstock.columns.protobuf import Messages
+from penstock.columns.tables import bodies_of_table
+from penstock.core.errors import InvalidArgument, Unavailable
+from penstock.frontends.http.event_documents import messages_of
+from penstock.frontends.http.finding import Store
+from penstock.frontends.http.routing import Call, Content
+from penstock.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer, PublishQuery
+from penstock.runtime.bodies import Body, body_from
+
+EVENTS_MAX: Final = 100_000
+"""Events of one request that are no Arrow."""
+PART_BYTES_MAX: Final = 8 << 20
+IN_THREAD_BYTES: Final = 64 << 10
+"""A larger request is read beside the loop."""
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+CONTENT_TYPES: Final = (JSON, NDJSON, ARROW)
+
+_ONE: Final = msgspec.json.Decoder(NewEvent)
+_MANY: Final = msgspec.json.Decoder(NewEvents)
+
+
+class Offered(msgspec.Struct):
+    bodies: list[Body]
+    producer: str = ""
+    sequence: int = 0
+    waits: bool = False
+    """Every event waits for its time."""
+
+
+async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedAnswer:
+    """Store events; answered when they are safe.
+
+    Raises ``InvalidArgument``, ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``,
+    ``MemoryLimit``, ``PublishingPaused``, ``Unavailable`` when the realm cannot keep up.
+    """
+    if call.server.is_congested:
+        raise Unavailable("more is published than the realm can store now; try again in a moment")
+    content, messages = call.body, messages_of(store)
+    if len(content.data) > IN_THREAD_BYTES:
+        offered = await asyncio.to_thread(_read, content, messages)
+    else:
+        offered = _read(content, messages)
+    producer = call.query.producer or offered.producer
+    sequence = call.query.sequence or offered.sequence
+    first, end = await _stored(call, store.number, offered.bodies, producer, sequence)
+    return PublishedAnswer(
+        first_id=first, last_id=end - 1, count=end - first, scheduled=offered.waits
+    )
+
+
+async def _stored(
+    call: Call[Any, Any], number: int, bodies: Sequence[Body], producer: str, sequence: int
+) -> tuple[int, int]:
+    stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+    size = sum(len(body.buffer) for body in bodies)
+    server = call.server
+
+    def reply(span: Any, error: BaseException | None) -> None:
+        server.waiting_bytes(-size)
+        if stored.done():
+            return
+        if error is None:
+            stored.set_result((span[0], span[1]))
+        else:
+            stored.set_exception(error)
+
+    server.waiting_bytes(size)
+    try:
+        call.realm.publish(number, bodies, producer, sequence, reply, publisher=call.principal.name)
+    except BaseException:
+        server.waiting_bytes(-size)
+        raise
+    return await stored
+
+
+def _read(content: Content, messages: Messages | None) -> Offered:
+    reader = _READERS.get(content.type)
+    if reader is None:
+        raise InvalidArgument(
+            f"events of type {content.type[:80]!r}; there are {', '.join(CONTENT_TYPES)}"
+        )
+    return reader(content.data, messages)
+
+
+def _json(data: bytes, messages: Messages | None) -> Offered:
+    try:
+        tree = msgspec.json.decode(data)
+        if isinstance(tree, dict) and "events" in tree:
+            many = _MANY.decode(data)
+            offered = _offered([_event(each, messages) for each in many.events])
+            offered.producer, offered.sequence = many.producer, many.sequence
+            return offered
+        return _offered([_event(_ONE.decode(data), messages)])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"no event: {error}") from None
+
+
+def _event(given: NewEvent, messages: Messages | None) -> Event:
+    tree = msgspec.to_builtins(given, builtin_types=())
+    for name in ("data_base64", "message", "ttl", "priority", "persistent", "deliver_at", "tag"):
+        if tree[name] is None:
+            del tree[name]
+    for name in ("headers", "transient", "is_delta"):
+        if not tree[name]:
+            del tree[name]
+    if "message" in tree or "data_base64" in tree:
+        if tree["data"]:
+            raise InvalidArgument("an event has 'data', 'data_base64' or 'message': one of them")
+        del tree["data"]
+    return event_of(tree, messages)
+
+
+def _lines(data: bytes, messages: Messages | None) -> Offered:
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    if len(lines) > EVENTS_MAX:
+        raise InvalidArgument(f"{len(lines)} events; send {EVENTS_MAX} at most, or Arrow")
+    events = []
+    for number, line in enumerate(lines, 1):
+        try:
+            events.append(event_of(line, messages))
+        except (InvalidArgument, TypeError) as error:
+            raise InvalidArgument(f"line {number}: {error}") from None
+    return _offered(events)
+
+
+def _offered(events: list[Event]) -> Offered:
+    if not events:
+        raise InvalidArgument("there are no events; send at least one")
+    batch = body_of(events)
+    waits = all(event.deliver_at is not None for event in events)
+    return Offered(_bodies([batch]), waits=waits)
+
+
+def _arrow(data: bytes, messages: Messages | None) -> Offered:
+    table = table_from_stream(data)
+    if not table.num_rows:
+        raise InvalidArgument("the table has no rows; send at least one event")
+    batches = bodies_of_table(table)
+    waits = all(
+        (index := batch.schema.get_field_index("deliver_at")) >= 0
+        and not batch.column(index).null_count
+        for batch in batches
+    )
+    return Offered(_bodies(batches), waits=waits)
+
+
+_READERS: Final[dict[str, Callable[[bytes, Messages | None], Offered]]] = {
+    JSON: _json,
+    NDJSON: _lines,
+    ARROW: _arrow,
+}
+
+
+def _bodies(batches: Sequence[pa.RecordBatch]) -> list[Body]:
+    found: list[Body] = []
+    for batch in batches:
+        for part in _parts(batch):
+            check_body(part)
+            found.append(body_from(part))
+    return found
+
+
+def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The batch in pieces of a size that readers are fine with."""
+    if batch.nbytes <= PART_BYTES_MAX or batch.num_rows == 1:
+        return [batch]
+    half = batch.num_rows // 2
+    return _parts(batch.slice(0, half)) + _parts(batch.slice(half))

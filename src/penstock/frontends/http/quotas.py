@@ -1,0 +1,53 @@
+"""What each who asks may ask for over HTTP: requests a second, bytes in flight.
+
+The limits are those of a native connection. HTTP clients open connections as they like, so here
+they are those of who asks from where, over all connections together.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.core.ports import Clock
+from penstock.core.rights import Principal
+from penstock.runtime.quota import ConnectionLimits, Quota
+
+KNOWN_MAX: Final = 10_000
+"""So many who asked last are known."""
+
+
+class Quotas:
+    """Those of all who ask."""
+
+    def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._known: OrderedDict[str, Quota] = OrderedDict()
+        self._number = 0
+
+    @contextmanager
+    def asking(self, principal: Principal) -> Iterator[Callable[[int], None]]:
+        """One request of ``principal``; gives what takes the bytes of events it carries. Both
+        raise ``LimitReached``."""
+        if not self._limits.are_set:
+            yield lambda size: None
+            return
+        self._number += 1
+        number, quota = self._number, self._of(principal.name)
+        quota.counted(self._clock.now_us())
+        try:
+            yield lambda size: quota.carried(number, size)
+        finally:
+            quota.answered(number)
+
+    def _of(self, name: str) -> Quota:
+        quota = self._known.get(name)
+        if quota is None:
+            quota = self._known[name] = Quota(self._limits, of=name)
+        self._known.move_to_end(name)
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        return quota

@@ -1,0 +1,266 @@
+"""The realm as a whole: what it is, joins, dead events, the schedule, connections, pipelines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from penstock.core.errors import IllegalState, NameDoesNotExist
+from penstock.core.names import destination_name
+from penstock.core.starts import FromId
+from penstock.frontends.http.collecting import Collected, collect
+from penstock.frontends.http.dead import DeadEvents
+from penstock.frontends.http.event_documents import document_of, messages_of
+from penstock.frontends.http.finding import READ, WRITE, cursor_of, found, store_of
+from penstock.frontends.http.joining import join_id, join_of
+from penstock.frontends.http.live import rates
+from penstock.frontends.http.pipelines import pipelines_in
+from penstock.frontends.http.realm_shapes import (
+    ConnectionAnswer,
+    DeadAnswer,
+    DeadQuery,
+    JoinAnswer,
+    NewJoin,
+    PipelineAnswer,
+    RatesQuery,
+    Redrive,
+    RedrivenAnswer,
+    ScheduledAnswer,
+    ScheduleQuery,
+)
+from penstock.frontends.http.routing import Call, Events, Route
+from penstock.frontends.http.shapes import After, Done, NoQuery, Page, Pause, RealmAnswer
+from penstock.wire.native.answers import JoinInfo
+from penstock.wire.native.messages import Kind
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(us: int) -> datetime:
+    """Microseconds since 1970 as a time."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+async def show(call: Call[NoQuery, None]) -> RealmAnswer:
+    """Show the realm: what it holds and what it may hold."""
+    realm = call.realm
+    info = await realm.describe(call.server.version)
+    return RealmAnswer(
+        **msgspec.structs.asdict(info),
+        identity=realm.identity,
+        mode=call.guard.access.mode,
+        now=moment(realm.clock.now_us()),
+        started=moment(call.server.started_us),
+        event_bytes_max=realm.limits.event_bytes_max,
+        damage=[str(each) for each in realm.recovered.damage[:100]],
+    )
+
+
+async def pause(call: Call[NoQuery, Pause]) -> RealmAnswer:
+    """Refuse publishes of clients, or take them again (SEM X5)."""
+    await call.realm.pause(call.body.paused)
+    return await show(call)  # type: ignore[arg-type]  # it does not look at the body
+
+
+# --- joins --------------------------------------------------------------------------------
+
+
+def _join(info: JoinInfo) -> JoinAnswer:
+    name = join_id(info.source, info.destination)
+    return JoinAnswer(id=name, **msgspec.structs.asdict(info))
+
+
+async def list_joins(call: Call[After, None]) -> Page[JoinAnswer]:
+    """List joins, by source and destination."""
+    place = cursor_of(call.query.after) or 0
+    infos = await call.realm.joins.list()
+    end = place + call.query.limit
+    return Page(
+        items=[_join(info) for info in infos[place:end]],
+        next=str(end) if end < len(infos) else None,
+    )
+
+
+async def create_join(call: Call[NoQuery, NewJoin]) -> JoinAnswer:
+    """Copy what is published on one store to another from now on (SEM L1)."""
+    wanted = call.body
+    source, destination = call.seen_as(wanted.source), call.seen_as(wanted.destination)
+    call.may(f"{source}.{READ[source]}", destination_name(wanted.source))
+    call.may(f"{destination}.{WRITE[destination]}", destination_name(wanted.destination))
+    return _join(
+        await call.realm.joins.create(
+            wanted.source, wanted.destination, wanted.selector, wanted.archive
+        )
+    )
+
+
+async def delete_join(call: Call[NoQuery, None]) -> Done:
+    """Copy no more; what was copied stays."""
+    text = call.params["id"]
+    pair = join_of(text)
+    if pair is None:
+        raise NameDoesNotExist(f"no join has the id {text[:80]!r}; GET joins lists them")
+    await call.realm.joins.delete(*pair)
+    return Done()
+
+
+# --- dead events --------------------------------------------------------------------------
+
+
+async def dead(call: Call[DeadQuery, None]) -> DeadAnswer:
+    """The dead events on a store, by where they came from and why they died (SEM T6)."""
+    store, realm = await found(call), call.realm
+    outlet = DeadEvents(call.query.limit)
+    next_id = await collect(
+        realm,
+        store.number,
+        outlet,
+        lambda: realm.subscriptions.subscribe(
+            store.number, FromId(0), outlet, credit=outlet.count_max, browse=True
+        ),
+    )
+    return outlet.summary(is_complete=next_id is None)
+
+
+async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
+    """Publish dead events again, each once, and take them out of their store (SEM T10)."""
+    wanted = call.body
+    source = destination_name(wanted.source)
+    operation = f"{call.seen_as(source)}.redrive"
+    async with call.act(operation, source, dry_run=wanted.dry_run):
+        if wanted.destination:
+            destination = destination_name(wanted.destination)
+            kind = call.seen_as(destination)
+            call.may(f"{kind}.{WRITE[kind]}", destination)
+        done = await call.realm.redrive(
+            wanted.source, wanted.destination, wanted.selector, dry_run=wanted.dry_run
+        )
+    return msgspec.convert(msgspec.structs.asdict(done), RedrivenAnswer)
+
+
+# --- schedule -----------------------------------------------------------------------------
+
+
+async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
+    """What waits to be published, by channel and queue (SEM X4): the first ``limit`` of each."""
+    realm, query = call.realm, call.query
+    kinds: tuple[Kind, ...] = ("channel", "queue")
+    names = [(name, kind) for kind in kinds for name in await realm.list_channels(kind)]
+    items: list[ScheduledAnswer] = []
+    for name, kind in names:
+        if query.channel not in (None, name) or len(items) >= query.limit:
+            continue
+        if call.allows(f"{kind}.{READ[kind]}", name):
+            items += await _waiting(call, name, kind, query.limit - len(items))
+    if query.channel is not None:
+        seen_as = call.seen_as(query.channel)
+        call.may(f"{seen_as}.{READ[seen_as]}", destination_name(query.channel))
+        call.kind_of(query.channel)
+    return Page(items=items)
+
+
+async def _waiting(
+    call: Call[ScheduleQuery, None], name: str, kind: Kind, limit: int
+) -> list[ScheduledAnswer]:
+    realm = call.realm
+    store = await store_of(realm, name, kind)
+    hidden = await realm.schedule_of(store.number)
+    if hidden is None:
+        return []
+    outlet = Collected("", limit)
+    await collect(
+        realm,
+        hidden.channel,
+        outlet,
+        lambda: realm.subscriptions.subscribe(
+            hidden.channel, FromId(0), outlet, credit=limit, browse=True
+        ),
+    )
+    messages = messages_of(store)
+    return [
+        ScheduledAnswer(
+            destination=name,
+            kind=kind,
+            number=event.event_id or 0,
+            deliver_at=event.deliver_at or _EPOCH,
+            event=document_of(event, messages),
+        )
+        for event in outlet.events()
+    ]
+
+
+async def cancel(call: Call[NoQuery, None]) -> Done:
+    """Take an event off the schedule of a channel or queue."""
+    store = await found(call)
+    number = cursor_of(call.params["number"]) or 0
+    hidden = await call.realm.schedule_of(store.number)
+    gone = 0
+    if hidden is not None:
+        gone = await call.realm.subscriptions.purge(hidden.channel, number, number, "")
+    if not gone:
+        raise IllegalState(
+            f"number {number} does not wait on {store.name}: it was published or cancelled before"
+        )
+    return Done()
+
+
+# --- connections and pipelines ------------------------------------------------------------
+
+
+async def connections(call: Call[After, None]) -> Page[ConnectionAnswer]:
+    """List the native connections, the oldest first."""
+    place = cursor_of(call.query.after) or 0
+    infos = [info for info in call.server.connections() if int(info.id) > place]
+    more = len(infos) > call.query.limit
+    return Page(
+        items=infos[: call.query.limit],
+        next=infos[call.query.limit - 1].id if more else None,
+    )
+
+
+async def end_connection(call: Call[NoQuery, None]) -> Done:
+    """End a native connection; its client may connect again."""
+    if not call.server.end_connection(call.params["id"]):
+        raise NameDoesNotExist(f"no connection has the id {call.params['id'][:40]!r}")
+    return Done()
+
+
+async def list_pipelines(call: Call[After, None]) -> Page[PipelineAnswer]:
+    """List the pipelines whose folders the realm was told of, and how far their steps are."""
+    return Page(items=await pipelines_in(call.server.limits.pipelines))
+
+
+async def show_pipeline(call: Call[NoQuery, None]) -> PipelineAnswer:
+    """Show a pipeline: what each step's last run has said of itself."""
+    for each in await pipelines_in(call.server.limits.pipelines):
+        if each.name == call.params["pipeline"]:
+            return each
+    raise NameDoesNotExist(f"the realm knows no pipeline {call.params['pipeline'][:80]!r}")
+
+
+async def watch_rates(call: Call[RatesQuery, None]) -> Events:
+    """Watch the counters of channels, queues and durables, each second (server-sent events)."""
+    if call.query.channel is not None and call.realm.directory.find(call.query.channel) is None:
+        raise NameDoesNotExist(f"there is no channel or queue {call.query.channel}")
+    return rates(call)
+
+
+ROUTES = (
+    Route("GET", "realm", "realm.describe", show),
+    Route("PATCH", "realm", "realm.pause", pause),
+    Route("GET", "joins", "join.list", list_joins),
+    Route("POST", "joins", "join.create", create_join, 201),
+    Route("DELETE", "joins/{id}", "join.delete", delete_join),
+    Route("GET", "channels/{channel}/dead", "channel.subscribe", dead),
+    Route("GET", "queues/{queue}/dead", "queue.peek", dead),
+    Route("POST", "redrive", "realm.describe", redrive),
+    Route("GET", "schedule", "realm.describe", schedule),
+    Route("DELETE", "channels/{channel}/schedule/{number}", "channel.purge", cancel),
+    Route("DELETE", "queues/{queue}/schedule/{number}", "queue.purge", cancel),
+    Route("GET", "connections", "connection.list", connections),
+    Route("DELETE", "connections/{id}", "connection.end", end_connection),
+    Route("GET", "pipelines", "realm.watch", list_pipelines),
+    Route("GET", "pipelines/{pipeline}", "realm.watch", show_pipeline),
+    Route("GET", "rates", "realm.watch", watch_rates),
+)

@@ -1,0 +1,192 @@
+"""What requests about joins, dead events, connections, pipelines and counters carry, and what they
+are answered with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from penstock.frontends.http.shapes import (
+    LIMIT_DEFAULT,
+    Answer,
+    Body,
+    CounterAnswer,
+    EventAnswer,
+    Limit,
+    Name,
+    Query,
+    Selector,
+)
+
+
+class NamesQuery(Query, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
+    after: Annotated[str, Meta(max_length=1_024)] = ""
+
+
+class NameAnswer(Answer, frozen=True):
+    name: str
+    kind: Literal["channel", "queue"]
+
+
+class ImportQuery(Query, frozen=True):
+    name: Annotated[str, Meta(max_length=255)] = ""
+    """What it is called from now on; as before, if nothing is said."""
+
+
+class NewJoin(Body, frozen=True):
+    source: Name
+    destination: Name
+    selector: Selector = ""
+    archive: bool = False
+    """To a queue, duplicates kept (SEM L3)."""
+
+
+class JoinAnswer(Answer, frozen=True):
+    id: str
+    """What ``DELETE joins/{id}`` takes."""
+    source: str
+    destination: str
+    selector: str
+    archive: bool
+    copied: int
+    dropped: int
+
+
+class DeadQuery(Query, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    """Dead events looked at, at most, the newest first left out."""
+
+
+class DeadGroup(Answer, frozen=True):
+    store: str
+    """Where they came from."""
+    cause: str
+    """Why they died: ``expired``, ``evicted``, ``redelivery_limit``, ``buried``, …"""
+    reason: str
+    """What the client said that buried them; empty for the other causes."""
+    events: int
+    first_id: int
+    last_id: int
+    oldest: datetime
+    newest: datetime
+    """When they died."""
+
+
+class DeadAnswer(Answer, frozen=True):
+    events: int
+    """Looked at."""
+    is_complete: bool
+    groups: list[DeadGroup]
+
+
+class Redrive(Body, frozen=True):
+    source: Name
+    destination: Annotated[str, Meta(max_length=255)] = ""
+    """Empty: each to where it came from."""
+    selector: Selector = ""
+    dry_run: bool = False
+
+
+class RedrivenAnswer(Answer, frozen=True):
+    moved: int
+    destinations: dict[str, int]
+    left: int
+    dry_run: bool
+
+
+class ScheduleQuery(Query, frozen=True):
+    channel: Name | None = None
+    """Only what waits for this channel or queue."""
+    limit: Limit = LIMIT_DEFAULT
+
+
+class ScheduledAnswer(Answer, frozen=True):
+    destination: str
+    kind: str
+    number: int
+    deliver_at: datetime
+    event: EventAnswer
+
+
+class ConnectionAnswer(Answer, frozen=True):
+    id: str
+    session: str
+    user: str
+    """``user@host``."""
+    client: str
+    """Name and version of its software."""
+    protocol: str
+    opened: datetime
+    idle_ms: int
+    """Since it was last heard."""
+    subscriptions: int
+    requests: int
+    """Being worked on."""
+    unsent_bytes: int
+    """What waits because it does not take it."""
+    is_stalled: bool
+
+
+class PipelineStep(Answer, frozen=True):
+    name: str
+    status: dict[str, Any] | None
+    """What its last run has said of itself: state, at, progress, error, …; null: nothing yet."""
+
+
+class PipelineAnswer(Answer, frozen=True):
+    name: str
+    steps: list[PipelineStep]
+
+
+# --- live counters ------------------------------------------------------------------------
+
+
+class DurableRate(Answer, frozen=True):
+    channel: str
+    name: str
+    outstanding: int
+    pending: int
+    redelivered: int
+    clients: int
+    position: int
+    """Events below it have been offered or settled."""
+    oldest_outstanding_ms: int | None
+    delivered: int
+    """To its clients since the realm started, each time it was delivered again too."""
+    acknowledged: int
+    """Since the realm started, also events purged for this durable alone."""
+
+
+class ChannelRate(Answer, frozen=True):
+    name: str
+    kind: str
+    events: int
+    bytes: int
+    last_event_id: int
+    counters: CounterAnswer
+    delivered: int
+    """To the clients of its durables and to subscribers without one, since the realm started; who
+    browses does not count."""
+    acknowledged: int
+    """At all of its durables, since the realm started."""
+
+
+class Rates(Answer, frozen=True):
+    """One second's counters: what a plot needs are differences of two of them."""
+
+    at: datetime
+    channels: list[ChannelRate]
+    durables: list[DurableRate]
+    connections: int
+    journal_bytes: int
+    memory_bytes: int
+    left_out: int = 0
+    """Channels beyond the most that are told of."""
+
+
+class RatesQuery(Query, frozen=True):
+    channel: Name | None = None
+    """Only this channel or queue, and its durables."""

@@ -1,0 +1,35 @@
+"""All routes of the API."""
+
+from __future__ import annotations
+
+from penstock.frontends.http import (
+    destinations,
+    durables,
+    events,
+    people,
+    queues,
+    realm,
+    transfers,
+)
+from penstock.frontends.http.openapi import document
+from penstock.frontends.http.routing import Call, Route, Table
+from penstock.frontends.http.shapes import NoQuery, Openapi
+
+
+async def describe(call: Call[NoQuery, None]) -> Openapi:
+    """This API as an OpenAPI 3.1 document."""
+    return document(call.server.table, call.server.version)
+
+
+TABLE = Table(
+    (
+        *realm.ROUTES,
+        *destinations.ROUTES,
+        *events.ROUTES,
+        *durables.ROUTES,
+        *queues.ROUTES,
+        *transfers.ROUTES,
+        *people.ROUTES,
+        Route("GET", "openapi.json", "session.open", describe, is_open=True),
+    )
+)

@@ -1,0 +1,238 @@
+"""The table of routes: what a method and a path ask for, read off the functions that answer.
+
+A path's parts are split before they are decoded, so that a name with slashes is one part:
+``channels/flights%2Fdelays``.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+from penstock.core.errors import InvalidArgument, PenstockError
+from penstock.core.names import destination_name
+from penstock.core.rights import Principal
+
+if TYPE_CHECKING:
+    from penstock.frontends.http.access import Guard
+    from penstock.frontends.http.server import HttpServer
+    from penstock.runtime.realm import RunningRealm
+
+QueryT = TypeVar("QueryT")
+BodyT = TypeVar("BodyT")
+
+BASE: Final = "/api/v1"
+
+TAR: Final = "application/x-tar"
+WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
+
+
+class Content(NamedTuple):
+    """A request's body as it came."""
+
+    type: str
+    """Media type, without parameters."""
+    data: bytes
+
+
+class Upload(NamedTuple):
+    """A request's body as it comes, of any length."""
+
+    parts: AsyncGenerator[bytes, None]
+
+
+class Download:
+    """A file, sent while it is made."""
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes, None],
+        *,
+        name: str,
+        size: int,
+        close: Callable[[], None],
+    ) -> None:
+        self.parts = parts
+        self.name = name
+        self.size = size
+        self.close = close
+        """Gives back what it holds, whether it was read or not."""
+
+
+class Events:
+    """A stream of server-sent events, told line by line until it or the viewer ends."""
+
+    def __init__(
+        self,
+        messages: AsyncGenerator[bytes, None],
+        *,
+        close: Callable[[], None],
+        stop: Callable[[PenstockError], None],
+    ) -> None:
+        self.messages = messages
+        self.close = close
+        """Gives back what the stream holds, whether it was read or not."""
+        self.stop = stop
+        """Has it come to its end by itself, and say why."""
+
+
+class Call(Generic[QueryT, BodyT]):
+    """One request, checked and allowed."""
+
+    __slots__ = (
+        "body",
+        "guard",
+        "headers",
+        "host",
+        "params",
+        "principal",
+        "query",
+        "reply_headers",
+        "server",
+    )
+
+    def __init__(
+        self,
+        server: HttpServer,
+        guard: Guard,
+        principal: Principal,
+        host: str,
+        headers: Mapping[str, str],
+        params: Mapping[str, str],
+        query: QueryT,
+        body: BodyT,
+    ) -> None:
+        self.server = server
+        self.guard = guard
+        self.principal = principal
+        self.host = host
+        self.headers = headers
+        self.params = params
+        self.query = query
+        self.body = body
+        self.reply_headers: list[tuple[str, str]] = []
+        """What the answer says beside its document."""
+
+    @property
+    def realm(self) -> RunningRealm:
+        return self.server.realm
+
+    def may(self, operation: str, name: str = "") -> None:
+        """Ask for one more right than the route's own. Raises ``AccessDenied``."""
+        self.guard.access.require(self.principal, operation, name)
+
+    def allows(self, operation: str, name: str = "") -> bool:
+        return self.guard.access.allows(self.principal, operation, name)
+
+    def act(
+        self, operation: str, name: str = "", target: str = "", **detail: Any
+    ) -> AbstractAsyncContextManager[object]:
+        """Do something that is written to the audit log, if it is allowed."""
+        return self.guard.access.act(self.principal, operation, name, target, **detail)
+
+    def seen_as(self, name: str) -> str:
+        """What to ask rights on a name for. What one may not see is taken for a channel, as is what
+        there is not: a refusal does not tell which of them it is."""
+        directory, access = self.realm.directory, self.guard.access
+        number = directory.find(destination_name(name))
+        kind = directory.channels[number].state.definition.kind if number is not None else ""
+        is_queue = kind == "queue" and access.visible(self.principal, kind, [name])
+        return "queue" if is_queue else "channel"
+
+    def kind_of(self, name: str) -> str:
+        """Whether a name is one of a channel or of a queue. Raises ``NameDoesNotExist``."""
+        directory = self.realm.directory
+        channel = directory.channels[directory.number_of(name, None)]
+        return channel.state.definition.kind
+
+
+Endpoint = Callable[[Any], Awaitable[Any]]
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    """Below :data:`BASE`; ``{name}`` is one part, percent-encoded."""
+    operation: str
+    """What has to be allowed: a key of ``OPERATIONS``."""
+    endpoint: Endpoint
+    status: int = 200
+    is_open: bool = False
+    """Answered without asking who asks."""
+
+    @property
+    def has_store(self) -> bool:
+        """Whether it is about one channel or queue."""
+        return self.path.startswith(("channels", "queues"))
+
+
+class Signature(NamedTuple):
+    """What an endpoint takes and gives, as its annotations say."""
+
+    query: Any
+    body: Any
+    """None: a request has none."""
+    answer: Any
+    summary: str
+    description: str
+
+
+def signature_of(route: Route) -> Signature:
+    hints = typing.get_type_hints(route.endpoint)
+    query, body = typing.get_args(hints["call"])
+    text = (route.endpoint.__doc__ or "").strip()
+    summary, _, rest = text.partition("\n\n")
+    summary = " ".join(summary.split())
+    return Signature(
+        query, None if body is type(None) else body, hints["return"], summary, rest.strip()
+    )
+
+
+class Found(NamedTuple):
+    route: Route
+    signature: Signature
+    params: dict[str, str]
+
+
+class Table:
+    """Finds routes."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self.signatures = {route: signature_of(route) for route in routes}
+        self._tree: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        for route in routes:
+            parts = tuple(route.path.strip("/").split("/"))
+            self._tree.setdefault(len(parts), []).append((parts, route))
+
+    def find(self, method: str, raw_path: str) -> Found | frozenset[str]:
+        """The route, or the methods there are at this path; empty: there is no such path.
+
+        Raises ``InvalidArgument`` for a path that is no UTF-8.
+        """
+        given = raw_path.strip("/").split("/")
+        methods: set[str] = set()
+        for parts, route in self._tree.get(len(given), ()):
+            if not _fits(parts, given):
+                continue
+            methods.add(route.method)
+            if route.method == method:
+                named = zip(parts, given, strict=True)
+                params = {want[1:-1]: _decoded(part) for want, part in named if want[0] == "{"}
+                return Found(route, self.signatures[route], params)
+        return frozenset(methods)
+
+
+def _fits(parts: Sequence[str], given: Sequence[str]) -> bool:
+    pairs = zip(parts, given, strict=True)
+    return all(part and (want[0] == "{" or want == part) for want, part in pairs)
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{part[:80]!r} in the path is not percent-encoded UTF-8") from None

@@ -1,0 +1,281 @@
+"""The HTTP listener: uvicorn's protocol in the realm's own loop, held to time and size limits.
+
+Of uvicorn only what reads and writes HTTP is used. Its server is not: it would take the signals
+of the process and wake ten times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import structlog
+import uvicorn
+from msgspec import Struct
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from penstock.core.errors import (
+    AddressInUse,
+    ConnectionLost,
+    InvalidArgument,
+    PenstockError,
+    Unavailable,
+)
+from penstock.frontends.http import metrics
+from penstock.frontends.http.access import Guard
+from penstock.frontends.http.app import App, stopping
+from penstock.frontends.http.console import Files
+from penstock.frontends.http.measures import moment
+from penstock.frontends.http.quotas import Quotas
+from penstock.frontends.http.realm_shapes import ConnectionAnswer
+from penstock.frontends.http.routes import TABLE
+from penstock.frontends.http.routing import Events
+from penstock.frontends.native import NativeListener, check_exposed
+
+HEAD_BYTES_MAX: Final = 64 << 10
+"""Of a request's first line and headers."""
+CHECK_S: Final = 1.0
+GRACE_S: Final = 2.0
+"""How long requests in work may take when the realm ends."""
+_LOOK_S: Final = 0.01
+BUFFERS: Final = 4
+"""Bodies of the largest size that are read at once."""
+
+_log = structlog.get_logger("penstock.http")
+_SILENT: Final = logging.Logger("penstock.uvicorn", logging.CRITICAL)
+"""A peer that speaks no HTTP is told so; it is not worth a line in the log."""
+
+
+class HttpLimits(Struct, frozen=True):
+    """What HTTP clients may take of the realm."""
+
+    connections_max: int = 256
+    body_bytes_max: int = 32 << 20
+    head_timeout_s: float = 20.0
+    """From a connection's first moment, or its last answer, to the end of a request's headers."""
+    body_timeout_s: float = 60.0
+    send_timeout_s: float = 30.0
+    """A peer that takes nothing for so long is dropped."""
+    viewers_max: int = 100
+    """Live views at once."""
+    channels_named_max: int = 1_000
+    """Channels and queues with metrics of their own."""
+    pipelines: tuple[str, ...] = ()
+    """Folders with pipelines' checkpoints."""
+    login_total_s: float = 43_200.0
+    """After this time a browser forgets its session; the realm may have done so before."""
+
+
+class Peer(H11Protocol):
+    """One connection."""
+
+    listener: HttpServer
+
+    def __init__(self, listener: HttpServer) -> None:
+        super().__init__(listener.config, listener.uvicorn, {})
+        self.listener = listener
+        self.logger = _SILENT
+        self._heard_s = self.loop.time()
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self.app_state = {"certificate": transport.get_extra_info("peercert")}
+        if len(self.connections) > self.listener.limits.connections_max:
+            transport.abort()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def check(self, now_s: float) -> None:
+        """Called regularly: drop a peer that says nothing, or takes nothing, for long."""
+        limits = self.listener.limits
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and unsent >= self._unsent > 0:
+            if now_s - self._heard_s > limits.send_timeout_s:
+                self.transport.abort()
+        elif self._is_busy:
+            self._heard_s = now_s
+        elif now_s - self._heard_s > limits.head_timeout_s:
+            self.transport.abort()
+        self._unsent = unsent
+
+
+class HttpServer:
+    """All HTTP connections of a realm."""
+
+    def __init__(
+        self,
+        native: NativeListener,
+        limits: HttpLimits,
+        *,
+        tls: Any = None,
+    ) -> None:
+        """``native`` knows the realm's other connections; ``tls`` is an ``SSLContext``."""
+        self.native = native
+        self.realm = native.realm
+        self.version = native.version
+        self.limits = limits
+        self.quotas = Quotas(native.limits.each, native.realm.clock)
+        self.guard = Guard(self.realm.access)
+        self.table = TABLE
+        self.files = Files()
+        self._views: dict[Events, Callable[[], None]] = {}
+        """With what raises when a view may not go on."""
+        self._stop_listening = self.realm.access.on_changed(self._check_views)
+        self.registry = metrics.registry(self.realm, native, self._views, limits.channels_named_max)
+        self.started_us = self.realm.clock.now_us()
+        self.is_secure = tls is not None
+        self.config = uvicorn.Config(
+            App(self),
+            http=H11Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            timeout_keep_alive=max(1, int(limits.head_timeout_s)),
+        )
+        self.config.load()
+        self.uvicorn = ServerState()
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._buffered = 0
+        self.is_stopping = asyncio.Event()
+
+    # --- coming and going ----------------------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
+        check_exposed(host, self.guard.access.mode)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: Peer(self), host, port, ssl=self._tls)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(
+                    f"port {port} of {host} is taken by another process; stop it, choose another "
+                    "port (--http-port 0 takes any free one), or go without HTTP (--no-http)"
+                ) from error
+            raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def run(self) -> None:
+        """Keep connections honest until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for peer in list(self.uvicorn.connections):
+                assert isinstance(peer, Peer), "it has made them"
+                peer.check(loop.time())
+            self._check_views()
+
+    async def close(self) -> None:
+        """Take no more connections, end live views, let requests in work be answered."""
+        self.is_stopping.set()
+        self._stop_listening()
+        for server in self._servers:
+            server.close()
+        for view in list(self._views):
+            view.stop(stopping())
+        for peer in list(self.uvicorn.connections):
+            peer.shutdown()
+        for _ in range(int(GRACE_S / _LOOK_S)):
+            if not (self.uvicorn.connections or self.uvicorn.tasks):
+                break
+            await asyncio.sleep(_LOOK_S)
+        for task in list(self.uvicorn.tasks):
+            task.cancel()
+        for peer in list(self.uvicorn.connections):
+            peer.transport.abort()
+
+    # --- limits --------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Literal["ok", "stopping", "failed"]:
+        """Whether the realm stores what it is given."""
+        if self.is_stopping.is_set():
+            return "stopping"
+        return "failed" if self.realm.shard.ended.is_set() else "ok"
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether publishers should wait."""
+        return self.native.is_congested
+
+    def waiting_bytes(self, change: int) -> None:
+        """Bytes of publishes came, or were answered."""
+        self.native.pending_bytes += change
+
+    def buffer(self, change: int) -> None:
+        """Bytes of requests' bodies came, or went. Raises ``Unavailable`` for too many at once."""
+        self._buffered += change
+        if change > 0 and self._buffered > BUFFERS * self.limits.body_bytes_max:
+            raise Unavailable("too many large requests at once; try again in a moment")
+
+    @contextlib.contextmanager
+    def viewing(self, view: Events, check: Callable[[], None]) -> Iterator[None]:
+        """A live view is open. Raises ``Unavailable`` when there are too many."""
+        if len(self._views) >= self.limits.viewers_max:
+            raise Unavailable(f"{self.limits.viewers_max} live views are open; close some")
+        check()  # rights may have gone while it was opened
+        self._views[view] = check
+        try:
+            yield
+        finally:
+            self._views.pop(view, None)
+
+    def _check_views(self) -> None:
+        """End the views of those who may not see them any more: rights, tokens and sessions of
+        the console end."""
+        for view, check in list(self._views.items()):
+            try:
+                check()
+            except PenstockError as reason:
+                view.stop(reason)
+
+    # --- the realm's other connections ---------------------------------------------------
+
+    def connections(self) -> list[ConnectionAnswer]:
+        """The native connections, the oldest first."""
+        now_s = asyncio.get_running_loop().time()
+        now = moment(self.realm.clock.now_us())
+        infos = sorted(
+            (each.describe() for each in self.native.connections), key=lambda info: info.number
+        )
+        return [
+            ConnectionAnswer(
+                id=str(info.number),
+                session=info.session,
+                user=info.user,
+                client=info.client,
+                protocol="native",
+                opened=now - timedelta(seconds=now_s - info.opened_s),
+                idle_ms=int(1_000 * (now_s - info.heard_s)),
+                subscriptions=info.subscriptions,
+                requests=info.requests,
+                unsent_bytes=info.unsent_bytes,
+                is_stalled=info.is_stalled,
+            )
+            for info in infos
+        ]
+
+    def end_connection(self, text: str) -> bool:
+        """Whether there was one of this id."""
+        for each in self.native.connections:
+            if str(each.number) == text:
+                each.end(ConnectionLost("an administrator has ended the connection"))
+                return True
+        return False

@@ -1,0 +1,49 @@
+"""Which HTTP status goes with which error code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from penstock.core.errors import PenstockError
+
+_BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
+    400: (
+        *("invalid-argument", "invalid-name", "refused"),
+        *("protocol-violation", "local-protocol-violation", "remote-protocol-violation"),
+    ),
+    401: ("authentication-failed",),
+    403: ("access-denied", "cross-site"),
+    404: ("name-does-not-exist", "no-such-stage", "no-such-transaction"),
+    409: (
+        *("already-aborted", "already-committed", "address-in-use", "capacity-reached"),
+        *("data-directory-in-use", "durable-in-use", "durable-unbound", "illegal-state"),
+        *("name-already-bound", "sequence-too-old"),
+    ),
+    410: ("data-lost", "trimmed"),
+    413: ("event-too-large",),
+    422: (
+        "damaged-backup",
+        "damaged-export",
+        "invalid-descriptor",
+        "invalid-event",
+        "invalid-selector",
+    ),
+    429: ("limit-reached",),
+    500: ("corrupt", "damaged", "fenced", "newer-format", "penstock", "step-failed"),
+    503: (
+        *("cannot-connect", "connection-lost", "publishing-paused", "realm-stopping"),
+        *("session-closed", "unavailable"),
+    ),
+    507: ("memory-limit", "storage-failed"),
+}
+
+STATUSES: Final[Mapping[str, int]] = MappingProxyType(
+    {code: status for status, codes in _BY_STATUS.items() for code in codes}
+)
+"""Every code there is, and its status."""
+
+
+def status_of(error: PenstockError) -> int:
+    return STATUSES.get(error.code, 500)

@@ -1,0 +1,182 @@
+"""The HTTP front end in the matrix of operations and rights."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import penstock
+from penstock.core import errors
+from penstock.core.errors import PenstockError
+from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
+from tests.frontends.http.asking import Web, part
+
+_C, _Q = f"channels/{part(CHANNEL)}", f"queues/{part(QUEUE)}"
+_KEPT = f"{_C}/durables/kept"
+_NONE = base64.urlsafe_b64encode(f'["{OTHER}","{QUEUE}"]'.encode()).decode().rstrip("=")
+_BY_CODE = {
+    each.code: each
+    for each in vars(errors).values()
+    if isinstance(each, type) and issubclass(each, PenstockError)
+}
+
+Asked = tuple[str, str, Any]
+
+ASKED: dict[str, tuple[Asked, ...]] = {
+    "session.open": (("GET", "me", None),),
+    "realm.describe": (("GET", "realm", None),),
+    "realm.watch": (
+        ("GET", "/metrics", None),
+        ("GET", "pipelines", None),
+        ("GET", "pipelines/none", None),
+        ("HEAD", "rates", None),
+    ),
+    "realm.pause": (("PATCH", "realm", {"paused": False}),),
+    "connection.list": (("GET", "connections", None),),
+    "connection.end": (("DELETE", "connections/none", None),),
+    "audit.read": (("GET", "audit", None),),
+    "user.list": (("GET", "users", None),),
+    "user.change": (
+        ("DELETE", "users/nobody", None),
+        ("POST", "users/nobody/password", {"password": PASSWORD}),
+        ("POST", "users", {"name": "guard"}),
+    ),
+    "group.list": (("GET", "groups", None),),
+    "group.change": (
+        ("DELETE", "groups/nothing", None),
+        ("PATCH", "groups/nothing", {"add": ["nobody"]}),
+        ("POST", "groups", {"name": "*"}),
+    ),
+    "realm.acl.read": (("GET", "acl?kind=realm", None),),
+    "realm.acl.change": (
+        ("POST", "acl/revoke", {"kind": "realm", "subject": "nobody@*", "rights": []}),
+        ("POST", "acl/grant", {"kind": "realm", "subject": "nobody", "rights": ["access"]}),
+    ),
+    "me.read": (("GET", "me", None),),
+    "me.password": (("POST", "me/password", {"password": PASSWORD}),),
+    "join.list": (("GET", "joins", None),),
+    "join.create": (("POST", "joins", {"source": OTHER, "destination": OTHER}),),
+    "join.delete": (("DELETE", f"joins/{_NONE}", None),),
+    "channel.list": (("GET", "channels", None), ("GET", "names", None)),
+    "queue.list": (("GET", "queues", None),),
+    "channel.create": (("POST", "channels", {"name": CHANNEL}),),
+    "queue.create": (("POST", "queues", {"name": QUEUE}),),
+    "channel.describe": (("GET", _C, None),),
+    "queue.describe": (("GET", _Q, None),),
+    "channel.edit": (("PATCH", _C, {"ttl": 0}),),
+    "queue.edit": (("PATCH", _Q, {"ttl": 0}),),
+    "channel.delete": (("DELETE", _C, None),),  # it is a dead event store, so it stays
+    "queue.delete": (("DELETE", _Q, None),),  # likewise
+    "channel.import": (("POST", "imports", b""),),
+    "channel.export": (("GET", f"{_C}/export", None),),
+    "queue.export": (("GET", f"{_Q}/export", None),),
+    "channel.maintain": (("POST", f"{_C}/maintain", None),),
+    "queue.maintain": (("POST", f"{_Q}/maintain", None),),
+    "channel.publish": (("POST", f"{_C}/events", {"events": []}),),
+    "queue.push": (("POST", f"{_Q}/events", {"events": []}),),
+    "channel.subscribe": (
+        ("GET", f"{_C}/events", None),
+        ("GET", f"{_C}/events/1", None),
+        ("HEAD", f"{_C}/live", None),
+        ("GET", f"{_C}/dead", None),
+        ("GET", f"{_C}/columns", None),
+        ("GET", f"{_C}/storage", None),
+        ("GET", f"{_C}/missing", None),
+    ),
+    "queue.peek": (
+        ("GET", f"{_Q}/events", None),
+        ("GET", f"{_Q}/events/1", None),
+        ("HEAD", f"{_Q}/live", None),
+        ("GET", f"{_Q}/dead", None),
+        ("GET", f"{_Q}/columns", None),
+        ("GET", f"{_Q}/storage", None),
+        ("GET", f"{_Q}/missing", None),
+    ),
+    "queue.pop": (("POST", f"{_Q}/pop", {"count": 1}),),
+    "channel.purge": (
+        ("POST", f"{_C}/purge", {"dry_run": True}),
+        ("DELETE", f"{_C}/schedule/1", None),
+    ),
+    "queue.purge": (
+        ("POST", f"{_Q}/purge", {"dry_run": True}),
+        ("DELETE", f"{_Q}/schedule/1", None),
+    ),
+    "channel.redrive": (("POST", "redrive", {"source": CHANNEL, "dry_run": True}),),
+    "queue.redrive": (("POST", "redrive", {"source": QUEUE, "dry_run": True}),),
+    "channel.acl.read": (("GET", f"acl?kind=channel&name={part(CHANNEL)}", None),),
+    "queue.acl.read": (("GET", f"acl?kind=queue&name={part(QUEUE)}", None),),
+    "channel.acl.change": tuple(
+        ("POST", f"acl/{what}", {"kind": "channel", "name": CHANNEL, "subject": who, "rights": []})
+        for what, who in (("revoke", "nobody@*"), ("grant", "nobody"))
+    ),
+    "queue.acl.change": tuple(
+        ("POST", f"acl/{what}", {"kind": "queue", "name": QUEUE, "subject": who, "rights": []})
+        for what, who in (("revoke", "nobody@*"), ("grant", "nobody"))
+    ),
+    "durable.list": (("GET", f"{_C}/durables", None),),
+    "durable.describe": (("GET", _KEPT, None),),
+    "durable.browse": (("GET", f"{_KEPT}/events", None),),
+    "durable.create": (("POST", f"{_C}/durables", {"name": "kept", "type": "shared"}),),
+    "durable.delete": (("DELETE", f"{_C}/durables/unknown", None),),
+    "durable.purge": (("POST", f"{_KEPT}/purge", {"dry_run": True}),),
+    "durable.unbind": (("POST", f"{_KEPT}/unbind", None),),
+}
+"""Every route an operation is asked for by, with requests that leave the realm as it is."""
+
+
+class HttpCaller:
+    def __init__(self, web: Web, own: dict[str, str]) -> None:
+        self._web = web
+        self._own = own
+
+    def try_(self, operation: str) -> None:
+        """All routes of an operation are refused alike, or none of them is."""
+        outcomes = {
+            path: self._outcome(*asked) for asked in ASKED[operation] for path in asked[1:2]
+        }
+        refused = [error for error in outcomes.values() if isinstance(error, errors.AccessDenied)]
+        if refused and len(refused) < len(outcomes):
+            raise AssertionError(f"{operation} is not refused everywhere: {outcomes}")
+        for error in outcomes.values():
+            if error is not None:
+                raise error
+
+    def _outcome(self, method: str, path: str, body: Any) -> PenstockError | None:
+        kind = {"content-type": "application/x-tar"} if isinstance(body, bytes) else {}
+        reply = self._web.ask(method, path, body, headers={**self._own, **kind})
+        if reply.status < 400:
+            return None
+        if method == "HEAD":  # it says no more than the status
+            return self._outcome("GET", path, body)
+        return _BY_CODE[reply.code](reply.reason)
+
+
+class Http:
+    name = "http"
+    without = frozenset(
+        {
+            # HTTP has none of these, or they are what the same request asks for.
+            *("realm.backup", "realm.reload", "transaction.describe", "durable.attach"),
+            *("channel.open", "queue.open", "queue.import"),
+        }
+    )
+
+    def __init__(self) -> None:
+        self._urls: dict[penstock.Realm, str] = {}
+
+    def signed_in(
+        self, realm: penstock.Realm, user: str, password: str
+    ) -> AbstractContextManager[Caller]:
+        return self._signed_in(realm, user, password)
+
+    @contextmanager
+    def _signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
+        if realm not in self._urls:
+            self._urls[realm] = realm.listen_http()
+        secret = base64.b64encode(f"{user}:{password}".encode()).decode()
+        yield HttpCaller(Web(self._urls[realm]), {"authorization": f"Basic {secret}"})
+
+
+register(Http)

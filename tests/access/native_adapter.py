@@ -1,0 +1,246 @@
+"""The native front end in the matrix of operations and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import penstock
+from penstock.client.sync import Session
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
+from penstock.wire.native import messages as wire
+from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
+
+
+class NativeCaller:
+    def __init__(self, session: Session, numbers: dict[str, int]) -> None:
+        self._session = session
+        self._numbers = numbers
+        """Of the stores; a client without the right to open one might have heard of its number."""
+        self._made = 0
+
+    def try_(self, operation: str) -> None:
+        getattr(self, "_" + operation.replace(".", "_"))()
+
+    def _ask(self, message: wire.Request) -> Any:
+        async def ask() -> Any:
+            return await self._session._inner.request(message)
+
+        return self._session._loop.call(ask())
+
+    def _fresh(self, what: str) -> str:
+        self._made += 1
+        return f"matrix/made-{what}-{self._made}"
+
+    # --- the realm -----------------------------------------------------------------------
+
+    def _session_open(self) -> None:
+        self._ask(wire.Ping(0))
+
+    def _realm_describe(self) -> None:
+        self._session.info()
+
+    def _realm_pause(self) -> None:
+        self._session.resume_publishing()
+
+    def _realm_backup(self) -> None:
+        self._ask(wire.EndBackup(0, self._ask(wire.BeginBackup(0))["backup"]))
+
+    def _audit_read(self) -> None:
+        self._session.access.audit(1)
+
+    def _user_list(self) -> None:
+        self._session.access.users()
+
+    def _user_change(self) -> None:
+        self._session.access.delete_user("nobody")
+
+    def _group_list(self) -> None:
+        self._session.access.groups()
+
+    def _group_change(self) -> None:
+        self._session.access.delete_group("nothing")
+
+    def _realm_acl_read(self) -> None:
+        self._session.access.entries()
+
+    def _realm_acl_change(self) -> None:
+        self._session.access.revoke("nobody@*")
+
+    def _me_read(self) -> None:
+        self._session.access.me()
+
+    def _me_password(self) -> None:
+        self._session.access.set_password(self._session.access.me().user, PASSWORD)
+
+    def _transaction_describe(self) -> None:
+        self._session.is_committed("unknown")
+
+    def _join_list(self) -> None:
+        self._session.joins.list()
+
+    def _join_create(self) -> None:
+        self._session.joins.create(OTHER, OTHER)
+
+    def _join_delete(self) -> None:
+        self._session.joins.delete(OTHER, QUEUE)
+
+    # --- channels ------------------------------------------------------------------------
+
+    def _channel_list(self) -> None:
+        self._session.channels.list()
+
+    def _queue_list(self) -> None:
+        self._session.queues.list()
+
+    def _channel_create(self) -> None:
+        self._session.channels.create(self._fresh("channel"))
+
+    def _queue_create(self) -> None:
+        self._session.queues.create(self._fresh("queue"))
+
+    def _channel_import(self) -> None:
+        self._ask(wire.BeginImport(0, self._fresh("import"), b"no manifest"))
+
+    def _channel_open(self) -> None:
+        self._session.channels.get(CHANNEL)
+
+    def _queue_open(self) -> None:
+        self._session.queues.get(QUEUE)
+
+    def _channel_describe(self) -> None:
+        self._ask(wire.DescribeChannel(0, CHANNEL))
+
+    def _queue_describe(self) -> None:
+        self._ask(wire.DescribeChannel(0, QUEUE, "queue"))
+
+    def _channel_edit(self) -> None:
+        self._ask(wire.EditChannel(0, CHANNEL, Definition(ttl=0)))
+
+    def _queue_edit(self) -> None:
+        self._ask(wire.EditChannel(0, QUEUE, Definition(kind="queue", ttl=0)))
+
+    def _channel_delete(self) -> None:
+        self._ask(wire.DeleteChannel(0, CHANNEL))  # it is a dead event store, so it stays
+
+    def _queue_delete(self) -> None:
+        self._ask(wire.DeleteChannel(0, QUEUE, "queue"))  # likewise
+
+    def _channel_maintain(self) -> None:
+        self._ask(wire.MaintainChannel(0, CHANNEL))
+
+    def _queue_maintain(self) -> None:
+        self._ask(wire.MaintainChannel(0, QUEUE, "queue"))
+
+    def _channel_export(self) -> None:
+        self._ask(wire.EndExport(0, self._ask(wire.BeginExport(0, CHANNEL))["export"]))
+
+    def _queue_export(self) -> None:
+        self._ask(wire.EndExport(0, self._ask(wire.BeginExport(0, QUEUE, "queue"))["export"]))
+
+    def _channel_publish(self) -> None:
+        self._ask(wire.CommitStages(0, self._numbers[CHANNEL], "matrix", 1, ("no stage",)))
+
+    def _queue_push(self) -> None:
+        self._ask(wire.CommitStages(0, self._numbers[QUEUE], "matrix", 1, ("no stage",)))
+
+    def _channel_subscribe(self) -> None:
+        self._ask(wire.Locate(0, self._numbers[CHANNEL], 0, 1))
+
+    def _queue_peek(self) -> None:
+        self._ask(wire.BrowseDurable(0, self._numbers[QUEUE], 901, "", 0))
+        self._ask(wire.Unsubscribe(0, 901))
+
+    def _queue_pop(self) -> None:
+        self._ask(wire.Attach(0, self._numbers[QUEUE], 902, "", pull=True))
+        self._ask(wire.Unsubscribe(0, 902))
+
+    def _channel_purge(self) -> None:
+        self._ask(wire.PurgeChannel(0, self._numbers[CHANNEL], 0, 0))
+
+    def _queue_purge(self) -> None:
+        self._ask(wire.PurgeChannel(0, self._numbers[QUEUE], 0, 0))
+
+    def _channel_redrive(self) -> None:
+        self._session.redrive(CHANNEL, dry_run=True)
+
+    def _queue_redrive(self) -> None:
+        self._session.redrive(QUEUE, dry_run=True)
+
+    def _channel_acl_read(self) -> None:
+        self._session.access.entries(channel=CHANNEL)
+
+    def _channel_acl_change(self) -> None:
+        self._session.access.revoke("nobody@*", channel=CHANNEL)
+
+    def _queue_acl_read(self) -> None:
+        self._session.access.entries(queue=QUEUE)
+
+    def _queue_acl_change(self) -> None:
+        self._session.access.revoke("nobody@*", queue=QUEUE)
+
+    # --- durables ------------------------------------------------------------------------
+
+    def _durable_list(self) -> None:
+        self._ask(wire.ListDurables(0, self._numbers[CHANNEL]))
+
+    def _durable_describe(self) -> None:
+        self._ask(wire.DescribeDurable(0, self._numbers[CHANNEL], "kept"))
+
+    def _durable_attach(self) -> None:
+        self._ask(wire.Attach(0, self._numbers[CHANNEL], 903, "kept", pull=True))
+        self._ask(wire.Unsubscribe(0, 903))
+
+    def _durable_browse(self) -> None:
+        self._ask(wire.BrowseDurable(0, self._numbers[CHANNEL], 904, "kept", 0))
+        self._ask(wire.Unsubscribe(0, 904))
+
+    def _durable_create(self) -> None:
+        message = wire.CreateDurable(0, self._numbers[CHANNEL], "kept", "shared", FromEarliest())
+        self._ask(message)
+
+    def _durable_delete(self) -> None:
+        self._ask(wire.DeleteDurable(0, self._numbers[CHANNEL], "unknown"))
+
+    def _durable_purge(self) -> None:
+        self._ask(wire.PurgeDurable(0, self._numbers[CHANNEL], "kept", 0, 0))
+
+    def _durable_unbind(self) -> None:
+        self._ask(wire.UnbindDurable(0, self._numbers[CHANNEL], "kept"))
+
+
+class Native:
+    name = "native"
+    without = frozenset(
+        {
+            # The native protocol has none of these, or they are what the same request asks for.
+            *("realm.watch", "realm.reload", "connection.list", "connection.end", "queue.import"),
+        }
+    )
+
+    def __init__(self) -> None:
+        self._urls: dict[penstock.Realm, str] = {}
+
+    def signed_in(
+        self, realm: penstock.Realm, user: str, password: str
+    ) -> AbstractContextManager[Caller]:
+        return self._signed_in(realm, user, password)
+
+    @contextmanager
+    def _signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
+        if realm not in self._urls:
+            self._urls[realm] = realm.listen()
+        at = self._urls[realm].removeprefix("penstock://")
+        with realm.connect() as trusted:
+            numbers = {
+                CHANNEL: trusted.channels.get(CHANNEL)._inner.number,
+                QUEUE: trusted.queues.get(QUEUE)._inner.number,
+            }
+        url = f"penstock://{user}:{password.replace(' ', '%20')}@{at}"
+        with penstock.connect(url) as session:
+            yield NativeCaller(session, numbers)
+
+
+register(Native)

@@ -1,0 +1,168 @@
+"""What strangers and users without rights try, and do not get."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+import penstock
+from penstock.client.link import Link
+from penstock.client.signing_in import SigningIn
+from penstock.client.urls import parse_url
+from penstock.core.errors import AccessDenied, AuthenticationFailed
+from penstock.core.starts import FromEarliest
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, frame
+
+QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as session:
+            session.access.create_user("alice", "secret")
+            session.access.grant("alice@*", "access")
+        yield realm
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize("nonce", ["plain", "n\u00f6nce"])
+@pytest.mark.parametrize("answer", ["c=biws,r=\u00e9,p=AAAA", "c=biws", "\u00e9", ",,", ""])
+def test_a_strangers_nonsense_ends_its_own_connection_and_nothing_else(
+    realm: penstock.Realm, nonce: str, answer: str
+) -> None:
+    first = f"n,,n=alice,r={nonce}".encode()
+    with stranger_of(realm) as stranger:
+        hello = wire.Hello("c", "s", "alice", "", "SCRAM-SHA-256", first)
+        stranger.sendall(PREFACE + framed(hello))
+        assert b",s=" in stranger.recv(65_536)
+        stranger.sendall(framed(wire.Proof(answer.encode())))
+        assert b"authentication-failed" in all_of(stranger)
+
+    with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
+        assert session.access.me().user == "alice"
+
+
+@pytest.mark.spec("A4")
+def test_a_stranger_writes_no_lines_of_its_own_into_the_log(realm: penstock.Realm) -> None:
+    first = ("n,,n=a\nb\x1b[2J" + "x" * 999 + ",r=nonce").encode()
+    with structlog.testing.capture_logs() as lines, stranger_of(realm) as stranger:
+        stranger.sendall(PREFACE + framed(wire.Hello("c", "s", "", "", "SCRAM-SHA-256", first)))
+        assert b",s=" in stranger.recv(65_536)
+        stranger.sendall(framed(wire.Proof(b"c=biws,r=no,p=AAAA")))
+        assert b"authentication-failed" in all_of(stranger)
+
+    [line] = [each for each in lines if each["event"] == "access.sign_in_refused"]
+    assert str(line["user"]).isprintable()
+    assert len(str(line["user"])) < 200
+
+
+@pytest.mark.spec("A3")
+def test_numbers_do_not_tell_the_names_of_what_one_may_not_see(realm: penstock.Realm) -> None:
+    with realm.connect() as trusted:
+        hidden = trusted.channels.create("hidden/merger")
+        number = hidden._inner.number
+    requests: list[wire.Request] = [
+        wire.CommitStages(0, number, "p", 1, ("none",)),
+        wire.Locate(0, number, 0, 1),
+        wire.PurgeChannel(0, number, 0, 0),
+        wire.DescribeDurable(0, number, "d"),
+        wire.Subscribe(0, number, 1, FromEarliest(), 1),
+        wire.BeginTransaction(0, "t", (number,)),
+        wire.CommitStagedParts(0, "p", 1, ((number, ("none",)),)),
+    ]
+    with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
+        for request in requests:
+            with pytest.raises(AccessDenied) as caught:
+                ask(session, request)
+            assert "merger" not in str(caught.value), request
+            assert "lacks '" in str(caught.value)
+
+
+@pytest.mark.spec("A3")
+def test_a_refusal_does_not_tell_whether_there_is_such_a_name(realm: penstock.Realm) -> None:
+    with realm.connect() as trusted:
+        trusted.access.grant("alice@*", "realm")
+        trusted.channels.create("dead")
+        trusted.access.grant("alice@*", "full", channel="dead")
+        trusted.channels.create("secret")
+        trusted.queues.create("hidden")
+    with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
+        for tried in (
+            lambda name: session.redrive(name),
+            lambda name: session.redrive("dead", name),
+            lambda name: session.joins.create("dead", name),
+            lambda name: session.joins.create(name, "dead"),
+        ):
+            for name in ("secret", "hidden", "nowhere"):
+                with pytest.raises(AccessDenied, match=f"lacks '[a-z]+' on channel {name};"):
+                    tried(name)
+
+
+@pytest.mark.spec("A3", "J5")
+def test_the_place_of_a_lost_session_is_not_for_another_user(realm: penstock.Realm) -> None:
+    listener = realm._listener
+    assert listener is not None
+    with realm.connect(user="alice"), realm.connect(user="admin"):
+        for connection in listener.connections:
+            connection.session = "the very same"  # sessions are shown to whoever sees a durable
+        places = {connection._requests._place(1) for connection in listener.connections}
+
+    assert len(places) == 2
+
+
+def ask(session: penstock.Session, request: wire.Request) -> Any:
+    async def asked() -> Any:
+        return await session._inner.request(request)
+
+    return session._loop.call(asked())
+
+
+def stranger_of(realm: penstock.Realm) -> socket.socket:
+    return socket.create_connection(
+        ("127.0.0.1", int(realm.listen().rpartition(":")[2])), timeout=10
+    )
+
+
+def framed(message: wire.Message) -> bytes:
+    return b"".join(map(bytes, frame(wire.encode(message))))
+
+
+def all_of(plain: socket.socket) -> bytes:
+    found = b""
+    while part := plain.recv(65_536):
+        found += part
+    return found
+
+
+@pytest.mark.spec("A4")
+def test_a_realm_far_away_that_asks_for_no_proof_is_not_trusted_with_what_is_published() -> None:
+    far = SigningIn(parse_url("penstock://alice:secret@192.0.2.1:9"))
+    near = SigningIn(parse_url("penstock://alice:secret@127.0.0.1:9"))
+    safe = SigningIn(parse_url("penstocks://alice:secret@192.0.2.1:9"))
+
+    with pytest.raises(AuthenticationFailed, match="did not prove"):
+        asyncio.run(welcomed_at_once(far))
+    asyncio.run(welcomed_at_once(near))
+    asyncio.run(welcomed_at_once(safe))
+
+
+async def welcomed_at_once(signing_in: SigningIn) -> None:
+    """What a realm does that lets everybody in, or that wants to be taken for another one."""
+    greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
+    greeting.set_result(wire.Welcome("id", "name", "1", 1, 1))
+    await signing_in.say_hello(Link(Nobody()), "session", greeting)
+
+
+class Nobody:
+    def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
+        raise AssertionError("nothing is said")
+
+    def lost(self, link: Link, reason: BaseException | None) -> None:
+        raise AssertionError("there was no connection")

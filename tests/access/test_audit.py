@@ -1,0 +1,112 @@
+"""The audit log: kept, read back, and honest about a disk that takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.errors import StorageFailed
+from penstock.runtime.audit import Audit
+from penstock.runtime.clock import SystemClock
+from penstock.storage import audit_file
+from penstock.storage.audit_file import FileAudit
+from penstock.storage.disk import RealDisk
+from penstock.wire.native.access import AuditRecord
+
+
+async def inline(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def opened(folder: Path) -> tuple[Audit, FileAudit]:
+    file = FileAudit(str(folder), disk=RealDisk(), offload=inline)
+    return Audit(SystemClock(), file), file
+
+
+def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
+    async def live() -> None:
+        audit, file = opened(tmp_path)
+        await audit.load()
+        for number in range(5):
+            await audit.note("alice@h", "channel.create", f"c{number}", ttl=number)
+        file.close()
+
+        again, file = opened(tmp_path)
+        await again.load()
+        await again.note("bob@h", "channel.delete", "c0", "access-denied")
+        newest = await again.read(limit=2)
+        older = await again.read(before=newest[-1].number, limit=2)
+        file.close()
+
+        assert [(each.number, each.target) for each in newest] == [(6, "c0"), (5, "c4")]
+        assert [(each.number, each.detail) for each in older] == [(4, {"ttl": 3}), (3, {"ttl": 2})]
+
+    asyncio.run(live())
+    lines = (tmp_path / "audit.ndjson").read_text().splitlines()
+    assert [msgspec.json.decode(line)["number"] for line in lines] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
+    async def live() -> None:
+        audit, file = opened(tmp_path)
+        await audit.note("alice@h", "channel.create", "a")
+        file.close()
+        with (tmp_path / "audit.ndjson").open("ab") as torn:
+            torn.write(b'{"number":2,"at')
+
+        again, file = opened(tmp_path)
+        await again.load()
+        await again.note("alice@h", "channel.create", "b")
+        file.close()
+        last, file = opened(tmp_path)
+        await last.load()
+        assert [each.target for each in await last.read()] == ["b", "a"]
+        file.close()
+
+    asyncio.run(live())
+
+
+def test_a_large_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 300)
+
+    async def live() -> None:
+        audit, file = opened(tmp_path)
+        for number in range(9):
+            await audit.note("alice@h", "channel.create", f"c{number}")
+        file.close()
+
+    asyncio.run(live())
+    names = sorted(path.name for path in tmp_path.iterdir())
+    lines = b"".join((tmp_path / name).read_bytes() for name in names).count(b"\n")
+    assert names == ["audit-1.ndjson", "audit-2.ndjson", "audit.ndjson"]
+    assert lines == 9
+
+
+def test_a_disk_that_takes_nothing_is_said(tmp_path: Path) -> None:
+    async def live() -> None:
+        audit, _ = opened(tmp_path / "missing")
+        with pytest.raises(StorageFailed, match=r"audit\.ndjson") as failure:
+            await audit.note("alice@h", "channel.create", "a")
+        assert failure.value.__notes__ == ["channel.create of alice@h ended as done"]
+
+    asyncio.run(live())
+
+
+def test_a_record_is_short_whatever_somebody_asks_for(tmp_path: Path) -> None:
+    async def noted() -> list[AuditRecord]:
+        audit, file = opened(tmp_path)
+        await audit.note("someone@h", "channel.create", "x" * 100_000, granted=["y" * 100_000] * 99)
+        file.close()
+        return await audit.read()
+
+    [record] = asyncio.run(noted())
+
+    assert record.target.startswith("xxx")
+    assert len(record.target) <= 513
+    assert len(str(record.detail)) <= 1_000
+    assert sum(path.stat().st_size for path in tmp_path.rglob("audit*")) < 4_000

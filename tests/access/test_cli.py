@@ -1,0 +1,118 @@
+"""``penstock user``, ``group``, ``acl``, ``audit``: what an administrator types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import penstock
+from penstock.cli.program import app
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(
+        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.0
+    ) as realm:
+        yield realm
+
+
+@pytest.fixture
+def run(realm: penstock.Realm) -> Run:
+    """Runs a command as the administrator, whose password is in the environment."""
+    runner, url, password = CliRunner(), realm.listen(), realm.access.first_password
+
+    def run(*arguments: str, user: str = "admin", given: str = "", secret: str = "") -> Result:
+        environment = {
+            "PENSTOCK_URL": url.replace("://", f"://{user}@"),
+            "PENSTOCK_PASSWORD": secret or password,
+        }
+        return runner.invoke(app, list(arguments), input=given, env=environment)
+
+    return run
+
+
+@pytest.mark.spec("A1", "A3")
+def test_a_user_is_made_let_in_and_deleted(run: Run) -> None:
+    assert run("user", "create", "alice", given="open sesame\n").exit_code == 0
+    refused = run("channel", "list", user="alice", secret="open sesame")
+    assert refused.exit_code == 1
+    assert "penstock acl grant realm alice@* access" in refused.stderr
+
+    granted = run("acl", "grant", "realm", "alice@*", "access", "channels")
+    made = run("channel", "create", "orders", user="alice", secret="open sesame")
+    mine = run("acl", "list", "channel", "orders", "--format", "json")
+
+    assert granted.stdout.splitlines()[-1].split() == ["alice@*", "access,", "channels"]
+    assert made.exit_code == 0
+    assert json.loads(mine.stdout)["entries"] == [{"subject": "alice@*", "rights": ["full"]}]
+    assert run("user", "delete", "alice").stdout == "user alice deleted\n"
+    gone = run("channel", "list", user="alice", secret="open sesame")
+    assert "authentication-failed" in gone.stderr
+
+
+def test_groups_are_changed_and_listed(run: Run) -> None:
+    run("group", "create", "ops", "alice")
+    added = run("group", "add", "ops", "bob", "carol")
+    removed = run("group", "remove", "ops", "alice")
+    listed = run("group", "list", "--format", "json")
+
+    assert added.stdout == "group ops: alice, bob, carol\n"
+    assert removed.stdout == "group ops: bob, carol\n"
+    assert json.loads(listed.stdout) == [{"name": "ops", "members": ["bob", "carol"]}]
+    assert run("group", "delete", "ops").exit_code == 0
+    assert run("group", "list").stdout.startswith("no groups")
+
+
+def test_rights_are_revoked_one_or_all(run: Run) -> None:
+    run("channel", "create", "orders")
+    run("acl", "grant", "channel", "orders", "bob@*", "subscribe", "publish")
+
+    one = run("acl", "revoke", "channel", "orders", "bob@*", "publish")
+    rest = run("acl", "revoke", "channel", "orders", "bob@*")
+
+    assert one.stdout.splitlines()[-1].split() == ["bob@*", "subscribe"]
+    assert "bob" not in rest.stdout
+
+
+def test_what_is_typed_wrong_is_said(run: Run) -> None:
+    for arguments in (
+        ["acl", "grant", "realm"],
+        ["acl", "grant", "channel", "orders"],
+        ["acl", "grant", "realm", "bob@*"],
+        ["acl", "list", "realm", "orders"],
+        ["acl", "list", "channel"],
+    ):
+        assert run(*arguments).exit_code == 2, arguments
+    wrong = run("acl", "grant", "realm", "bob@*", "publish")
+    assert "'publish' is no right on a realm; there are manage_acl, full, access" in wrong.stderr
+
+
+def test_a_password_is_changed_and_never_shown(run: Run) -> None:
+    run("user", "create", "alice", given="first password\n")
+    run("acl", "grant", "realm", "alice@*", "access")
+
+    changed = run("user", "password", "alice", user="alice", secret="first password", given="n3w\n")
+    me = run("user", "me", "--format", "json", user="alice", secret="n3w")
+    shown = (
+        run("user", "list").stdout + run("audit").stdout + run("audit", "--format", "json").stdout
+    )
+
+    assert changed.stdout == "user alice has a new password\n"
+    assert json.loads(me.stdout)["realm"] == ["access"]
+    assert "first password" not in shown
+    assert "n3w" not in shown
+    assert "me.password" in shown
+
+
+def test_a_realm_without_authentication_shows_an_empty_log() -> None:
+    with penstock.Realm() as realm:
+        shown = CliRunner().invoke(app, ["audit"], env={"PENSTOCK_URL": realm.listen()})
+
+    assert shown.stdout == "no acts yet\n"
+    assert "without authentication" in shown.stderr

@@ -1,0 +1,102 @@
+"""Limits of connections and of the realm: named, and no harm to the session."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.client.sync import Session
+from penstock.core.errors import CannotConnect, LimitReached, PenstockError
+from penstock.runtime.quota import ConnectionLimits, Quota, RequestRate
+
+
+def test_a_realm_has_no_more_channels_than_it_may() -> None:
+    with penstock.Realm(limits__channels_max=2) as realm, realm.connect() as session:
+        session.channels.create("a")
+        session.queues.create("b")
+        with pytest.raises(LimitReached, match=r"limits\.channels_max"):
+            session.channels.create("c")
+
+        session.channels.delete("a")
+        session.channels.create("c").publish(b"x")
+
+
+def test_a_user_has_no_more_connections_than_it_may() -> None:
+    with penstock.Realm(limits__connections_per_user_max=1) as realm:
+        url = realm.listen().replace("://", "://alice@")
+        with penstock.connect(url) as session:
+            with pytest.raises(CannotConnect, match=r"limits\.connections_per_user_max"):
+                penstock.connect(url)
+            with penstock.connect(url.replace("alice", "bob")):
+                session.info()
+        with penstock.connect(url):
+            pass
+
+
+def test_more_requests_a_second_than_allowed_are_refused_and_the_session_goes_on() -> None:
+    with penstock.Realm(limits__requests_per_s_max=20) as realm, realm.connect() as session:
+        with pytest.raises(LimitReached, match=r"limits\.requests_per_s_max"):
+            _ask_often(session)
+
+        assert session.is_connected
+
+
+def _ask_often(session: Session) -> None:
+    for _ in range(100):
+        session.info()
+
+
+def test_a_rate_allows_a_burst_of_a_second_and_fills_up_again() -> None:
+    rate = RequestRate(10)
+    for _ in range(10):
+        rate.take(1_000_000)
+    with pytest.raises(LimitReached):
+        rate.take(1_050_000)
+
+    rate.take(1_100_000)
+    with pytest.raises(LimitReached):
+        rate.take(1_100_000)
+
+
+def test_bytes_that_are_not_answered_yet_are_bounded() -> None:
+    quota = Quota(ConnectionLimits(in_flight_bytes_max=100))
+    quota.asked(1, 60, 0)
+    with pytest.raises(LimitReached, match=r"limits\.in_flight_bytes_max"):
+        quota.asked(2, 50, 0)
+
+    quota.answered(1)
+    quota.answered(2)
+    quota.asked(3, 500, 0)  # alone it is let through
+    with pytest.raises(LimitReached):
+        quota.asked(4, 1, 0)
+    quota.asked(5, 0, 0)
+
+
+def test_a_number_used_twice_frees_nothing_that_is_still_under_way() -> None:
+    """A peer might number everything alike, and have each refusal make room for more."""
+    quota = Quota(ConnectionLimits(in_flight_bytes_max=100))
+    quota.asked(1, 80, 0)
+    for _ in range(2):
+        with pytest.raises(LimitReached):
+            quota.asked(1, 80, 0)
+        quota.answered(1)
+    quota.asked(1, 0, 0)
+    quota.answered(1)
+    with pytest.raises(LimitReached):
+        quota.asked(2, 80, 0)
+    quota.answered(2)
+
+    quota.answered(1)
+    quota.asked(3, 100, 0)
+
+
+def test_too_much_at_once_is_refused_and_the_session_goes_on() -> None:
+    with penstock.Realm(limits__in_flight_bytes_max=1_000) as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        refused: list[PenstockError] = []
+        session.on_error(refused.append)
+        orders.publish(b"x" * 5_000)  # alone
+        orders.publish(b"x" * 5_000)
+
+        assert orders.info().last_event_id == 1
+        assert refused == []

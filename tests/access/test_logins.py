@@ -1,0 +1,108 @@
+"""Sessions of browsers: found while they last, and safe from forged requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import AccessDenied
+from penstock.core.rights import Principal
+from penstock.runtime import logins as module
+from penstock.runtime.logins import Logins
+
+ALICE = Principal("alice", "10.0.0.1", proof="password")
+SECOND_US = 1_000_000
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.us = SECOND_US
+
+    def now_us(self) -> int:
+        return self.us
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def logins(clock: HandClock) -> Logins:
+    return Logins(clock, idle_s=10, total_s=25)
+
+
+def test_a_login_is_found_by_its_cookie_until_it_is_closed(logins: Logins) -> None:
+    login = logins.open(ALICE)
+    assert logins.find(login.id) is login
+    assert logins.find("guess") is None
+
+    logins.close(login.id)
+
+    assert logins.find(login.id) is None
+
+
+def test_use_prolongs_it_but_not_for_ever(logins: Logins, clock: HandClock) -> None:
+    login = logins.open(ALICE)
+    for _ in range(2):
+        clock.us += 9 * SECOND_US
+        assert logins.find(login.id) is login
+
+    clock.us += 9 * SECOND_US
+
+    assert logins.find(login.id) is None
+
+
+def test_one_that_is_not_used_ends(logins: Logins, clock: HandClock) -> None:
+    login = logins.open(ALICE)
+    clock.us += 11 * SECOND_US
+
+    assert logins.find(login.id) is None
+
+
+def test_one_ends_with_the_token_it_came_from(logins: Logins, clock: HandClock) -> None:
+    login = logins.open(Principal("alice", "h", proof="token", until_us=3 * SECOND_US))
+    clock.us = 4 * SECOND_US
+
+    assert logins.find(login.id) is None
+
+
+def test_a_request_of_another_site_does_not_know_the_value(logins: Logins) -> None:
+    login = logins.open(ALICE)
+    logins.check_csrf(login, login.csrf)
+
+    for given in ("", login.id, "ümlaut"):
+        with pytest.raises(AccessDenied, match="X-CSRF-Token"):
+            logins.check_csrf(login, given)
+
+
+def test_a_user_is_signed_out_everywhere(logins: Logins) -> None:
+    mine, more = logins.open(ALICE), logins.open(ALICE)
+    other = logins.open(Principal("bob", "h"))
+
+    logins.close_of("alice")
+
+    assert logins.find(mine.id) is None
+    assert logins.find(more.id) is None
+    assert logins.find(other.id) is other
+
+
+def test_no_two_are_alike_and_none_shows_its_secrets(logins: Logins) -> None:
+    mine, more = logins.open(ALICE), logins.open(ALICE)
+
+    assert len({mine.id, more.id, mine.csrf, more.csrf}) == 4
+    assert repr(mine) == "Login(alice@10.0.0.1)"
+
+
+def test_there_is_an_end_to_how_many_are_kept(
+    logins: Logins, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOGINS_MAX", 2)
+    first = logins.open(ALICE)
+    clock.us += SECOND_US
+    second = logins.open(ALICE)
+    clock.us += SECOND_US
+    third = logins.open(ALICE)
+
+    assert logins.find(first.id) is None
+    assert logins.find(second.id) is second
+    assert logins.find(third.id) is third

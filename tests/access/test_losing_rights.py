@@ -1,0 +1,243 @@
+"""Rights that are taken away are gone at once, from what is open too (SEM A3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.client.sync import Session
+from penstock.core.acl import Entry
+from penstock.core.errors import AccessDenied
+from penstock.core.messages import Definition
+from penstock.core.rights import Principal
+from penstock.frontends.permits import Permits
+from penstock.wire.native import messages as wire
+
+pytestmark = pytest.mark.spec("A3")
+
+User = Callable[[str], Session]
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", access__password_rounds=4_096) as realm:
+        yield realm
+
+
+@pytest.fixture
+def owner(realm: penstock.Realm) -> Iterator[Session]:
+    with realm.connect() as session:
+        session.access.grant("owner@*", "access", "channels")
+        session.access.grant("reader@*", "access")
+        with realm.connect(user="owner") as owner:
+            yield owner
+
+
+@pytest.fixture
+def reader(realm: penstock.Realm, owner: Session) -> Iterator[Session]:
+    with realm.connect(user="reader") as session:
+        yield session
+
+
+def test_a_creator_gets_full_and_nobody_else_anything(owner: Session, reader: Session) -> None:
+    owner.channels.create("orders")
+    owner.queues.create("work")
+
+    entries = owner.access.entries(channel="orders").entries
+    assert [(each.subject, each.rights) for each in entries] == [("owner@*", ("full",))]
+    assert owner.access.entries(queue="work").entries == entries
+    assert owner.channels.list() == ["orders"]
+    assert reader.channels.list() == []
+    with pytest.raises(AccessDenied, match="any right on channel orders"):
+        reader.channels.get("orders")
+
+
+def test_a_name_that_is_used_again_starts_afresh(owner: Session, reader: Session) -> None:
+    owner.channels.create("orders")
+    owner.access.grant("reader@*", "subscribe", channel="orders")
+    owner.channels.delete("orders")
+    owner.channels.create("orders")
+
+    with pytest.raises(AccessDenied):
+        reader.channels.get("orders")
+
+
+@pytest.mark.parametrize("kind", ["plain", "durable"])
+def test_a_subscription_that_loses_its_right_ends_with_the_reason(
+    owner: Session, reader: Session, kind: str
+) -> None:
+    orders = owner.channels.create("orders")
+    orders.durables.create("kept")
+    owner.access.grant("reader@*", "subscribe", channel="orders")
+    channel = reader.channels.get("orders")
+    opened = (
+        channel.subscribe(start="earliest")
+        if kind == "plain"
+        else channel.durables.get("kept").subscribe()
+    )
+    orders.publish(b"first")
+    events = iter(opened)
+    assert next(events).data == b"first"
+
+    owner.access.revoke("reader@*", channel="orders")
+
+    with pytest.raises(AccessDenied, match="'subscribe' on channel orders"):
+        next(events)
+    assert reader.access.me().user == "reader"
+
+
+def test_what_was_allowed_once_is_asked_again_after_a_change(
+    owner: Session, reader: Session
+) -> None:
+    owner.channels.create("orders")
+    owner.access.grant("reader@*", "publish", channel="orders")
+    channel = reader.channels.get("orders")
+    channel.publish(b"mine")
+
+    owner.access.revoke("reader@*", "publish", channel="orders")
+
+    with pytest.raises(AccessDenied, match="'publish' on channel orders"):
+        channel.publish(b"not mine")
+    owner.access.grant("reader@*", "publish", channel="orders")
+    channel.publish(b"mine again")
+
+
+def test_a_group_that_loses_a_member_takes_its_rights_along(
+    realm: penstock.Realm, owner: Session, reader: Session
+) -> None:
+    owner.channels.create("orders")
+    with realm.connect() as trusted:
+        trusted.access.create_group("readers", ["reader"])
+        owner.access.grant("group:readers", "publish", channel="orders")
+        channel = reader.channels.get("orders")
+        channel.publish(b"as a member")
+
+        trusted.access.change_group("readers", remove=["reader"])
+
+        with pytest.raises(AccessDenied):
+            channel.publish(b"as nobody")
+
+
+def test_a_session_that_loses_access_ends(realm: penstock.Realm, reader: Session) -> None:
+    with realm.connect() as trusted:
+        reader.info()
+        trusted.access.revoke("reader@*")
+
+        with pytest.raises(AccessDenied, match="'access' on the realm"):
+            reader.info()
+
+
+def test_somebody_elses_channel_is_not_a_place_for_dead_events(
+    realm: penstock.Realm, owner: Session
+) -> None:
+    with realm.connect() as trusted:
+        trusted.channels.create("theirs")
+        trusted.access.grant("owner@*", "subscribe", channel="theirs")
+
+    with pytest.raises(AccessDenied, match="'publish' on channel theirs"):
+        owner.channels.create("mine", dead_event_store="theirs")
+    with pytest.raises(AccessDenied):
+        owner.joins.create("theirs", "theirs")
+
+
+def test_what_follows_from_a_creation_does_not_meet_the_next_owner(realm: penstock.Realm) -> None:
+    async def raced() -> list[Entry]:
+        running = realm._running
+        assert running is not None
+        access = running.access
+        for user in ("slow", "quick"):
+            await access.accounts.grant("realm", "", f"{user}@*", ("access", "channels"))
+        slow, quick = (
+            Permits(access, running.directory, Principal(user, "h")) for user in ("slow", "quick")
+        )
+        made, over = asyncio.Event(), asyncio.Event()
+        create, delete = wire.CreateChannel(0, "x", Definition()), wire.DeleteChannel(0, "x")
+
+        async def slowly() -> None:
+            await running.create_channel("x", Definition())
+            made.set()
+            with contextlib.suppress(TimeoutError):  # the next one has to wait for this
+                async with asyncio.timeout(0.5):
+                    await over.wait()
+
+        async def next_one() -> None:
+            await made.wait()
+            await quick.permitted(delete, lambda: running.delete_channel("x"))
+            await quick.permitted(create, lambda: running.create_channel("x", Definition()))
+            over.set()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(slow.permitted(create, slowly))
+            tasks.create_task(next_one())
+        return access.accounts.acl.entries("channel", "x")
+
+    assert realm._loop.call(raced()) == [Entry("quick@*", ("full",))]
+
+
+def test_an_export_ends_with_the_right_it_was_begun_with(
+    realm: penstock.Realm, owner: Session
+) -> None:
+    owner.channels.create("orders").publish(b"one")
+    export = ask(owner, wire.BeginExport(0, "orders"))["export"]
+    assert ask(owner, wire.ReadExport(0, export, 0, 0))
+    with realm.connect() as trusted:
+        trusted.access.revoke("owner@*", channel="orders")
+
+    with pytest.raises(AccessDenied, match="'full' on channel orders"):
+        ask(owner, wire.ReadExport(0, export, 0, 0))
+
+
+def test_a_backup_is_for_who_may_do_everything_and_ends_with_that(tmp_path: Path) -> None:
+    with (
+        penstock.Realm(tmp_path, access__mode="mandatory") as realm,
+        realm.connect() as trusted,
+        realm.connect(user="owner") as owner,
+    ):
+        trusted.access.grant("owner@*", "access", "admin", "channels")
+        with pytest.raises(AccessDenied, match="'full' on the realm"):
+            ask(owner, wire.BeginBackup(0))
+        trusted.access.grant("owner@*", "full")
+        backup = ask(owner, wire.BeginBackup(0))["backup"]
+        assert ask(owner, wire.ReadBackup(0, backup, 0, 0))
+        trusted.access.revoke("owner@*", "full")
+
+        with pytest.raises(AccessDenied, match="'full' on the realm"):
+            ask(owner, wire.ReadBackup(0, backup, 0, 0))
+
+
+def test_an_import_ends_with_the_right_it_was_begun_with(
+    realm: penstock.Realm, owner: Session
+) -> None:
+    with realm.connect() as trusted:
+        trusted.access.revoke("owner@*", "channels")
+
+    for request in (wire.CommitImport(0, "import-1"), wire.PutImport(0, "import-1", 0, 0)):
+        with pytest.raises(AccessDenied, match="'channels' on the realm"):
+            ask(owner, request)
+
+
+def ask(session: Session, request: wire.Request) -> Any:
+    async def asked() -> Any:
+        return await session._inner.request(request)
+
+    return session._loop.call(asked())
+
+
+def test_acts_are_written_down_refused_ones_too(realm: penstock.Realm, owner: Session) -> None:
+    owner.channels.create("orders")
+    with pytest.raises(AccessDenied):
+        owner.pause_publishing()
+    with realm.connect() as trusted:
+        newest = trusted.access.audit(2)
+
+    assert [(each.principal, each.operation, each.target, each.outcome) for each in newest] == [
+        ("owner@localhost", "realm.pause", "", "access-denied"),
+        ("owner@localhost", "channel.create", "orders", "done"),
+    ]
+    assert newest[0].number == newest[1].number + 1

@@ -1,0 +1,138 @@
+"""Every operation x every right, over every front end (SEM A2, A3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import penstock
+from penstock.core.errors import AccessDenied, PenstockError
+from penstock.core.rights import OPERATIONS, RIGHTS
+from penstock.frontends.http.routes import TABLE
+from penstock.frontends.http.routing import Found
+from tests.access import http_adapter, native_adapter  # noqa: F401  they register themselves
+from tests.access.http_adapter import ASKED
+from tests.access.matrix import ADAPTERS, CHANNEL, OTHER, PASSWORD, QUEUE, USER, Adapter, Caller
+
+# These show to everybody what they may see anyway; the rest of them is in tests of their own.
+FILTERED = {("POST", "logout"), ("GET", "schedule")}
+EVERY_RIGHT = [(kind, right) for kind, rights in RIGHTS.items() for right in rights]
+WHERE = {"realm": "", "channel": CHANNEL, "queue": QUEUE}
+
+
+@pytest.fixture(scope="module")
+def realm() -> Iterator[penstock.Realm]:
+    """With a channel and a queue that cannot be deleted, for others bury their dead there."""
+    with penstock.Realm(access__mode="mandatory", access__password_rounds=4_096) as realm:
+        with realm.connect() as session:
+            channel = session.channels.create(CHANNEL)
+            channel.durables.create("kept", type="shared")
+            session.queues.create(QUEUE)
+            session.channels.create(f"{CHANNEL}-dying", dead_event_store=CHANNEL)
+            session.channels.create(f"{QUEUE}-dying", dead_event_store=QUEUE)
+            session.channels.create(OTHER)
+            session.access.create_user(USER, PASSWORD)
+            session.access.create_user("guard", PASSWORD)
+            session.access.grant("*@*", "subscribe", "publish", channel=OTHER)
+        yield realm
+
+
+@pytest.fixture(scope="module", params=sorted(ADAPTERS))
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    return ADAPTERS[request.param]()
+
+
+@pytest.fixture
+def granted(realm: penstock.Realm) -> Iterator[Callable[[str, str], None]]:
+    """Gives rights to the user, and takes all away again."""
+    with realm.connect() as session:
+
+        def grant(kind: str, right: str) -> None:
+            where = {} if kind == "realm" else {kind: WHERE[kind]}
+            session.access.grant(f"{USER}@*", right, **where)
+
+        yield grant
+        session.access.revoke(f"{USER}@*")
+        session.access.revoke(f"{USER}@*", channel=CHANNEL)
+        session.access.revoke(f"{USER}@*", queue=QUEUE)
+
+
+def is_allowed(caller: Caller, operation: str) -> bool:
+    """Whatever else the realm has against it: it was not for want of a right."""
+    try:
+        caller.try_(operation)
+    except AccessDenied as error:
+        need = OPERATIONS[operation]
+        wanted = [f"'{right}'" for right in need.rights]
+        if not any(words in str(error) for words in ["any right", *wanted]):
+            raise AssertionError(f"{operation} wants {wanted}, and not: {error}") from error
+        return False
+    except PenstockError:
+        return True
+    return True
+
+
+def suffices(kind: str, right: str, operation: str) -> bool:
+    """What the table and SEM A2 say, written out once more."""
+    need = OPERATIONS[operation]
+    if kind == "realm" and right == "full":
+        return True
+    if kind == "realm" and right == "manage_acl" and "manage_acl" in need.rights:
+        return True
+    if kind == need.kind:
+        return right in need.rights or right == "full" or right in need.realm
+    return kind == "realm" and right in need.realm
+
+
+@pytest.mark.spec("A2", "A3")
+@pytest.mark.parametrize(("kind", "right"), EVERY_RIGHT, ids=lambda value: str(value))
+def test_a_right_allows_what_it_is_for_and_nothing_else(
+    realm: penstock.Realm,
+    adapter: Adapter,
+    granted: Callable[[str, str], None],
+    kind: str,
+    right: str,
+) -> None:
+    granted("realm", "access")
+    granted(kind, right)
+    # Whatever access alone allows, anybody may.
+    expected = {
+        operation
+        for operation in OPERATIONS.keys() - adapter.without
+        if suffices(kind, right, operation) or suffices("realm", "access", operation)
+    }
+
+    with adapter.signed_in(realm, USER, PASSWORD) as caller:
+        allowed = {
+            operation
+            for operation in sorted(OPERATIONS.keys() - adapter.without)
+            if is_allowed(caller, operation)
+        }
+
+    assert allowed == expected
+
+
+@pytest.mark.spec("A3")
+def test_without_access_to_the_realm_nobody_comes_in(
+    realm: penstock.Realm, adapter: Adapter, granted: Callable[[str, str], None]
+) -> None:
+    granted("channel", "full")
+
+    with (
+        pytest.raises(AccessDenied, match="'access' on the realm"),
+        adapter.signed_in(realm, USER, PASSWORD) as caller,
+    ):
+        caller.try_("session.open")
+
+
+def test_every_route_is_in_the_matrix() -> None:
+    found = set()
+    for method, path, _ in [each for asked in ASKED.values() for each in asked]:
+        at = TABLE.find("GET" if method == "HEAD" else method, path.partition("?")[0])
+        if not path.startswith("/"):
+            assert isinstance(at, Found), path
+            found.add((at.route.method, at.route.path))
+
+    routes = {(each.method, each.path) for each in TABLE.routes if not each.is_open}
+    assert found == routes - FILTERED

@@ -1,0 +1,249 @@
+"""Who may come in, and as whom: passwords, modes, what is kept (SEM A1, A4)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.core.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    IllegalState,
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.frontends.native import check_exposed
+from penstock.serving import show_first_password
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, frame
+
+QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as session:
+            session.access.create_user("alice", "secret")
+            session.access.grant("alice@*", "access")
+        yield realm
+
+
+def url_for(realm: penstock.Realm, who: str = "") -> str:
+    return realm.listen().replace("://", f"://{who}@" if who else "://")
+
+
+@pytest.mark.spec("A1")
+def test_a_password_makes_a_principal_of_user_and_host(realm: penstock.Realm) -> None:
+    with penstock.connect(url_for(realm, "alice:secret")) as session:
+        me = session.access.me()
+
+    assert (me.user, me.host, me.mode, me.realm) == ("alice", "127.0.0.1", "mandatory", ("access",))
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize("who", ["alice:wrong", "nobody:secret", "alice", ""])
+def test_a_mandatory_realm_lets_nobody_in_without_the_right_password(
+    realm: penstock.Realm, who: str
+) -> None:
+    with pytest.raises(AuthenticationFailed):
+        penstock.connect(url_for(realm, who))
+
+
+@pytest.mark.spec("A4")
+def test_an_optional_realm_takes_who_says_nothing_for_anonymous() -> None:
+    with penstock.Realm(access__mode="optional", **QUICK) as realm, realm.connect() as trusted:
+        with pytest.raises(AccessDenied, match=r"anonymous@127.0.0.1 lacks 'access'"):
+            penstock.connect(url_for(realm, "admin"))
+
+        trusted.access.grant("anonymous@*", "access")
+        with penstock.connect(url_for(realm, "admin")) as session:
+            me = session.access.me()
+
+        with pytest.raises(AuthenticationFailed):
+            penstock.connect(url_for(realm, "admin:wrong"))
+
+    assert (me.user, me.realm) == ("anonymous", ("access",))
+
+
+@pytest.mark.spec("A4")
+def test_a_realm_without_authentication_believes_everybody_and_stays_at_home() -> None:
+    with penstock.Realm() as realm, penstock.connect(url_for(realm, "alice:any")) as session:
+        me = session.access.me()
+        with pytest.raises(IllegalState, match="has no authentication"):
+            session.access.create_user("bob", "secret")
+        with pytest.raises(InvalidArgument, match="authentication is off"):
+            realm.listen("0.0.0.0")
+
+    assert (me.user, me.mode, len(me.realm)) == ("alice", "off", 7)
+
+
+@pytest.mark.spec("A4")
+def test_a_realm_with_authentication_may_listen_everywhere() -> None:
+    check_exposed("0.0.0.0", "mandatory")
+    check_exposed("::", "optional")
+    for host in ("0.0.0.0", "192.0.2.1", "example.com"):
+        with pytest.raises(InvalidArgument, match=r"access\.mode"):
+            check_exposed(host, "off")
+
+
+def test_the_first_administrator_is_made_once(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path, access__mode="mandatory", **QUICK) as realm:
+        password = realm.access.first_password
+        assert len(password) == 20
+        with penstock.connect(url_for(realm, f"admin:{password}")) as session:
+            assert "full" in session.access.me().realm
+
+    with penstock.Realm(tmp_path, access__mode="mandatory", **QUICK) as realm:
+        assert realm.access.first_password == ""
+        with penstock.connect(url_for(realm, f"admin:{password}")) as session:
+            assert session.access.me().user == "admin"
+
+
+def test_users_groups_rights_and_audit_survive_a_restart(tmp_path: Path) -> None:
+    with (
+        penstock.Realm(tmp_path, access__mode="mandatory", **QUICK) as realm,
+        realm.connect() as session,
+    ):
+        session.channels.create("orders")
+        session.access.create_user("alice", "open sesame")
+        session.access.create_group("ops", ["alice", "bob"])
+        session.access.grant("group:ops", "access")
+        session.access.grant("group:ops", "publish", channel="orders")
+        known = (session.access.users(), session.access.groups())
+        newest = session.access.audit(1)[0]
+
+    with penstock.Realm(tmp_path, access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as session:
+            assert (session.access.users(), session.access.groups()) == known
+            assert session.access.audit(1)[0] == newest
+            entries = session.access.entries(channel="orders").entries
+            assert [(each.subject, each.rights) for each in entries] == [
+                ("group:ops", ("publish",))
+            ]
+        with penstock.connect(url_for(realm, "alice:open%20sesame")) as session:
+            session.channels.get("orders").publish(b"x")
+
+    assert b"open sesame" not in b"".join(
+        path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
+    )
+
+
+def test_a_changed_password_counts_at_once(realm: penstock.Realm) -> None:
+    with penstock.connect(url_for(realm, "alice:secret")) as session:
+        session.access.set_password("alice", "another")
+        session.info()
+
+    with pytest.raises(AuthenticationFailed):
+        penstock.connect(url_for(realm, "alice:secret"))
+    with penstock.connect(url_for(realm, "alice:another")) as session:
+        assert session.access.me().user == "alice"
+
+
+def test_a_user_that_is_deleted_is_out(realm: penstock.Realm) -> None:
+    with realm.connect() as trusted:
+        with penstock.connect(url_for(realm, "alice:secret")) as session:
+            session.info()
+            trusted.access.delete_user("alice")
+            with pytest.raises(AuthenticationFailed):
+                session.info()
+        assert [each.name for each in trusted.access.users()] == ["admin"]
+        with pytest.raises(IllegalState, match="the last one"):
+            trusted.access.delete_user("admin")
+
+
+def test_names_that_clash_or_miss_have_their_own_errors(realm: penstock.Realm) -> None:
+    with realm.connect() as session:
+        access = session.access
+        access.create_group("ops")
+        with pytest.raises(NameAlreadyBound):
+            access.create_user("alice", "x")
+        with pytest.raises(NameAlreadyBound):
+            access.create_group("ops")
+        for missing in (
+            lambda: access.delete_user("x"),
+            lambda: access.set_password("x", "y"),
+            lambda: access.delete_group("x"),
+            lambda: access.change_group("x", add=["y"]),
+            lambda: access.grant("alice@*", "publish", channel="nothing"),
+        ):
+            with pytest.raises(NameDoesNotExist):
+                missing()
+        for wrong in (
+            lambda: access.create_user("anonymous", "x"),
+            lambda: access.create_user("a b", "x"),
+            lambda: access.create_user("bob", ""),
+            lambda: access.grant("alice", "access"),
+            lambda: access.grant("alice@*", "publish"),
+            lambda: access.grant("alice@*"),
+            lambda: access.entries(channel="a", queue="b"),
+        ):
+            with pytest.raises(InvalidArgument):
+                wrong()
+
+
+def test_a_session_of_this_process_may_be_for_a_user(realm: penstock.Realm) -> None:
+    with realm.connect(user="alice") as session:
+        assert session.access.me().realm == ("access",)
+        with pytest.raises(AccessDenied, match="'channels' on the realm"):
+            session.channels.create("orders")
+    with realm.connect() as session:
+        session.channels.create("orders")
+
+
+def test_secrets_come_from_the_environment(
+    realm: penstock.Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_USER", "alice")
+    monkeypatch.setenv("PENSTOCK_PASSWORD", "secret")
+
+    with penstock.connect(url_for(realm)) as session:
+        assert session.access.me().user == "alice"
+    with pytest.raises(AuthenticationFailed):
+        penstock.connect(url_for(realm, "alice:wrong"))
+
+
+def test_a_stranger_that_says_nothing_of_use_is_told_and_sent_away(realm: penstock.Realm) -> None:
+    at = realm.listen().rpartition(":")[2]
+    for hello in (
+        wire.Hello("c", "s", "alice", "", "PLAIN", b"\0alice\0secret"),
+        wire.Hello("c", "s", "alice", "", "SCRAM-SHA-256", b"nonsense"),
+        wire.Hello("c", "s", "alice", "no.token.here"),
+    ):
+        with socket.create_connection(("127.0.0.1", int(at))) as plain:
+            plain.settimeout(10)
+            plain.sendall(_greeting(hello))
+            assert b"authentication-failed" in _all_of(plain), hello
+
+
+def _greeting(hello: wire.Hello) -> bytes:
+    return PREFACE + b"".join(map(bytes, frame(wire.encode(hello))))
+
+
+def _all_of(plain: socket.socket) -> bytes:
+    found = b""
+    while part := plain.recv(65_536):
+        found += part
+    return found
+
+
+def test_the_first_password_is_shown_once_and_not_in_the_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        assert realm._running is not None
+        password = realm.access.first_password
+        show_first_password(realm._running)
+        first = capsys.readouterr()
+        show_first_password(realm._running)
+        again = capsys.readouterr()
+
+    assert f"user admin, password {password}\n" in first.out
+    assert password not in first.err
+    assert (again.out, realm.access.first_password) == ("", "")

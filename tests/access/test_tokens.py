@@ -1,0 +1,262 @@
+"""Bearer tokens: whose are taken, and what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+import penstock
+from penstock.core.errors import AccessDenied, AuthenticationFailed, InvalidArgument, Unavailable
+from penstock.core.rights import Principal
+from penstock.runtime.tokens import TokenRules, Tokens, fetched
+
+NOW_S = 1_800_000_000
+RULES = TokenRules("keys.json", "https://sso.example", "penstock", groups_claim="realm.roles")
+CLAIMS = {
+    "iss": "https://sso.example",
+    "aud": "penstock",
+    "sub": "alice",
+    "exp": NOW_S + 60,
+    "realm": {"roles": ["ops", 7]},
+}
+KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.us = NOW_S * 1_000_000
+
+    def now_us(self) -> int:
+        return self.us
+
+
+class Provider:
+    """A key set that may change, and may be away."""
+
+    def __init__(self) -> None:
+        self.keys = {"one": KEY}
+        self.is_away = False
+        self.asked = 0
+
+    def fetch(self, where: str) -> bytes:
+        self.asked += 1
+        if self.is_away:
+            raise Unavailable(f"{where} does not answer")
+        return key_set(self.keys)
+
+
+def key_set(keys: dict[str, ec.EllipticCurvePrivateKey]) -> bytes:
+    found = [
+        {**json.loads(ECAlgorithm.to_jwk(key.public_key())), "kid": name, "alg": "ES256"}
+        for name, key in keys.items()
+    ]
+    return json.dumps({"keys": found}).encode()
+
+
+def signed(key: Any = KEY, kid: str | None = "one", algorithm: str = "ES256", **claims: Any) -> str:
+    said = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
+    headers = {"kid": kid} if kid is not None else {}
+    return jwt.encode(said, key, algorithm=algorithm, headers=headers)
+
+
+async def inline(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def tokens(
+    provider: Provider, clock: FixedClock | None = None, rules: TokenRules = RULES
+) -> Tokens:
+    return Tokens(rules, provider.fetch, clock or FixedClock(), inline)
+
+
+def who(text: str, taken: Tokens | None = None) -> Principal:
+    return asyncio.run((taken or tokens(Provider())).principal(text, "10.0.0.1"))
+
+
+def test_a_good_token_names_user_and_groups_until_it_ends() -> None:
+    assert who(signed()) == Principal(
+        "alice",
+        "10.0.0.1",
+        frozenset({"ops"}),
+        proof="token",
+        until_us=(NOW_S + 90) * 1_000_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (signed(iss="https://elsewhere"), "issuer"),
+        (signed(aud="something else"), "[Aa]udience"),
+        (signed(aud=None), "aud"),
+        (signed(exp=NOW_S - 60), "expired"),
+        (signed(exp=None), "exp"),
+        (signed(exp="soon"), "refused|no time"),
+        (signed(nbf=NOW_S + 3_600), "not good yet"),
+        (signed(OTHER), "[Ss]ignature"),
+        (signed(kid="two"), "nobody knows"),
+        (signed(sub=None), "names no user"),
+        (signed(sub="anonymous"), "names no user"),
+        (signed(sub="a b"), "no name of a user"),
+        ("no token", "no token"),
+        ("", "no token"),
+        (
+            jwt.encode(CLAIMS, "a shared secret of some length!!", "HS256", {"kid": "one"}),
+            "refused",
+        ),
+        (jwt.encode(CLAIMS, "", "none", {"kid": "one"}), "refused"),
+    ],
+)
+def test_a_token_that_is_not_good_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=why):
+        who(text)
+
+
+def test_a_key_that_is_new_at_the_provider_is_fetched_but_not_too_often() -> None:
+    provider, clock = Provider(), FixedClock()
+    taken = tokens(provider, clock)
+    who(signed(), taken)
+    provider.keys = {"one": KEY, "two": OTHER}
+    with pytest.raises(AuthenticationFailed):
+        who(signed(OTHER, "two"), taken)
+    assert provider.asked == 1
+
+    clock.us += 20_000_000
+
+    assert who(signed(OTHER, "two"), taken).user == "alice"
+    who(signed(), taken)
+    assert provider.asked == 2
+
+
+def test_a_provider_that_is_away_is_missed_only_without_keys() -> None:
+    provider, clock = Provider(), FixedClock()
+    taken = tokens(provider, clock)
+    provider.is_away = True
+    with pytest.raises(Unavailable):
+        who(signed(), taken)
+
+    provider.is_away = False
+    taken.forget()
+    who(signed(), taken)
+    provider.is_away = True
+    clock.us += 700_000_000
+
+    assert who(signed(exp=NOW_S + 5_000), taken).user == "alice"
+
+
+def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
+    provider = Provider()
+
+    async def slowly(call: Callable[[], Any]) -> Any:
+        await asyncio.sleep(0)
+        return call()
+
+    async def both() -> list[Principal]:
+        taken = Tokens(RULES, provider.fetch, FixedClock(), slowly)
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(taken.principal(signed(), "h")) for _ in range(3)]
+        return [each.result() for each in asked]
+
+    assert [each.user for each in asyncio.run(both())] == ["alice"] * 3
+    assert provider.asked == 1
+
+
+def test_a_provider_that_is_away_is_not_asked_all_the_time() -> None:
+    provider = Provider()
+    provider.is_away = True
+    taken = tokens(provider)
+
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            who(signed(), taken)
+
+    assert provider.asked == 1
+
+
+def test_a_token_without_a_key_id_means_the_only_key() -> None:
+    provider = Provider()
+    assert who(signed(kid=None), tokens(provider)).user == "alice"
+
+    provider.keys = {"one": KEY, "two": OTHER}
+    with pytest.raises(AuthenticationFailed):
+        who(signed(kid=None), tokens(provider))
+
+
+def test_groups_may_be_one_text() -> None:
+    text = signed(realm={"roles": "ops dev"})
+
+    assert who(text).groups == {"ops", "dev"}
+    assert who(signed(realm=None)).groups == frozenset()
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        TokenRules("keys.json"),
+        TokenRules("keys.json", "https://sso.example"),
+        TokenRules("http://sso.example/keys", "https://sso.example", "penstock"),
+        TokenRules("ftp://sso.example/keys", "https://sso.example", "penstock"),
+    ],
+)
+def test_rules_under_which_anybodys_token_would_do_are_refused(rules: TokenRules) -> None:
+    with pytest.raises(InvalidArgument, match=r"access\.token_"):
+        tokens(Provider(), rules=rules)
+
+
+def test_a_realm_without_keys_takes_no_tokens() -> None:
+    with pytest.raises(AuthenticationFailed, match="takes no tokens"):
+        who(signed(), tokens(Provider(), rules=TokenRules()))
+
+
+def test_what_is_no_key_set_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be read"):
+        fetched(str(tmp_path / "missing.json"))
+    (tmp_path / "keys.json").write_text("[]")
+    rules = TokenRules(str(tmp_path / "keys.json"), "i", "a")
+
+    with pytest.raises(Unavailable, match="no JSON Web Key Set"):
+        who(signed(), Tokens(rules, fetched, FixedClock(), inline))
+
+
+def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    public = {**json.loads(RSAAlgorithm.to_jwk(key.public_key())), "kid": "r"}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public]}))
+    far = 4_000_000_000
+    text = signed(key, "r", "RS256", exp=far, realm={"roles": ["ops"]})
+
+    with penstock.Realm(
+        access__mode="mandatory",
+        access__token_keys=str(tmp_path / "keys.json"),
+        access__token_issuer="https://sso.example",
+        access__token_audience="penstock",
+        access__token_groups_claim="realm.roles",
+        access__failure_delay_s=0.0,
+    ) as realm:
+        with realm.connect() as trusted:
+            trusted.access.grant("group:ops", "access")
+        url = realm.listen()
+        with penstock.connect(url, token=lambda: text) as session:
+            me = session.access.me()
+        with pytest.raises(AuthenticationFailed, match="token"):
+            penstock.connect(url, token=f"{text}x")
+        with realm.connect() as trusted:
+            trusted.access.revoke("group:ops")
+        with pytest.raises(AccessDenied):
+            penstock.connect(url, token=text)
+
+    assert (me.user, me.groups) == ("alice", ("ops",))
+
+
+def test_a_token_is_not_sent_where_others_could_read_it() -> None:
+    with pytest.raises(penstock.core.errors.PenstockError, match="penstocks://"):
+        penstock.connect("penstock://192.0.2.1:9", reconnect_timeout=0, token="t")

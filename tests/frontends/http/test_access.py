@@ -1,0 +1,181 @@
+"""Who may do what by HTTP: the realm's own rules, asked by every route; sessions of the console."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.core.rights import OPERATIONS
+from penstock.frontends.http.routes import TABLE
+from tests.frontends.http.asking import Reply, Web
+
+OPEN = {"login", "openapi.json"}
+
+
+class Known(Web):
+    """Asks as a user."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        super().__init__(url)
+        secret = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._own = {"authorization": f"Basic {secret}"}
+
+    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Reply:
+        headers = {**self._own, **(more.pop("headers", None) or {})}
+        return super().ask(method, path, body, headers=headers, **more)
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(
+        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.01
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(realm: penstock.Realm, web: Web) -> Known:
+    return Known(web.url, "admin", realm.access.first_password)
+
+
+@pytest.fixture
+def ann(admin: Known, web: Web) -> Known:
+    """A user with access and nothing else."""
+    admin.send("POST", "users", {"name": "ann", "password": "secret of ann"})
+    granted = {"kind": "realm", "subject": "ann@*", "rights": ["access"]}
+    admin.send("POST", "acl/grant", granted)
+    return Known(web.url, "ann", "secret of ann")
+
+
+def test_every_route_asks_for_an_operation_there_is() -> None:
+    assert {route.operation for route in TABLE.routes} <= set(OPERATIONS)
+    assert {route.path for route in TABLE.routes if route.is_open} == OPEN
+
+
+def test_nobody_does_anything_without_saying_who_it_is(web: Web) -> None:
+    for route in TABLE.routes:
+        if not route.is_open:
+            reply = web.ask(route.method, route.path.replace("{", "").replace("}", ""))
+
+            assert (reply.status, reply.code) == (401, "authentication-failed"), route
+    assert web.ask("GET", "/metrics").status == 401
+    assert web.get("/ready") == {"status": "ok"}
+
+
+def test_a_wrong_password_is_refused(web: Web, admin: Known) -> None:
+    assert Known(web.url, "admin", "wrong").ask("GET", "me").status == 401
+    assert Known(web.url, "nobody", "wrong").ask("GET", "me").status == 401
+    assert web.ask("GET", "me", headers={"authorization": "Basic !"}).status == 400
+    assert web.ask("GET", "me", headers={"authorization": "Bearer no.token.here"}).status == 401
+    assert "basic" in web.ask("GET", "me").headers["www-authenticate"].lower()
+    assert admin.get("me")["rights"]
+
+
+def test_rights_are_asked_for_by_name(admin: Known, ann: Known) -> None:
+    admin.send("POST", "channels", {"name": "orders"})
+    admin.send("POST", "channels", {"name": "mine"})
+
+    assert ann.get("channels")["items"] == []
+    for method, path, body in (
+        ("GET", "channels/orders", None),
+        ("GET", "channels/orders/events", None),
+        ("GET", "channels/orders/live", None),
+        ("POST", "channels/orders/events", {"data": "x"}),
+        ("POST", "channels/orders/purge", {}),
+        ("POST", "channels", {"name": "other"}),
+        ("GET", "rates", None),
+        ("GET", "users", None),
+        ("GET", "audit", None),
+        ("GET", "/metrics", None),
+    ):
+        reply = ann.ask(method, path, body)
+        assert (reply.status, reply.code) == (403, "access-denied"), path
+
+    rights = {"kind": "channel", "name": "orders", "subject": "ann@*", "rights": ["publish"]}
+    admin.send("POST", "acl/grant", rights)
+    assert ann.send("POST", "channels/orders/events", {"data": "x"})["count"] == 1
+    assert [each["name"] for each in ann.get("channels")["items"]] == ["orders"]
+    assert ann.ask("GET", "channels/orders/events").status == 403
+    admin.send("POST", "acl/revoke", {**rights, "rights": []})
+    assert ann.ask("POST", "channels/orders/events", {"data": "x"}).status == 403
+
+
+def test_what_follows_from_a_request_is_asked_for_too(admin: Known, ann: Known) -> None:
+    admin.send("POST", "channels", {"name": "dead"})
+    grant = {"kind": "realm", "subject": "ann@*", "rights": ["channels", "realm"]}
+    admin.send("POST", "acl/grant", grant)
+
+    buried = {"name": "orders", "attributes": {"dead_event_store": "dead"}}
+    assert ann.ask("POST", "channels", buried).code == "access-denied"
+    assert ann.send("POST", "channels", {"name": "orders"})["name"] == "orders"
+    assert ann.ask("PATCH", "channels/orders", {"dead_event_store": "dead"}).status == 403
+    joined = {"source": "orders", "destination": "dead"}
+    assert ann.ask("POST", "joins", joined).code == "access-denied"
+    assert ann.ask("POST", "redrive", {"source": "dead"}).code == "access-denied"
+
+
+def test_acts_are_written_down_with_who_did_them(admin: Known, ann: Known) -> None:
+    admin.send("POST", "channels", {"name": "orders"})
+    ann.ask("DELETE", "channels/orders")
+
+    newest = admin.get("audit", limit=2)["items"]
+
+    assert [(each["operation"], each["target"], each["outcome"]) for each in newest] == [
+        ("channel.delete", "orders", "access-denied"),
+        ("channel.create", "orders", "done"),
+    ]
+    assert newest[0]["principal"] == "ann@127.0.0.1"
+
+
+def test_a_view_ends_when_its_right_does(admin: Known, ann: Known) -> None:
+    admin.send("POST", "channels", {"name": "orders"})
+    rights = {"kind": "channel", "name": "orders", "subject": "ann@*", "rights": ["subscribe"]}
+    admin.send("POST", "acl/grant", rights)
+    with ann.watching("channels/orders/live", headers=ann._own) as events:
+        admin.send("POST", "acl/revoke", {**rights, "rights": []})
+
+        [(name, why)] = list(events)
+
+    assert (name, why["code"]) == ("end", "access-denied")
+
+
+def test_the_console_logs_in_changes_things_with_its_token_and_logs_out(
+    web: Web, ann: Known
+) -> None:
+    wrong = web.ask("POST", "login", {"user": "ann", "password": "wrong"})
+    opened = web.ask("POST", "login", {"user": "ann", "password": "secret of ann"})
+    cookie = opened.headers["set-cookie"]
+    own = {"cookie": cookie.partition(";")[0]}
+    token = {**own, "x-csrf-token": opened.document["csrf"]}
+
+    assert wrong.status == 401
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+    assert web.ask("GET", "me", headers=own).document["csrf"] == opened.document["csrf"]
+    assert web.ask("POST", "logout", headers=own).code == "access-denied"
+    assert web.ask("GET", "me", headers=own).status == 200
+    assert web.ask("POST", "logout", headers=token).status == 200
+    assert web.ask("GET", "me", headers=own).status == 401
+
+
+def test_users_and_groups_are_made_changed_and_removed(admin: Known, web: Web) -> None:
+    made = admin.send("POST", "users", {"name": "bob"})
+    group = admin.send("POST", "groups", {"name": "ops", "members": ["bob"]})
+    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "group:ops", "rights": ["access"]})
+    bob = Known(web.url, "bob", made["password"])
+
+    assert group == {"name": "ops", "members": ["bob"]}
+    assert bob.get("me")["groups"] == ["ops"]
+    assert bob.send("POST", "me/password", {"password": "another one"}) == {"done": True}
+    assert bob.ask("GET", "me").status == 401
+    bob = Known(web.url, "bob", "another one")
+    assert bob.get("me")["user"] == "bob"
+    assert admin.send("PATCH", "groups/ops", {"remove": ["bob"]})["members"] == []
+    assert bob.ask("GET", "me").code == "access-denied"
+    assert admin.send("DELETE", "groups/ops") == {"done": True}
+    assert admin.send("DELETE", "users/bob") == {"done": True}
+    assert [user["name"] for user in admin.get("users")["items"]] == ["admin"]
+    assert any(each["subject"] == "admin@*" for each in admin.get("acl", kind="realm")["items"])

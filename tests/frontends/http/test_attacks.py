@@ -1,0 +1,165 @@
+"""What pages, strangers and users without rights try by HTTP, and do not get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import penstock
+from penstock.core.errors import AuthenticationFailed, InvalidArgument
+from penstock.core.rights import Principal
+from penstock.frontends.http.access import Guard
+from tests.frontends.http.asking import Reply, Web
+from tests.frontends.http.test_access import Known
+
+ANN = "secret of ann"
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(
+        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.01
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(realm: penstock.Realm, web: Web) -> Known:
+    return Known(web.url, "admin", realm.access.first_password)
+
+
+@pytest.fixture
+def ann(admin: Known, web: Web) -> Known:
+    """A user with access and nothing else."""
+    admin.send("POST", "users", {"name": "ann", "password": ANN})
+    grant(admin, "realm", "", "access")
+    return Known(web.url, "ann", ANN)
+
+
+def grant(admin: Known, kind: str, name: str, *rights: str, subject: str = "ann@*") -> None:
+    given = {"kind": kind, "name": name, "subject": subject, "rights": rights}
+    admin.send("POST", "acl/grant", given)
+
+
+def signed_in(web: Web, user: str, password: str) -> dict[str, str]:
+    """What a console that has logged in sends along."""
+    opened = web.ask("POST", "login", {"user": user, "password": password})
+    cookie = opened.headers["set-cookie"].partition(";")[0]
+    return {"cookie": cookie, "x-csrf-token": opened.document["csrf"]}
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", ""])
+def test_without_authentication_http_stays_on_this_machine(host: str) -> None:
+    with penstock.Realm() as open_realm, pytest.raises(InvalidArgument, match="will not listen"):
+        open_realm.listen_http(host)
+
+
+@pytest.mark.spec("A3")
+@pytest.mark.parametrize("act", ["logout", "password"])
+def test_a_view_ends_with_the_session_it_was_opened_in(
+    web: Web, admin: Known, ann: Known, act: str
+) -> None:
+    admin.send("POST", "channels", {"name": "orders"})
+    grant(admin, "channel", "orders", "subscribe")
+    own = signed_in(web, "ann", ANN)
+
+    with web.watching("channels/orders/live", headers=own) as events:
+        if act == "logout":
+            assert web.ask("POST", "logout", headers=own).status == 200
+        else:
+            admin.send("POST", "users/ann/password", {"password": "quite another"})
+        [(name, why)] = list(events)
+
+    assert (name, why["code"]) == ("end", "authentication-failed")
+
+
+@pytest.mark.spec("A4")
+def test_a_view_ends_with_the_token_it_was_opened_with(realm: penstock.Realm) -> None:
+    guard = Guard(realm.access)
+    reader = Principal("admin", "127.0.0.1", proof="token", until_us=1_000)
+
+    guard.check_still(reader, {"authorization": "Bearer x"}, 1_000)
+    with pytest.raises(AuthenticationFailed, match="expired"):
+        guard.check_still(reader, {"authorization": "Bearer x"}, 1_001)
+
+
+@pytest.mark.spec("A3")
+def test_a_refusal_does_not_tell_whether_there_is_such_a_name(admin: Known, ann: Known) -> None:
+    admin.send("POST", "channels", {"name": "secret"})
+    admin.send("POST", "queues", {"name": "hidden"})
+    admin.send("POST", "channels", {"name": "dead"})
+    grant(admin, "realm", "", "access", "realm")
+    grant(admin, "channel", "dead", "purge", "subscribe", "publish")
+
+    asks: tuple[Callable[[str], Reply], ...] = (
+        lambda name: ann.ask("POST", "redrive", {"source": name}),
+        lambda name: ann.ask("POST", "redrive", {"source": "dead", "destination": name}),
+        lambda name: ann.ask("POST", "joins", {"source": name, "destination": "dead"}),
+        lambda name: ann.ask("POST", "joins", {"source": "dead", "destination": name}),
+        lambda name: ann.ask("GET", "schedule", channel=name),
+        lambda name: ann.ask("GET", f"channels/{name}"),
+        lambda name: ann.ask("GET", f"queues/{name}"),
+    )
+    for ask in asks:
+        told = [ask(name) for name in ("secret", "hidden", "nowhere")]
+        assert {(each.status, each.code) for each in told} == {(403, "access-denied")}
+        reasons = [each.reason.split(";")[0].split() for each in told]
+        assert reasons[0][:-1] == reasons[1][:-1] == reasons[2][:-1]
+
+
+def test_the_audit_log_says_what_was_joined_and_what_was_not(admin: Known, ann: Known) -> None:
+    for name in ("orders", "copy"):
+        admin.send("POST", "channels", {"name": name})
+    joined = {"source": "orders", "destination": "copy"}
+    assert ann.ask("POST", "joins", joined).status == 403
+    made = admin.send("POST", "joins", joined)
+    admin.send("DELETE", f"joins/{made['id']}")
+
+    newest = admin.get("audit", limit=3)["items"]
+
+    assert [(each["operation"], each["target"], each["outcome"]) for each in newest] == [
+        ("join.delete", "orders -> copy", "done"),
+        ("join.create", "orders -> copy", "done"),
+        ("join.create", "orders -> copy", "access-denied"),
+    ]
+
+
+def test_a_stranger_may_not_send_much(web: Web) -> None:
+    reply = web.ask("POST", "login", {"user": "ann", "password": "x" * 70_000})
+
+    assert reply.status == 413
+
+
+def test_rights_of_a_host_do_not_travel_with_a_cookie(realm: penstock.Realm) -> None:
+    async def identified() -> Principal:
+        guard = Guard(realm.access)
+        login = guard.access.logins.open(Principal("ann", "10.0.0.5", proof="password"))
+        headers = {"cookie": f"penstock_session={login.id}"}
+        return await guard.identify(headers, "10.0.0.6", None, changes=False)
+
+    assert asyncio.run(identified()).name == "ann@10.0.0.6"
+
+
+@pytest.mark.spec("A3")
+def test_who_waits_for_an_event_gets_none_after_losing_the_right(
+    realm: penstock.Realm, admin: Known, ann: Known
+) -> None:
+    admin.send("POST", "queues", {"name": "jobs"})
+    grant(admin, "queue", "jobs", "pop")
+    with ThreadPoolExecutor(1) as pool, realm.connect() as session:
+        popped = pool.submit(ann.ask, "POST", "queues/jobs/pop", {"timeout": 30})
+        waits = b'penstock_durable_clients{channel="jobs",durable=""} 1.0'
+        while waits not in admin.ask("GET", "/metrics").data:
+            assert not popped.done()
+        taken = {"kind": "queue", "name": "jobs", "subject": "ann@*", "rights": []}
+        admin.send("POST", "acl/revoke", taken)
+        session.queues.get("jobs").push(b"secret")
+        reply = popped.result(timeout=30)
+
+    assert reply.status == 403
+    assert b"secret" not in reply.data
+    assert len(admin.get("queues/jobs/events")["items"]) == 1

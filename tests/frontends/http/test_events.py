@@ -1,0 +1,240 @@
+"""Events by HTTP: what goes in comes out, page by page, cut where it is long, and found by id."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+
+import penstock
+from tests.frontends.http.asking import Web
+
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+@pytest.fixture
+def orders(session: penstock.Session) -> penstock.Channel:
+    return session.channels.create("orders")
+
+
+def ids(page: dict[str, list[dict[str, object]]]) -> list[object]:
+    return [each["event_id"] for each in page["items"]]
+
+
+def stream(table: pa.Table, options: ipc.IpcWriteOptions | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+# --- in -----------------------------------------------------------------------------------
+
+
+def test_an_event_is_published_as_json(web: Web, orders: penstock.Channel) -> None:
+    told = web.send(
+        "POST",
+        "channels/orders/events",
+        {"data": "hello", "tag": "new", "properties": {"price": 9.5}, "priority": 7, "ttl": 90_000},
+    )
+    [event] = orders.browse()
+
+    assert told == {"first_id": 0, "last_id": 0, "count": 1, "scheduled": False}
+    assert (event.data, event.tag, event.properties) == (b"hello", "new", {"price": 9.5})
+    assert (event.priority, event.ttl) == (7, 90_000)
+
+
+def test_several_are_published_in_one_step_and_once(web: Web, orders: penstock.Channel) -> None:
+    body = {"events": [{"data": "a"}, {"data": "b"}], "producer": "shop", "sequence": 1}
+
+    first = web.send("POST", "channels/orders/events", body)
+    again = web.send("POST", "channels/orders/events", body)
+
+    assert first == again
+    assert [event.data for event in orders.browse()] == [b"a", b"b"]
+
+
+def test_lines_of_json_are_those_the_command_line_prints(
+    web: Web, orders: penstock.Channel
+) -> None:
+    lines = b'{"data": "a", "price": 1}\n\n{"data_base64": "/w==", "properties": {"n": 2}}\n'
+
+    told = web.ask("POST", "channels/orders/events", lines, headers=NDJSON)
+    first, second = orders.browse()
+
+    assert (told.status, told.document["count"]) == (201, 2)
+    assert (first.data, first.properties) == (b"a", {"price": 1})
+    assert (second.data, second.properties) == (b"\xff", {"n": 2})
+
+
+def test_a_table_is_published_by_columns(web: Web, orders: penstock.Channel) -> None:
+    table = pa.table({"data": pa.array([b"a", b"b"]), "price": [1.5, 2.5]})
+
+    told = web.ask("POST", "channels/orders/events", stream(table), headers=ARROW)
+
+    assert told.document["count"] == 2
+    assert [event.properties["price"] for event in orders.browse()] == [1.5, 2.5]
+
+
+def test_a_table_that_claims_to_be_far_larger_than_it_is_is_refused(
+    web: Web, orders: penstock.Channel
+) -> None:
+    options = ipc.IpcWriteOptions(compression="zstd")
+    bomb = stream(pa.table({"n": pa.array([0] * 4_000_000, pa.int64())}), options)
+
+    reply = web.ask("POST", "channels/orders/events", bomb, headers=ARROW)
+
+    assert len(bomb) < 1 << 16
+    assert (reply.status, reply.code) == (422, "invalid-event")
+    assert orders.info().events == 0
+
+
+def test_an_event_may_wait_for_its_time(web: Web, orders: penstock.Channel) -> None:
+    told = web.send(
+        "POST", "channels/orders/events", {"data": "later", "deliver_at": "2099-01-01T00:00:00Z"}
+    )
+    [waiting] = web.get("schedule")["items"]
+
+    assert told["scheduled"]
+    assert (waiting["destination"], waiting["number"]) == ("orders", told["first_id"])
+    assert waiting["deliver_at"] == "2099-01-01T00:00:00Z"
+    assert web.send("DELETE", "channels/orders/schedule/0") == {"done": True}
+    assert web.ask("DELETE", "channels/orders/schedule/0").code == "illegal-state"
+    assert web.get("schedule", channel="orders")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/json", b"{", 400),
+        ("application/json", b"[" * 100_000, 400),
+        ("application/json", b'{"price": 1}', 400),
+        ("application/json", b'{"events": []}', 400),
+        ("application/json", b'{"data": "a", "data_base64": "YQ=="}', 400),
+        ("application/json", b'{"data": "a", "priority": 11}', 400),
+        ("application/json", b'{"message": {"a": 1}}', 400),
+        ("application/json", b'{"deliver_at": "soon"}', 400),
+        ("application/json", b'{"properties": {"$penstock_x": 1}}', 422),
+        ("application/x-ndjson", b"", 400),
+        ("application/x-ndjson", b'{"data": "a"}\nno', 400),
+        ("application/vnd.apache.arrow.stream", b"no arrow", 422),
+        ("text/plain", b"hello", 400),
+    ],
+)
+def test_what_is_no_event_is_refused_and_nothing_is_stored(
+    web: Web, orders: penstock.Channel, kind: str, body: bytes, status: int
+) -> None:
+    reply = web.ask("POST", "channels/orders/events", body, headers={"content-type": kind})
+
+    assert reply.status == status, reply.data
+    assert reply.reason
+    assert orders.info().counters.published == 0
+
+
+def test_an_event_that_is_too_large_is_refused(web: Web, orders: penstock.Channel) -> None:
+    large = {"data": "x" * (21 << 20)}
+
+    reply = web.ask("POST", "channels/orders/events", large)
+
+    assert (reply.status, reply.code) == (413, "event-too-large")
+
+
+# --- out ----------------------------------------------------------------------------------
+
+
+def test_pages_follow_each_other_to_the_end(web: Web, orders: penstock.Channel) -> None:
+    orders.publish_many([penstock.Event(str(n).encode()) for n in range(5)])
+
+    first = web.get("channels/orders/events", limit=2)
+    second = web.get("channels/orders/events", limit=2, after=first["next"])
+    third = web.get("channels/orders/events", limit=2, after=second["next"])
+
+    assert [ids(page) for page in (first, second, third)] == [[0, 1], [2, 3], [4]]
+    assert third["next"] is None
+
+
+def test_a_browse_takes_a_range_a_selector_and_columns(web: Web, orders: penstock.Channel) -> None:
+    orders.publish_many(
+        [penstock.Event(b"x", tag="t", properties={"n": n, "m": 0}) for n in range(20)]
+    )
+
+    found = web.get(
+        "channels/orders/events", start=5, end=14, selector="n > 7", columns="tag,properties.n"
+    )
+
+    assert ids(found) == list(range(8, 15))
+    assert found["items"][0].keys() == {"event_id", "published", "size", "tag", "properties"}
+    assert found["items"][0]["properties"] == {"n": 8}
+
+
+def test_the_newest_come_oldest_first(web: Web, orders: penstock.Channel) -> None:
+    orders.publish_many([penstock.Event(b"x", properties={"n": n % 2}) for n in range(50)])
+    orders.purge(start=40, end=44)
+
+    assert ids(web.get("channels/orders/events", newest=True, limit=7)) == [38, 39, *range(45, 50)]
+    found = web.get("channels/orders/events", newest=True, limit=3, selector="n = 1")
+    assert ids(found) == [45, 47, 49]
+
+
+def test_long_data_is_cut_in_lists_and_whole_by_id(web: Web, orders: penstock.Channel) -> None:
+    text = "ä" * 40_000
+    orders.publish(text.encode())
+
+    [shown] = web.get("channels/orders/events", data_bytes=101)["items"]
+    whole = web.get("channels/orders/events/0")
+
+    assert (shown["data"], shown["is_cut"], shown["size"]) == ("ä" * 50, True, 80_000)
+    assert whole["event"]["data"] == text
+    assert base64.b64decode(whole["views"]["base64"]) == text.encode()
+
+
+def test_data_is_read_in_every_way_it_can_be(web: Web, orders: penstock.Channel) -> None:
+    orders.publish_many([penstock.Event(b'{"a": 1}'), penstock.Event(b"\xff\x00")])
+
+    text, binary = (web.get(f"channels/orders/events/{n}")["views"] for n in (0, 1))
+
+    assert (text["text"], text["json"]) == ('{"a": 1}', {"a": 1})
+    assert (binary["hex"], binary["base64"]) == ("ff 00", "/wA=")
+    assert "text" not in binary
+
+
+def test_an_event_that_left_is_said_to_have_left_and_why(
+    web: Web, orders: penstock.Channel
+) -> None:
+    orders.publish_many([penstock.Event(b"x")] * 2)
+    orders.purge(start=0, end=0)
+
+    gone, never = (web.ask("GET", f"channels/orders/events/{n}") for n in (0, 9))
+
+    assert (gone.status, never.status) == (404, 404)
+    assert "purged" in gone.reason
+    assert "purged" not in never.reason
+
+
+def test_what_was_browsed_can_be_published_again(web: Web, orders: penstock.Channel) -> None:
+    orders.publish(b"\xff", tag="t", properties={"n": 1, "s": ["a"]}, ttl=90_000)
+    [document] = web.get("channels/orders/events")["items"]
+    copy = {
+        name: document[name]
+        for name in ("data", "data_base64", "tag", "properties", "ttl")
+        if name in document
+    }
+
+    web.send("POST", "channels/orders/events", copy)
+    first, second = orders.browse()
+
+    assert (first.data, first.tag, first.properties) == (second.data, second.tag, second.properties)
+    assert first.ttl == second.ttl
+
+
+def test_a_browse_counts_nowhere(web: Web, orders: penstock.Channel) -> None:
+    orders.publish(b"x")
+    before = msgspec.json.encode(orders.info())
+
+    web.get("channels/orders/events")
+
+    assert msgspec.json.encode(orders.info()) == before

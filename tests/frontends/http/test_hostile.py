@@ -1,0 +1,228 @@
+"""HTTP peers that mean no good: each is refused or dropped in time, and nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from tests.frontends.http.asking import Web, part
+
+LIMITS: dict[str, Any] = {
+    "http__head_timeout_s": 1.0,
+    "http__body_timeout_s": 0.2,
+    "http__send_timeout_s": 1.0,
+    "http__body_bytes": 4_096,
+}
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(**LIMITS) as running:
+        yield running
+
+
+def said(peer: socket.socket) -> bytes:
+    """Everything the server says until it closes."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while more := peer.recv(65_536):
+            found += more
+    return found
+
+
+def test_a_peer_that_says_nothing_is_dropped(web: Web) -> None:
+    with web.raw() as peer:
+        assert said(peer) == b""
+
+
+def test_a_peer_that_never_ends_its_headers_is_dropped(web: Web) -> None:
+    with web.raw() as peer:
+        peer.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
+
+        assert said(peer) == b""
+
+
+def test_a_peer_that_asks_and_then_begins_again_for_ever_is_dropped(web: Web) -> None:
+    with web.raw() as peer:
+        peer.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /health HT")
+
+        assert said(peer).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(web: Web) -> None:
+    with web.raw() as peer:
+        peer.sendall(
+            b"POST /api/v1/channels HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+        )
+
+        assert said(peer).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize(
+    "length", [b"content-length: 5000", b"transfer-encoding: chunked"], ids=["told", "chunked"]
+)
+def test_a_body_that_is_too_large_is_refused(web: Web, length: bytes) -> None:
+    with web.raw() as peer:
+        peer.sendall(
+            b"POST /api/v1/channels HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\n" + length + b"\r\n\r\n"
+        )
+        with contextlib.suppress(ConnectionError):
+            peer.sendall(b"1388\r\n" + b"x" * 5_000 + b"\r\n0\r\n\r\n")
+
+        assert said(peer).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 2_000_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+    ],
+    ids=["noise", "version", "headers", "length", "hosts"],
+)
+def test_what_is_no_http_is_refused(web: Web, request_: bytes) -> None:
+    with web.raw() as peer:
+        with contextlib.suppress(ConnectionError):
+            peer.sendall(request_)
+
+        assert said(peer)[:10] in (b"", b"HTTP/1.1 4")
+    assert web.get("/health") == {"status": "ok"}
+
+
+def test_more_connections_than_there_may_be_are_dropped_and_the_rest_goes_on() -> None:
+    with (
+        penstock.Realm(http__connections_max=3) as realm,
+        realm.connect() as session,
+        contextlib.ExitStack() as peers,
+    ):
+        web = Web(realm.listen_http())
+        opened = [peers.enter_context(web.raw()) for _ in range(5)]
+
+        assert [_is_dropped_at_once(peer) for peer in opened] == [False] * 3 + [True] * 2
+        assert session.channels.create("orders").publish(b"x") == 0
+
+
+def _is_dropped_at_once(peer: socket.socket) -> bool:
+    peer.settimeout(0.3)
+    try:
+        return peer.recv(1) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_a_viewer_that_takes_nothing_is_dropped(web: Web, session: penstock.Session) -> None:
+    orders = session.channels.create("orders")
+    event = penstock.Event(b"x" * 60_000)
+    with web.raw() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        peer.sendall(
+            b"GET /api/v1/channels/orders/live?data_bytes=65536 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        )
+        peer.recv(1_024)
+        while _views(web):
+            orders.publish_many([event] * 20)
+
+    assert orders.info().counters.published > 0
+
+
+def _views(web: Web) -> bool:
+    text = web.ask("GET", "/metrics").data
+    return b"penstock_http_views 0.0" not in text
+
+
+# --- other sites' pages -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "", "10.0.0.1"])
+def test_a_strange_name_for_this_machine_is_refused(web: Web, host: str) -> None:
+    for path in ("/api/v1/realm", "/", "/metrics", "/health"):
+        reply = web.ask("GET", path, headers={"host": host})
+
+        assert (reply.status, reply.code) == (403, "cross-site")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9080", "[::1]:9080"])
+def test_the_names_of_this_machine_are_taken(web: Web, host: str) -> None:
+    assert web.ask("GET", "realm", headers={"host": host}).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_another_sites_page_changes_nothing(
+    web: Web, session: penstock.Session, headers: dict[str, str]
+) -> None:
+    reply = web.ask("POST", "channels", {"name": "orders"}, headers=headers)
+
+    assert (reply.status, reply.code) == (403, "cross-site")
+    assert session.channels.list() == []
+
+
+def test_the_consoles_own_page_may_change_something(web: Web) -> None:
+    own = {"origin": web.url, "sec-fetch-site": "same-origin"}
+
+    assert web.ask("POST", "channels", {"name": "orders"}, headers=own).status == 201
+
+
+def test_a_form_cannot_be_sent(web: Web) -> None:
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+
+    assert web.ask("POST", "channels", b'{"name": "orders"}', headers=kind).status == 415
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def test_the_console_is_served_with_its_policy(web: Web) -> None:
+    page = web.ask("GET", "/")
+
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    again = web.ask("GET", "/index.html", headers={"if-none-match": page.headers["etag"]})
+    assert (again.status, again.data) == (304, b"")
+    assert web.ask("HEAD", "/").headers["content-length"] == str(len(page.data))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/../server.py", "/%2e%2e/server.py", "/..%2fserver.py", "/../../bootstrap.py"),
+        *("//etc/passwd", "/.hidden.js", "/vendor", "/index.html/", "/%00", "/console.py"),
+    ],
+)
+def test_nothing_outside_the_console_is_served(web: Web, path: str) -> None:
+    reply = web.ask("GET", path)
+
+    assert reply.status in (200, 404)
+    assert reply.status == 404 or reply.data == web.ask("GET", "/").data
+
+
+def test_other_methods_are_told_what_is_taken(web: Web) -> None:
+    for method, path, allowed in (
+        ("POST", "/health", "GET, HEAD"),
+        ("PUT", "/api/v1/realm", "GET, PATCH"),
+        ("DELETE", f"/api/v1/channels/{part('a/b')}/purge", "POST"),
+    ):
+        reply = web.ask(method, path)
+
+        assert (reply.status, reply.headers["allow"]) == (405, allowed)

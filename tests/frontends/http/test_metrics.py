@@ -1,0 +1,107 @@
+"""What Prometheus gets: the numbers ``info`` gives, named for only so many channels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock
+from tests.docs.pages import ROOT
+from tests.frontends.http.asking import Web
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(web: Web) -> Samples:
+    reply = web.ask("GET", "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(reply.data.decode())
+        for sample in family.samples
+    }
+
+
+def of(samples: Samples, metric: str, /, **labels: str) -> float:
+    return samples[metric, frozenset(labels.items())]
+
+
+def test_counters_are_those_of_the_channel(web: Web, session: penstock.Session) -> None:
+    orders = session.channels.create("orders")
+    orders.durables.create("billing")
+    orders.publish_many([penstock.Event(b"x")] * 5)
+    orders.purge(start=0, end=1)
+
+    found = scraped(web)
+
+    store = {"name": "orders", "kind": "channel"}
+    assert of(found, "penstock_published_total", **store) == 5
+    assert of(found, "penstock_left_total", **store, cause="purged") == 2
+    assert of(found, "penstock_events", **store) == 3
+    assert of(found, "penstock_events_bytes", **store) > 0
+    assert 0 <= of(found, "penstock_oldest_event_seconds", **store) < 60
+    durable = {"channel": "orders", "durable": "billing"}
+    assert of(found, "penstock_durable_outstanding_events", **durable) == 3
+    assert of(found, "penstock_connections") == 1
+    assert of(found, "penstock_realm_up") == 1
+
+
+def test_queues_readers_are_their_durable(web: Web, session: penstock.Session) -> None:
+    jobs = session.queues.create("jobs")
+    jobs.push_many([penstock.Event(b"x")] * 3)
+
+    found = scraped(web)
+
+    assert of(found, "penstock_durable_outstanding_events", channel="jobs", durable="") == 3
+
+
+def test_how_long_the_disk_takes_is_a_histogram(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        for _ in range(5):
+            orders.publish(b"x")
+
+        found = scraped(Web(realm.listen_http()))
+
+    count = of(found, "penstock_journal_sync_seconds_count")
+    assert count >= 6
+    assert of(found, "penstock_journal_sync_seconds_bucket", le="+Inf") == count
+    assert 0 < of(found, "penstock_journal_sync_seconds_sum") < 60
+
+
+def test_only_so_many_channels_have_names() -> None:
+    with penstock.Realm(http__channels_named_max=2) as realm, realm.connect() as session:
+        for name in ("a", "b", "c", "d"):
+            session.channels.create(name).durables.create("x")
+
+        found = scraped(Web(realm.listen_http()))
+
+    named = {dict(labels).get("name") for name, labels in found if name == "penstock_events"}
+    durables = [labels for name, labels in found if name == "penstock_durable_clients"]
+    assert named == {"a", "b"}
+    assert len(durables) == 2
+    assert of(found, "penstock_unnamed_stores") == 2
+
+
+def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:
+    session.channels.create("orders").publish(b"x")
+
+    first, second = scraped(web), scraped(web)
+
+    changing = re.compile("seconds|_created")
+    assert {key: value for key, value in first.items() if not changing.search(key[0])} == {
+        key: value for key, value in second.items() if not changing.search(key[0])
+    }
+
+
+def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm:
+        text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
+    given = {family.name for family in text_string_to_metric_families(text)}
+    page = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(penstock_\w+)` \|", page, re.MULTILINE))
+
+    told = {name.removesuffix("_total") for name in listed}
+    assert told == given

@@ -1,0 +1,64 @@
+"""Limits of who asks over HTTP: refused with 429, and later it goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.core.errors import LimitReached
+from penstock.core.rights import Principal
+from penstock.frontends.http.quotas import KNOWN_MAX, Quotas
+from penstock.runtime.quota import ConnectionLimits
+from penstock.testing.stores import StillClock
+from tests.frontends.http.asking import Web
+
+ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")
+
+
+def test_more_requests_than_allowed_are_told_to_wait() -> None:
+    with penstock.Realm(limits__requests_per_s_max=5) as realm:
+        web = Web(realm.listen_http())
+        replies = [web.ask("GET", "realm") for _ in range(40)]
+        refused = next(reply for reply in replies if reply.status != 200)
+
+        assert (refused.status, refused.code) == (429, "limit-reached")
+        assert refused.headers["retry-after"] == "1"
+        assert "limits.requests_per_s_max" in refused.reason
+        assert web.ask("GET", "/health").status == 200
+        assert web.ask("GET", "/metrics").status == 200
+
+
+def test_the_rate_is_of_who_asks() -> None:
+    clock = StillClock()
+    quotas = Quotas(ConnectionLimits(requests_per_s_max=2), clock)
+    for _ in range(2):
+        with quotas.asking(ANN):
+            pass
+    with pytest.raises(LimitReached, match="ann@localhost"), quotas.asking(ANN):
+        pass
+    with quotas.asking(BOB):
+        pass
+
+
+def test_bytes_in_flight_are_given_back_with_the_answer() -> None:
+    quotas = Quotas(ConnectionLimits(in_flight_bytes_max=100), StillClock())
+    with quotas.asking(ANN) as first, quotas.asking(ANN) as second:
+        first(80)
+        with pytest.raises(LimitReached, match=r"limits\.in_flight_bytes_max"):
+            second(30)
+        second(20)
+    with quotas.asking(ANN) as again, quotas.asking(BOB) as other:
+        again(500)  # one alone always passes
+        other(80)
+
+
+def test_only_so_many_are_remembered() -> None:
+    quotas = Quotas(ConnectionLimits(requests_per_s_max=1), StillClock())
+    with quotas.asking(ANN):
+        pass
+    for number in range(KNOWN_MAX):
+        with quotas.asking(Principal(f"user-{number}", "localhost")):
+            pass
+
+    with quotas.asking(ANN):
+        pass

@@ -1,0 +1,76 @@
+"""The realm by HTTP: what it is, who is connected, what its pipelines say, pausing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+import penstock
+from tests.frontends.http.asking import Web
+
+
+def test_the_realm_says_what_it_is(web: Web, session: penstock.Session) -> None:
+    session.channels.create("orders")
+
+    shown = web.get("realm")
+
+    assert (shown["name"], shown["version"], shown["mode"]) == (
+        "penstock",
+        penstock.__version__,
+        "off",
+    )
+    assert (shown["channels"], shown["connections"]) == (1, 1)
+    assert shown["started"] < shown["now"]
+
+
+def test_publishing_is_paused_and_goes_on(web: Web, session: penstock.Session) -> None:
+    session.channels.create("orders")
+
+    assert web.send("PATCH", "realm", {"paused": True})["publishing_paused"]
+    refused = web.ask("POST", "channels/orders/events", {"data": "x"})
+    assert (refused.status, refused.code) == (503, "publishing-paused")
+    assert refused.headers["retry-after"] == "1"
+    assert not web.send("PATCH", "realm", {"paused": False})["publishing_paused"]
+    assert web.send("POST", "channels/orders/events", {"data": "x"})["count"] == 1
+
+
+def test_connections_are_listed_and_ended(web: Web, session: penstock.Session) -> None:
+    session.channels.create("orders")
+    [before] = web.get("connections")["items"]
+
+    assert before["client"].startswith("penstock")
+    assert before["user"].endswith("@localhost")
+    assert web.send("DELETE", f"connections/{before['id']}") == {"done": True}
+    session.channels.list()  # it has come back
+    [after] = web.get("connections")["items"]
+    assert (after["session"], after["id"]) == (before["session"], str(int(before["id"]) + 1))
+    assert web.ask("DELETE", f"connections/{before['id']}").status == 404
+
+
+def test_pipelines_are_read_from_what_their_runs_keep(tmp_path: Path) -> None:
+    place = tmp_path / "flights"
+    (place / "archive" / "query").mkdir(parents=True)
+    status = {"state": "runs", "pid": os.getpid(), "progress": {"rows": 7}}
+    (place / "archive.json").write_bytes(msgspec.json.encode(status))
+    (place / "notes.json").write_text("no status")
+    with penstock.Realm(http__pipelines=str(tmp_path)) as realm:
+        web = Web(realm.listen_http())
+
+        [shown] = web.get("pipelines")["items"]
+
+        assert shown == {"name": "flights", "steps": [{"name": "archive", "status": status}]}
+        assert web.get("pipelines/flights") == shown
+        assert web.ask("GET", "pipelines/other").status == 404
+
+
+def test_whoever_asks_is_told_who_that_is(web: Web) -> None:
+    me = web.get("me")
+
+    assert (me["user"], me["host"], me["mode"]) == ("anonymous", "127.0.0.1", "off")
+
+
+def test_it_is_healthy_and_ready_until_it_ends(web: Web) -> None:
+    assert web.get("/health") == {"status": "ok"}
+    assert web.get("/ready") == {"status": "ok"}

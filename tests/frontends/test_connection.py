@@ -1,0 +1,163 @@
+"""Single connections, whose bytes come and go when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
+from penstock.frontends.connection import REQUESTS_MAX, Connection
+from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import pass_time, simulate
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from tests.runtime.living import body, living, publish
+
+
+class Wire(asyncio.Transport):
+    """Keeps what a connection writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = FrameReader()
+        self.is_read = True
+        self.is_aborted = False
+        self.error: Exception | None = None
+        """What a write comes to."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.error is not None:
+            raise self.error
+        self.reader.receive(data)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high, "somebody has thought about it"
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def heard(self) -> list[wire.FromServer]:
+        return [wire.decode_from_server(header) for header, _ in self.reader.frames()]
+
+
+class Peer:
+    """A client whose bytes come when it is told to send them."""
+
+    def __init__(self, listener: NativeListener, session: str) -> None:
+        self.wire = Wire()
+        self.connection = Connection(listener)
+        self.connection.connection_made(self.wire)
+        self._say(PREFACE)
+        self.say(wire.Hello("peer", session))
+
+    def say(self, *messages: wire.Message) -> None:
+        """In one piece."""
+        self._say(b"".join(bytes(part) for m in messages for part in frame(wire.encode(m))))
+
+    def _say(self, data: bytes) -> None:
+        while data:
+            room = self.connection.get_buffer(-1)
+            piece, data = data[: len(room)], data[len(room) :]
+            room[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
+
+    async def answered(self, count: int) -> list[int]:
+        """Which requests were answered, in order."""
+        found: list[int] = []
+        while len(found) < count:
+            await asyncio.sleep(0)
+            said = self.wire.heard()
+            found += [each.request for each in said if isinstance(each, wire.Done | wire.Failed)]
+        return found
+
+
+def with_peers(story: Callable[[Peer, Peer, asyncio.TaskGroup], Awaitable[None]]) -> None:
+    async def life() -> None:
+        async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
+            listener = NativeListener(realm, "test", NativeLimits())
+            ready = asyncio.Event()
+            listening = group.create_task(listener.run(ready))
+            await ready.wait()
+            await realm.create_channel("orders", Definition())
+            await realm.subscriptions.create_durable(
+                1, "d", "shared", FromEarliest(), "", persistent=None
+            )
+            await publish(realm, 1, body([b"x"] * 3))
+            await story(Peer(listener, "a"), Peer(listener, "b"), group)
+            listening.cancel()
+
+    simulate(life(), Random(1))
+
+
+def settle(request: int, event_id: int) -> wire.Settle:
+    return wire.Settle(request, 1, (Span(event_id, event_id + 1),))
+
+
+@pytest.mark.spec("D11")
+def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "d", 3))
+        opened = peer.connection.opening[1]
+
+        async def follow() -> None:
+            await opened.wait()
+            peer.say(settle(4, 2))
+
+        group.create_task(follow())
+        await asyncio.sleep(0)
+        peer.say(settle(2, 0), settle(3, 1))
+
+        assert await peer.answered(4) == [1, 2, 3, 4]
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D9")
+def test_a_peer_that_says_much_of_what_is_not_open_is_not_read() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "d", 3), *[wire.Credit(1, 1)] * REQUESTS_MAX)
+        assert not peer.wire.is_read
+        await peer.answered(1)
+        await pass_time(1.0)
+        assert peer.wire.is_read
+        assert peer.connection.describe().requests == 0
+
+    with_peers(story)
+
+
+def test_a_connection_that_cannot_be_written_to_ends_alone() -> None:
+    """Answers leave in the turn of the one task that serves all: it must not be the end of it."""
+
+    async def story(hurt: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
+        for number, peer in enumerate((hurt, other), start=1):
+            peer.say(wire.Attach(1, 1, number, "d", 1))
+            assert await peer.answered(1) == [1]
+        hurt.wire.error = RuntimeError("the handle is closed")
+        for event_id, peer in enumerate((hurt, other)):
+            first = settle(2, event_id)
+            peer.say(first if peer is hurt else replace(first, subscription=2))
+
+        assert await other.answered(1) == [2]
+        assert hurt.wire.is_aborted
+        assert not other.wire.is_aborted
+
+    with_peers(story)
