@@ -211,6 +211,26 @@ def test_a_damaged_file_is_noticed(url: str, orders: Channel, sealed: Sealed) ->
         list(reader.read(parts[0]))
 
 
+def test_a_file_put_in_the_place_of_one_that_was_sound_is_looked_at_again(
+    url: str, orders: Channel, sealed: Sealed, tmp_path: Path
+) -> None:
+    orders.publish_many(events(0, 1_000))
+    sealed(orders, 1)
+    given = source(url, access="local")
+    reader = given.reader(given.schema())
+    parts = reader.partitions()
+    (file,) = [f for p in parts if isinstance(p, EventRange) for f in p.parts]
+    assert isinstance(file, FileRows)
+    assert sum(batch.num_rows for batch in reader.read(parts[0])) == 1_000
+
+    rotten = bytearray(Path(file.path).read_bytes())
+    rotten[file.batches[0].offset + file.batches[0].length // 2] ^= 0xFF
+    (tmp_path / "rotten").write_bytes(rotten)
+    (tmp_path / "rotten").replace(file.path)
+    with pytest.raises(Damaged, match="fail their checksum"):
+        list(reader.read(parts[0]))
+
+
 def test_a_missing_channel_is_named(url: str) -> None:
     with pytest.raises(NameDoesNotExist, match=r"no channel 'orders'; create it first"):
         source(url).schema()

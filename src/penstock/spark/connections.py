@@ -6,6 +6,7 @@ word, so a session is opened when first needed and kept for the next task.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pyspark import TaskContext
 
 from penstock.client.session import RECONNECT_TIMEOUT_S
 from penstock.client.sync import Channel, Destination, Queue, Session, connect
+from penstock.client.urls import safe
 from penstock.core.errors import CannotConnect, IllegalState, NameDoesNotExist, SessionClosed
 from penstock.core.ids import Span
 from penstock.spark.options import Where
@@ -24,6 +26,11 @@ T = TypeVar("T")
 
 _sessions: dict[tuple[int, str], Session] = {}
 """By process, as a forked child cannot use its parent's, and URL."""
+
+_WORKER_ONLY = "SPARK_BUFFER_SIZE"
+"""Spark sets it for the Python processes it starts."""
+
+_settled: list[bool] = []
 
 
 class Link:
@@ -80,6 +87,7 @@ def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = Fal
     Tasks, and whoever is ``patient``, wait for a realm that is away as a session does, for a
     minute: the query has reached it before. Raises ``CannotConnect``.
     """
+    settle_down()
     key = (os.getpid(), url)
     known = _sessions.get(key)
     if known is not None:
@@ -90,6 +98,14 @@ def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = Fal
     patient = patient or TaskContext.get() is not None
     session = _sessions[key] = _connected(url, RECONNECT_TIMEOUT_S if patient else 0)
     return question(session)
+
+
+def settle_down() -> None:
+    """In a worker of Spark's: it collects garbage after each task and each question of the driver,
+    for tens of milliseconds, and what it has imported by now is none."""
+    if not _settled and _WORKER_ONLY in os.environ:
+        gc.freeze()
+        _settled.append(True)
 
 
 def _connected(url: str, patience_s: float) -> Session:
@@ -123,6 +139,6 @@ def link(session: Session, where: Where) -> Link:
         if where.kind == "either" and where.channel in session.queues.list():
             return Link(session.queues.get(where.channel))
         raise NameDoesNotExist(
-            f"the realm at {where.url} has no {kind} {where.channel!r}; create it first, for "
+            f"the realm at {safe(where.url)} has no {kind} {where.channel!r}; create it first, for "
             f"example: penstock {kind} create {where.channel}"
         ) from error

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.client.urls import parse_url
+from penstock.client.urls import parse_url, safe
 from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument
 from penstock.core.names import durable_name
@@ -66,6 +66,9 @@ class Where(Struct, frozen=True):
     channel: str
     kind: Literal["channel", "queue", "either"] = "channel"
 
+    def __repr__(self) -> str:
+        return f"Where({safe(self.url)!r}, {self.channel!r}, {self.kind!r})"
+
 
 class SourceOptions(Struct, frozen=True):
     """What a read was asked for; see the table in the Spark guide."""
@@ -94,6 +97,9 @@ class SourceOptions(Struct, frozen=True):
     """On each channel: what it has not seen is read."""
     include_nulls: bool = False
     """The column that tells null from absent."""
+
+    def __repr__(self) -> str:
+        return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
 
     @property
     def where(self) -> Where:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -42,7 +41,7 @@ from penstock.spark.channels import (
     placed,
     spans_between,
 )
-from penstock.spark.connections import Link, ask, ask_realm
+from penstock.spark.connections import Link, ask, ask_realm, settle_down
 from penstock.spark.losses import check_first, check_front
 from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
@@ -57,8 +56,6 @@ BATCH_BYTES_MAX = 4 << 20
 
 LONG_POLL_S = 1.0
 """How long a stream without news waits for some before it tells Spark that there are none."""
-
-_frozen: list[bool] = []
 
 
 class ChannelReader(DataSourceReader):
@@ -283,10 +280,7 @@ def rows_of(
     """The events of a partition in the columns that are wanted. Runs in a task."""
     if not isinstance(partition, EventRange):  # Spark's stand-in where there is none
         return
-    if not _frozen:
-        # The worker collects garbage after each task; what it has imported is none.
-        gc.freeze()
-        _frozen.append(True)
+    settle_down()
     selector = Selector(options.selector) if options.selector else None
     projection = Projection(
         schema_from(partition.stored),

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.client.sync import Channel, Session
+from penstock.client.urls import safe
 from penstock.core.errors import (
     IllegalState,
     InvalidArgument,
@@ -180,11 +181,11 @@ class _Task:
                 self._channels[name] = session.channels.get(name)
             except PenstockError as error:
                 url = self._options.where.url
-                reason = f"is for channel {name!r}, which cannot be opened at {url}: {error}"
+                reason = f"is for channel {name!r}, which cannot be opened at {safe(url)}: {error}"
                 if isinstance(error, NameDoesNotExist):
                     reason = (
-                        f"is for channel {name!r}, which the realm at {url} does not have; create "
-                        f"it first, for example: penstock channel create {name}"
+                        f"is for channel {name!r}, which the realm at {safe(url)} does not have; "
+                        f"create it first, for example: penstock channel create {name}"
                     )
                 raise rows.refused(0, reason, type(error)) from error
         return self._channels[name]
@@ -263,8 +264,8 @@ def publish(
     def commit(session: Session) -> None:
         if realms != {session.realm_id}:
             raise IllegalState(
-                f"another realm answers at {options.where.url} than the rows were written to; "
-                "nothing was published: start the query again"
+                f"another realm answers at {safe(options.where.url)} than the rows were written "
+                "to; nothing was published: start the query again"
             )
         if of_channel:
             _commit_to_channel(session, names, stages, producer, sequence)

@@ -14,7 +14,8 @@ from penstock.client.sync import Channel, Session
 from penstock.core.errors import IllegalState, InvalidArgument, StepFailed
 from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
-from penstock.spark.pipelines.steps.rollup import RollUp, dropped_rows
+from penstock.spark.pipelines.running import late_rows
+from penstock.spark.pipelines.steps.rollup import RollUp
 from penstock.spark.pipelines.windows import close_windows
 from tests.spark.pipelines.deltas import rows_in
 
@@ -106,8 +107,8 @@ def test_what_a_definition_says_wrong_is_named(keys: dict[str, Any], said: str) 
 def test_late_rows_are_summed_up_over_the_operators_of_a_query() -> None:
     operators = [{"numRowsDroppedByWatermark": 2}, {}, {"numRowsDroppedByWatermark": 1}]
 
-    assert dropped_rows({"stateOperators": operators}) == 3
-    assert dropped_rows({}) == 0
+    assert late_rows({"stateOperators": operators}) == 3
+    assert late_rows({}) == 0
 
 
 class Flights:
@@ -181,7 +182,8 @@ def test_at_the_end_open_windows_are_closed_once_and_later_flights_come_late(
     assert sums_of(flights.sums) == closed
 
     flights.depart(8)  # two more in the hour that was closed, six in the next one
-    run(defined(tmp_path), url=url, once=True, spark=spark)
+    (report,) = run(defined(tmp_path), url=url, once=True, spark=spark).steps
+    assert report.rows_late == 2
     assert sums_of(flights.sums) == closed
     # The run ends here: what it has planned is done by the next one, and only then what is new.
     query = str(tmp_path / "checkpoints" / "p" / "sums" / "query")

@@ -73,6 +73,8 @@ class StepReport(Struct, frozen=True, kw_only=True):
     """``done``: it came to its end; ``stopped``: it was stopped; ``failed``."""
     rows: int
     rows_out: int | None
+    rows_late: int = 0
+    """Left out because they came behind the watermark."""
     batch: int | None
     restarts: int
     text: str = ""
@@ -240,6 +242,7 @@ class Supervised:
             state=self._status.state,
             rows=self.progress.rows,
             rows_out=self.progress.rows_out,
+            rows_late=self.progress.rows_late,
             batch=self.progress.batch,
             restarts=self._status.restarts,
             text=self.failure.text if self.failure is not None else self._status.text,

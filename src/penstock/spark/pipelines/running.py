@@ -90,11 +90,12 @@ class RunningQuery:
         number = last["batchId"]
         # Only the last hundred are kept, and asking for them costs: mostly one has come.
         fresh = [last] if number <= self._seen + 1 else self._query.recentProgress
-        rows = out = 0
+        rows = out = late = 0
         for each in fresh:
             if each["batchId"] > self._seen and _rows_of(each):
                 rows += _rows_in(each)
                 out += _rows_out(each) or 0
+                late += late_rows(each)
                 self._seen = each["batchId"]
         known = self._progress
         lag_events, lag_ms = lag_of(last)
@@ -102,6 +103,7 @@ class RunningQuery:
             step=known.step,
             rows=known.rows + rows,
             rows_out=(known.rows_out or 0) + out,
+            rows_late=known.rows_late + late,
             rows_per_s=_rate(last, _rows_in(last)) or 0.0,
             rows_out_per_s=_rate(last, _rows_out(last)),
             batch=self._seen if self._seen >= 0 else known.batch,
@@ -195,6 +197,14 @@ def _observed(progress: Mapping[str, Any], name: str) -> int | None:
 def _duration(progress: Mapping[str, Any]) -> int | None:
     took = (progress.get("durationMs") or {}).get("triggerExecution")
     return None if took is None else int(took)
+
+
+def late_rows(progress: Mapping[str, Any]) -> int:
+    """How many rows of a micro-batch were left out because they came behind the watermark."""
+    return sum(
+        int(operator.get("numRowsDroppedByWatermark", 0))
+        for operator in progress.get("stateOperators", ())
+    )
 
 
 def _rate(progress: Mapping[str, Any], rows: int | None) -> float | None:

@@ -135,6 +135,9 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Rows read since this run of the pipeline began."""
     rows_out: int | None = None
     """Rows stored since then; None where it is not known."""
+    rows_late: int = 0
+    """Rows left out since then because they came behind the watermark, as Spark counts them:
+    those of an aggregation after each task has summed up its own."""
     rows_per_s: float = 0.0
     """Of the last micro-batch, or over the last second or so."""
     rows_out_per_s: float | None = None

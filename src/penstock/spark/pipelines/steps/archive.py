@@ -90,7 +90,8 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
             context.located(self.table), self.format, _is_several(source), bool(self.partition_by)
         )
         # A stream begins at the end unless it is told; an archive begins with what is there.
-        options = {"startingOffsets": "earliest"} | source.format_options()
+        first = {} if source.durable else {"startingOffsets": "earliest"}
+        options = first | source.format_options()
         if "startingTimestamp" in options:
             del options["startingOffsets"]
         frame = archived(context.spark, lake, {"url": context.url, **options})

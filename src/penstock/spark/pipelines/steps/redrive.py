@@ -194,7 +194,7 @@ def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     # A view has one meaning in a session, and other steps have dead events, too.
-    view = f"{VIEW}_{step.name}".replace("-", "_").replace(".", "_")
+    view = f"`{VIEW} of {step.name}`"
     frame.createOrReplaceTempView(view)
     for name in used_in(step.sql, context.sources):
         context.table(name).createOrReplaceTempView(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import msgspec
 
@@ -311,11 +311,3 @@ def _key(groups: Sequence[str] | Mapping[str, str]) -> Column:
         text = sf.regexp_replace(column.cast("string"), r"([\\/])", r"\\$1")
         parts.append(sf.coalesce(text, sf.lit(r"\N")))
     return sf.concat_ws("/", *parts)
-
-
-def dropped_rows(progress: Mapping[str, Any]) -> int:
-    """How many rows of a micro-batch came too late, from its progress as Spark tells it."""
-    return sum(
-        int(operator.get("numRowsDroppedByWatermark", 0))
-        for operator in progress.get("stateOperators", ())
-    )
