@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from bench.ledger import Ledger
+from penstock.bench.ledger import NO_FLAW, Ledger
 
 
 def test_it_is_complete_once_all_that_is_wanted_is_acknowledged() -> None:
@@ -53,3 +55,17 @@ def test_what_grows_is_in_order() -> None:
     ledger.came([1, 2])
     ledger.came([])
     ledger.came([7])
+
+
+def test_whoever_waits_for_a_count_goes_on_when_it_is_reached() -> None:
+    async def wait_for_three() -> int:
+        ledger = Ledger(10, flaw=NO_FLAW)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(ledger.reached(3))
+            ledger.add(2, 1.0)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            ledger.add(1, 1.0)
+        return ledger.acked
+
+    assert asyncio.run(wait_for_three()) == 3

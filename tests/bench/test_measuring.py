@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from bench.measuring import cpu_s_below, cpu_s_since
+from penstock.bench.measuring import cpu_s_below, cpu_s_since
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()\n"
 
