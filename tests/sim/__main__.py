@@ -1,34 +1,116 @@
-"""One simulated life: ``python -m tests.sim SEED``; several: ``python -m tests.sim FIRST END``.
+"""Simulated lives of a realm: ``make sim SEED=4711 LIVES=100``, or ``python -m tests.sim 4711``.
 
-On a disk that rots afterwards: ``python -m tests.sim rot SEED`` and ``... rot FIRST END``.
+Each seed is a world with a life of its own; on a failure its number says all there is to say.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+import traceback
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import structlog
+
+from penstock.testing.loop import elapsed_s, simulate
 from tests.sim.rot import rot_of
-from tests.sim.world import life_of
+from tests.sim.scenes import SCENES
+from tests.sim.world import World
+
+LINES_MAX = 60
+"""Of the trace of a failure, unless all of it is asked for."""
+FAULTS = (
+    *("network: ", "the clock jumps", "disk full", "sync fails", "write fails"),
+    *("dark", "power cut", "kill", "close"),
+)
+"""How what was done to a world begins."""
 
 
 def main(arguments: list[str]) -> int:
-    rots = arguments[0] == "rot"
-    first, *rest = map(int, arguments[rots:])
-    for seed in range(first, rest[0] if rest else first + 1):
-        try:
-            told = _rot(seed) if rots else life_of(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        sys.stderr.write(f"{seed} {told}\n")
+    asked = _parser().parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    began_s, faults, played = elapsed_s(), Counter[str](), 0
+    for seed in range(asked.seed, asked.seed + asked.lives):
+        if asked.rot:
+            _rot(seed)
+        else:
+            world = World(seed, asked.scene)
+            if not _play(world, faults, asked.trace, asked.scene):
+                return 1
+            if asked.lives == 1 or asked.verbose:
+                _say(f"{seed} {'+'.join(world.names)}: {world.lives} lives, {world.hash}")
+        played += 1
+        if played % 100 == 0:
+            _say(_summary(asked.seed, played, elapsed_s() - began_s))
+    _say(_summary(asked.seed, played, elapsed_s() - began_s))
+    for fault, count in sorted(faults.items()):
+        _say(f"  {count:6} {fault}")
     return 0
 
 
-def _rot(seed: int) -> str:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", default=0, help="the first one")
+    parser.add_argument("--lives", type=int, default=1, help="how many seeds, one after the other")
+    parser.add_argument("--scene", action="append", default=[], choices=sorted(SCENES))
+    parser.add_argument("--rot", action="store_true", help="worlds whose disk is damaged")
+    parser.add_argument("--trace", action="store_true", help="all that happened, not only its end")
+    parser.add_argument("--verbose", action="store_true", help="a line for every seed")
+    return parser
+
+
+def _play(world: World, faults: Counter[str], whole: bool, scenes: list[str]) -> bool:
+    try:
+        simulate(world.live(), world.random)
+    except Exception as error:  # noqa: BLE001  whatever it is: it belongs to this seed
+        lines = [f"{at_s:12.6f} {what}" for at_s, what in world.trace]
+        for line in lines if whole else lines[-LINES_MAX:]:
+            _say(line)
+        _say("".join(traceback.format_exception(_first(error), limit=-6)))
+        _say(f"seed {world.seed} failed in life {world.lives} of {'+'.join(world.names)}; again:")
+        chosen = "".join(f" --scene {name}" for name in scenes)
+        _say(f"  make sim SEED={world.seed} ARGS='--trace{chosen}'")
+        return False
+    finally:
+        faults.update(fault for _, what in world.trace if (fault := _fault(what)))
+    if whole:
+        for at_s, what in world.trace:
+            _say(f"{at_s:12.6f} {what}")
+    return True
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _fault(what: str) -> str:
+    """Its kind, without whom it has hit."""
+    return what.partition(",")[0] if what.startswith(FAULTS) else ""
+
+
+def _rot(seed: int) -> None:
     with TemporaryDirectory() as directory:
-        return rot_of(seed, Path(directory))
+        try:
+            _say(f"{seed} {rot_of(seed, Path(directory))}")
+        except BaseException as error:
+            error.add_note(f"make sim SEED={seed} ARGS=--rot")
+            raise
+
+
+def _summary(first: int, played: int, took_s: float) -> str:
+    last = first + played - 1
+    return (
+        f"seeds {first}-{last}: {played} lived, in {took_s:.1f} s, {played / took_s:.1f} a second"
+    )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

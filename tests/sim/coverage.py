@@ -6,6 +6,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "chain": ("C1g", "T1", "T3", "T4", "T5", "T7", "T8", "T9"),
     "dead": ("C1a", "C1b", "C3", "T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T10"),
     "durables": ("C1a", "C1b", "E6", "E9", "S", "T8"),
+    "jms": ("C1g", "J2", "J3", "J5", "J6", "X3"),
     "joined": ("C1g", "E3", "L1", "L2", "L3", "L5"),
     "keyed": ("C1g", "K1", "T8"),
     "memory": ("C1c", "C1d", "C1f", "C1g", "E4", "E5"),
@@ -16,6 +17,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "scheduled": ("T8", "X4"),
     "transfers": ("L1", "X1", "X2", "X3", "X4"),
     "travel": ("C7",),
+    "wired": ("C1g", "D4", "D13", "D14", "D15", "E6", "Q1", "Q2", "Q3", "T8", "X1", "X2", "X3"),
 }
 """What a scene's oracles would notice, were it broken."""
 
@@ -23,6 +25,22 @@ ROT = ("S1",)
 """Played by ``tests.sim.rot``."""
 
 ELSEWHERE: dict[str, str] = {
+    "D1": "state on one channel, independent of others: tests/runtime/test_durables.py",
+    "D2": "names that clash or miss: tests/runtime/test_durables.py",
+    "D3": "attributes at creation: tests/runtime/test_durables.py",
+    "D5": "fetches and handlers: tests/client/test_durables.py",
+    "D6": "a rule of the channel: tests/core/test_durable.py; `durables` looks at the end of it",
+    "D7": "retention against durables: tests/core/test_durable.py",
+    "D8": "whose turn it is: tests/core/durables/test_shared.py",
+    "D9": "windows: tests/core/durables/test_shared.py",
+    "D10": "one at a time: tests/core/durables/test_serial.py",
+    "D11": "what comes before what: tests/core/durables/test_serial.py, tests/core/test_recall.py",
+    "D12": "turns of several clients: tests/core/durables/test_serial.py",
+    "D16": "browses: tests/runtime/test_durables.py",
+    "D17": "what is shown: tests/runtime/test_durables.py",
+    "J1": "the default engine is what all other scenes play: tests/core/engines/test_default.py",
+    "J4": "that nothing is written: tests/runtime/test_jms.py",
+    "J7": "acknowledged by the client itself: tests/runtime/test_jms.py",
     "E1": "what an event carries: tests/columns, tests/client",
     "E2": "types of properties and what becomes of them: tests/columns, tests/client",
     "E7": "events that are too large: tests/core/test_publish.py, tests/client/test_channels.py",
@@ -37,4 +55,4 @@ ELSEWHERE: dict[str, str] = {
 }
 """Built rules of these chapters that no scene plays, and who does."""
 
-CHAPTERS = ("E", "C", "T", "S", "K", "Q", "X", "L")
+CHAPTERS = ("E", "C", "T", "S", "K", "Q", "X", "L", "D", "J")

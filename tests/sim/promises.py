@@ -20,6 +20,12 @@ class Ledger:
         """By id, of every event seen or confirmed."""
         self.lives: dict[int, int] = {}
         """By id: the life of the realm in which its publish was sent first."""
+        self.unsure_lives: set[int] = set()
+        """Ids whose publish was sent in several lives: any of them may have stored it."""
+        self.doubtful: dict[str, tuple[bytes, ...]] = {}
+        """By label, what was sent and never answered: all of it is stored, or none."""
+        self.refused: set[bytes] = set()
+        """What the realm has said it has not stored."""
 
     def is_content(self, event_id: int, data: bytes) -> None:
         assert data in self.offered, f"event {event_id} of {self.store} was never published"
@@ -50,15 +56,37 @@ class Ledger:
         for event_id, data in found:
             self.is_content(event_id, data)
 
+    def accounts_for(self, found: Sequence[tuple[int, bytes]]) -> None:
+        """What was found is what was promised, and some of what nobody was told about."""
+        ids = [event_id for event_id, _ in found]
+        datas = {data for _, data in found}
+        assert len(datas) == len(found), f"an event of {self.store} is stored twice"
+        assert set(self.ids) <= set(ids), (
+            f"{sorted(set(self.ids) - set(ids))} were promised on {self.store}, and are gone"
+        )
+        for event_id, data in found:
+            self.is_content(event_id, data)
+        assert not datas & self.refused, f"{datas & self.refused} were refused, and are stored"
+        for label, parts in self.doubtful.items():
+            there = datas & set(parts)
+            assert len(there) in (0, len(parts)), f"of {label} there is {there}"
+        known = {self.content[event_id] for event_id in self.lives}
+        unknown = datas - known - {part for parts in self.doubtful.values() for part in parts}
+        assert not unknown, f"nobody knows of {unknown} on {self.store}"
+
 
 class Receipts:
     """What one durable, or the readers of one queue, got and settled."""
 
-    def __init__(self, name: str, ledger: Ledger, *, counted: bool = True) -> None:
+    def __init__(
+        self, name: str, ledger: Ledger, *, counted: bool = True, remote: bool = False
+    ) -> None:
         self.name = name
         self.ledger = ledger
         self.counted = counted
         """Whether a rollback counts (SEM D, rollback)."""
+        self.remote = remote
+        """Whether a lost connection may count, too, with events nobody has seen (SEM D13)."""
         self.asked: dict[int, int] = {}
         """When each was acknowledged first, answered or not."""
         self.acked: dict[int, int] = {}
@@ -67,17 +95,29 @@ class Receipts:
         self._counts: dict[int, tuple[int, int]] = {}
         """Redeliveries at least and at most: a rollback nobody answered may have happened."""
 
-    def delivered(self, ids: Sequence[int], datas: Sequence[bytes], counts: dict[int, int]) -> None:
+    def delivered(
+        self,
+        ids: Sequence[int],
+        datas: Sequence[bytes],
+        counts: dict[int, int],
+        *,
+        stale: bool = False,
+    ) -> None:
+        """``stale``: it was under way as the realm gave up on who has got it now, and may have been
+        given to others and be settled since."""
         for event_id, data in zip(ids, datas, strict=True):
             self.ledger.is_content(event_id, data)
+            self.seen.add(event_id)
+            if stale:
+                continue
             assert event_id not in self.acked, (
                 f"event {event_id} came again to {self.name} after its ack was answered"
             )
             least, most = self._counts.get(event_id, (0, 0))
             count = counts.get(event_id, 0)
+            most = max(most, count) if self.remote and self.counted else most
             assert least <= count <= most, f"redelivery {count} of {event_id}, not {least}..{most}"
             self._counts[event_id] = (count, count)
-            self.seen.add(event_id)
 
     def asking(self, ids: Iterable[int], now_us: int) -> None:
         for event_id in ids:

@@ -1,4 +1,4 @@
-"""A disk that rots while nobody looks: ``python -m tests.sim rot SEED``.
+"""A disk that rots while nobody looks: ``make sim SEED=… ARGS=--rot``.
 
 Some lives are played; then a bit of one file is turned round, or its end is gone. The same disk
 without the damage tells what there was. With it a realm serves all that the damage does not
@@ -86,6 +86,7 @@ def rot_of(seed: int, directory: Path, part: str = "") -> str:
     """
     world = World(seed, Random(seed).sample(SCENES, 2))
     simulate(world.lives_before(1 + seed % 3), world.random)
+    world.disk.on_halt = None  # from here on it is the disk alone
     world.disk.power_cut()
     world.disk.fail_syncs(0)
     world.disk.free_bytes = None

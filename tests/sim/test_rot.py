@@ -1,4 +1,4 @@
-"""Disks that rot between two lives. One of them again: ``python -m tests.sim rot 4711``."""
+"""Disks that rot between two lives. One of them again: ``make sim SEED=4711 ARGS=--rot``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATER = [
     pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
     for n in range(20, 60, 20)
 ]
-SEEDS_MAX = 25
+SEEDS_MAX = 60
 
 
 @pytest.mark.spec("S1")
@@ -28,7 +28,7 @@ def test_damage_is_found_and_told_and_all_the_rest_is_served(seeds: range, tmp_p
         try:
             rot_of(seed, tmp_path / str(seed))
         except BaseException as error:
-            error.add_note(f"python -m tests.sim rot {seed}")
+            error.add_note(f"make sim SEED={seed} ARGS=--rot")
             raise
 
 

@@ -1,4 +1,5 @@
-"""A realm on a disk that loses power, fills up and is killed, and the scenes played on it.
+"""A realm on a disk that loses power, fills up and is killed, behind a network that breaks, and the
+scenes played on it.
 
 Everything is drawn from one seed: the scenes, the interleaving, the faults, what clients do. The
 oracles are the clients themselves: each remembers what it was promised.
@@ -8,47 +9,79 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextvars import copy_context
 from hashlib import sha256
 from random import Random
+from typing import Any, Literal
 
 from penstock.bootstrap import rules
 from penstock.core.counters import Counters
 from penstock.core.errors import NameAlreadyBound, StorageFailed
 from penstock.core.messages import Definition
 from penstock.core.starts import FromEarliest
+from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.maintaining import MaintenanceLimits
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.sealing import SealingLimits
 from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import SimLoop, SlowOffload, pass_time, simulate
+from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate
+from penstock.testing.network import MACHINE, SimNetwork
 from penstock.wire.native.messages import Kind
 from tests.sim.gate import Gate
+from tests.sim.nemesis import Nemesis
 from tests.sim.scenes import SCENES
 from tests.sim.scenes.scene import Scene
 
 SCENES_MAX = 3
 """Small worlds, many of them: each seed has some of the scenes."""
 
+WIRED = frozenset({"jms", "wired"})
+"""Scenes whose clients are programs on other machines, which outlive the realm's lives."""
+KEEPS_TIME = frozenset({"chain", "dead", "paused", "scheduled", "travel"})
+"""Scenes that reckon with the time: in a world of others the realm's clock may jump."""
+
+REALM = "realm"
+"""The machine the realm runs on."""
+PORT = 9_000
+QUIET_S_MAX = 400.0
+"""What is not done in the quiet life by then will never be."""
+
+End = Literal["power cut", "kill", "close"]
+
 
 class World:
     def __init__(self, seed: int, names: Sequence[str] = ()) -> None:
         self.seed = seed
         self.random = Random(seed)
-        self.disk = FaultyDisk(seed)
+        self.disk = FaultyDisk(seed, on_halt=self._go_dark)
         self.lives = 0
         self.gate = Gate()
         self.realm: RunningRealm
         self.numbers: dict[str, int] = {}
         """Of every store, in the realm's present life."""
+        self.is_quiet = False
+        """Nothing happens to the realm any more."""
         self._definitions: dict[str, Definition] = {}
         self._has_lost_writes = False
         """Whether caches and disk may differ for good: only the machine's restart tells."""
-        self._trace: list[str] = []
+        self.trace: list[tuple[float, str]] = []
+        """What has happened, and when."""
+        self.clock: SystemClock
+        """The realm's, in its present life."""
+        self.outside: asyncio.TaskGroup
+        """What runs elsewhere, and goes on when the realm ends."""
+        self._jump_us = 0
+        self._dark = asyncio.Event()
+        """The power is gone, in the middle of what the disk was about to do."""
         self._sessions = 0
         if not names:
             names = self.random.sample(sorted(SCENES), self.random.randint(1, SCENES_MAX))
+        self.names = list(names)
+        self.is_wired = bool(WIRED.intersection(names))
+        self.may_jump = not KEEPS_TIME.intersection(names)
         self.scenes: list[Scene] = [SCENES[name](self) for name in names]
 
     @property
@@ -67,54 +100,175 @@ class World:
         assert isinstance(loop, SimLoop), "a world is simulated"
         return loop
 
+    @property
+    def network(self) -> SimNetwork:
+        return self._loop.network
+
+    @property
+    def loop(self) -> SimLoop:
+        return self._loop
+
     def note(self, what: str) -> None:
         """Part of what a seed's hash is made of."""
-        self._trace.append(what)
+        self.trace.append((self._loop.time(), what))
+
+    @property
+    def hash(self) -> str:
+        """Of everything that was noted."""
+        told = "\n".join(f"{at_s:.6f} {what}" for at_s, what in self.trace)
+        return sha256(told.encode()).hexdigest()
 
     # --- lives of the realm --------------------------------------------------------------
 
     async def live(self) -> str:
         """Several lives that end badly, then a quiet one in which all is checked."""
-        await self.lives_before(self.random.randint(3, 6))
-        await self._one_life(None)
-        return sha256("\n".join(self._trace).encode()).hexdigest()
+        self._loop.shuffles = not self.is_wired
+        self._loop.network.kept_bytes = 4_096 if self.is_wired else 0
+        async with asyncio.TaskGroup() as self.outside:
+            await self.lives_before(self.random.randint(3, 6))
+            await self._one_life(None)
+        return self.hash
 
     async def lives_before(self, count: int) -> None:
         """Lives that end badly."""
+        longest_s = 4.0 if self.is_wired else 1.5
         for _ in range(count):
-            await self._one_life(self.random.expovariate(1 / 1.5))
-            if self.random.random() < 0.8 or self._has_lost_writes:
-                self.disk.power_cut()
-            else:
-                self.disk.kill()
+            end: End = self.random.choices(("power cut", "kill", "close"), (75, 15, 10))[0]
+            await self._one_life(self.random.expovariate(1 / longest_s), end)
+            if self.may_jump and self.random.random() < 0.2:
+                self.jump()
+            if self.is_wired:
+                await pass_time(self.random.expovariate(1))
 
-    async def _one_life(self, span_s: float | None) -> None:
+    def jump(self) -> None:
+        """Set the machine's clock to another time."""
+        by_us = int(self.random.uniform(-3_600, 3_600) * 1_000_000)
+        self._jump_us += by_us
+        self.note(f"the clock jumps, by {by_us / 1e6:.3f} s")
+
+    def _machine_ns(self) -> int:
+        return (START_US + self._jump_us) * 1_000 + int(self._loop.time() * 1e9)
+
+    async def _one_life(self, span_s: float | None, end: End = "close") -> None:
         """Up to ``span_s`` seconds; without an end: until everything is done and checked."""
+        self.is_quiet = span_s is None
+        await self._begin()
+        serving = self._on_realm(self.realm.run())
+        listener, listening = await self._listen()
+        clients = self._loop.create_task(self._clients(quiet=span_s is None))
+        dark = self._loop.create_task(self._until_dark())
+        is_closed = False
+        try:
+            await asyncio.wait(
+                [serving, clients, dark],
+                timeout=QUIET_S_MAX if span_s is None else span_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if span_s is None:
+                assert clients.done() or serving.done(), f"still not done: {self._left()}"
+                await clients
+                await self._check_all()
+            if span_s is not None and end == "power cut" and not serving.done():
+                await self._break_off([serving, clients, dark])
+            if self._dark.is_set():
+                end = "power cut"
+            if end == "close" and not (serving.done() or (clients.done() and span_s)):
+                is_closed = await self._close(clients, listener, serving)
+        finally:
+            if not is_closed:
+                self._fall(end)
+            tasks = (clients, serving, listening, dark)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for task in tasks:
+                self._note_end(task)
+            self.note(f"life {self.lives} ended")
+            self.disk.fail_writes(0)
+            if not is_closed:
+                self._find_disk(end)
+
+    async def _begin(self) -> None:
         self.lives += 1
         self.disk.free_bytes = None
         self.disk.fail_syncs(0)
+        self.disk.fail_writes(0)
         self._has_lost_writes = False
-        store = self.open_store()
-        self.realm = await self.open_realm(store)
+        self._dark.clear()
+        self.clock = SystemClock(self._machine_ns)
+        self.realm = await self.open_realm(self.open_store())
         assert not self.realm.recovered.has_gaps, self.realm.recovered.damage
-        serving = self._loop.create_task(self.realm.run())
-        clients = self._loop.create_task(self._clients(quiet=span_s is None))
+        self.note(f"life {self.lives} begins")
+
+    async def _break_off(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Mostly the power goes in the middle of what is being written."""
+        where = self.random.choice((None, self.disk.halt_after, self.disk.halt_in_sync))
+        if where is not None:
+            where(self.random.randint(1, 6))
+            await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _until_dark(self) -> None:
+        await self._dark.wait()
+
+    def _go_dark(self) -> None:
+        self.note("dark")
+        self.network.power_off(REALM)
+        self._dark.set()
+
+    def _on_realm(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        context = copy_context()
+        context.run(MACHINE.set, REALM)
+        return self._loop.create_task(work, context=context)
+
+    async def _listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
+        """Let clients come over the network."""
+        listener = NativeListener(self.realm, "simulated", NativeLimits())
+        ready = asyncio.Event()
+        listening = self._on_realm(listener.run(ready))
+        await ready.wait()
+        self.network.power_on(REALM)
+        opening = self._on_realm(_open(listener))
+        await asyncio.wait([opening])
+        opening.result()
+        return listener, listening
+
+    async def _close(
+        self,
+        clients: asyncio.Task[None],
+        listener: NativeListener,
+        serving: asyncio.Task[None],
+    ) -> bool:
+        """An orderly end; whether it was one: the disk may have failed."""
+        clients.cancel()
+        await asyncio.wait([clients])
+        self.note("closing")
         try:
-            await asyncio.wait(
-                [serving, clients], timeout=span_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if span_s is None:
-                await clients
-                await self._check_all()
-                await self.realm.close()
-                await serving
-                await self.realm.release()
-        finally:
-            for task in (clients, serving):
-                task.cancel()
-            ends = await asyncio.wait([clients, serving])
-            for task in ends[0]:
-                self._note_end(task)
+            await listener.close()
+            await self.realm.close()
+            await asyncio.wait([serving])
+            await self.realm.release()
+        except StorageFailed:
+            return False
+        return not self._has_lost_writes and serving.exception() is None
+
+    def _fall(self, end: End) -> None:
+        """What the realm does from here on reaches nobody."""
+        self.disk.halt()
+        if end == "power cut":
+            self.network.power_off(REALM)
+        else:
+            self.network.kill(REALM)
+
+    def _find_disk(self, end: End) -> None:
+        """As the next life finds it."""
+        if end == "power cut" or self._has_lost_writes:
+            self.disk.power_cut()
+        else:
+            self.disk.kill()
+        self.note(end)
+
+    def _left(self) -> str:
+        return ", ".join(sorted({str(task) for task in self._loop.tasks}))
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """A realm may stop because of its disk; nothing else may go wrong."""
@@ -123,14 +277,13 @@ class World:
             _, error = error.split(StorageFailed)
         if error is not None and not isinstance(error, StorageFailed):
             raise error
-        self.note(f"life {self.lives} ended")
 
     def open_store(self) -> Embedded:
         return open_embedded(
             "/realm",
             disk=self.disk,
             offload=SlowOffload(self.random, longest_s=0.01),
-            clock=self._loop,
+            clock=self.clock,
             identity=lambda: 0x5EED,
             holder="the simulation",
             limits=JournalLimits(file_bytes_max=6_000, allocation_bytes=512),
@@ -143,7 +296,7 @@ class World:
             store.blobs,
             store.pages,
             rules(),
-            self._loop,
+            self.clock,
             SlowOffload(self.random, longest_s=0.05),
             identity="simulated",
             limits=Limits(sweep_interval_s=0.2),
@@ -167,6 +320,12 @@ class World:
             opened = await self.realm.open_channel(name, _kind(definition))
         self.numbers[name] = opened.channel
         self._definitions[name] = definition
+
+    async def number_of(self, store: str) -> int:
+        """Its number, once its scene has found it in this life."""
+        while store not in self.numbers:
+            await pass_time(0.01)
+        return self.numbers[store]
 
     async def create_durable(
         self, store: str, name: str, kind: str = "shared", selector: str = ""
@@ -194,6 +353,8 @@ class World:
                 scene.start(group, quiet=quiet)
             if not quiet:
                 group.create_task(self._saboteur())
+            if self.is_wired:
+                group.create_task(Nemesis(self).run(5.0 if quiet else None))
 
     async def _saboteur(self) -> None:
         """Fills the disk for a while, or lets it fail."""
@@ -204,10 +365,14 @@ class World:
             self.note("disk full")
             await pass_time(self.random.random())
             self.disk.free_bytes = None
+            self.note("disk has room")
         elif fate < 0.6:
             self.disk.fail_syncs()
             self._has_lost_writes = True
             self.note("sync fails")
+        elif fate < 0.7:
+            self.disk.fail_writes(self.random.randint(1, 3))
+            self.note("write fails")
 
     # --- what always holds ---------------------------------------------------------------
 
@@ -236,6 +401,10 @@ def _check_conserved(name: str, counters: Counters, live: int) -> None:
 
 def _kind(definition: Definition) -> Kind:
     return "queue" if definition.kind == "queue" else "channel"
+
+
+async def _open(listener: NativeListener) -> None:
+    await listener.listen("127.0.0.1", PORT)
 
 
 def life_of(seed: int, scenes: Sequence[str] = ()) -> str:

@@ -99,16 +99,28 @@ class _Directory:
 class FaultyDisk:
     """A :class:`~penstock.storage.disk.Disk` whose every fault is ordered or drawn from a seed."""
 
-    def __init__(self, seed: int = 0, *, on_sync: Callable[[], None] | None = None) -> None:
-        """``on_sync`` is called at every sync: a simulation lets its clock advance there."""
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        on_sync: Callable[[], None] | None = None,
+        on_halt: Callable[[], None] | None = None,
+    ) -> None:
+        """``on_sync`` is called at every sync: a simulation lets its clock advance there;
+        ``on_halt`` when :meth:`halt_after` has come to its end."""
         self._random = Random(seed)
         self._root = _Directory()
         self._open: dict[int, _File] = {}
         self._locks: dict[int, tuple[_File, str]] = {}
         self._numbers = 3
         self._on_sync = on_sync
+        self.on_halt = on_halt
         self._syncs_to_fail = 0
+        self._writes_to_fail = 0
         self._good_syncs = 0
+        self._is_halted = False
+        self._calls_left = 0
+        self._syncs_left = 0
         self.free_bytes: int | None = None
         """Room left; a write or reservation that needs more fails with ENOSPC. None: endless."""
         self.syncs = 0
@@ -118,14 +130,33 @@ class FaultyDisk:
 
     def power_cut(self) -> None:
         """Everything not synced meets its fate; every open file and lock is gone."""
+        self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
         self._root.cut(self._random)
         self._open.clear()
         self._locks.clear()
 
     def kill(self) -> None:
         """The process ends, the machine goes on: open files and locks are gone, bytes are not."""
+        self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
         self._open.clear()
         self._locks.clear()
+
+    def halt(self) -> None:
+        """From here on, and until :meth:`kill` or :meth:`power_cut`, nothing reaches the disk: what
+        a program does in its last moments it has not done."""
+        self._is_halted, self._calls_left, self._syncs_left = True, 0, 0
+
+    def halt_after(self, calls: int) -> None:
+        """Halt in the middle of what a program does: after so many more calls."""
+        self._calls_left = calls
+
+    def halt_in_sync(self, syncs: int) -> None:
+        """Halt in the middle of the last one of so many syncs of files to come."""
+        self._syncs_left = syncs
+
+    def fail_writes(self, times: int = 1) -> None:
+        """The next ``times`` writes put down a part of what they should, and fail with EIO."""
+        self._writes_to_fail = times
 
     def fail_syncs(self, times: int = 1) -> None:
         """The next ``times`` syncs of files or directories fail with EIO and lose the bytes."""
@@ -178,6 +209,10 @@ class FaultyDisk:
             node.apply(_Write(offset, written))
             self.free_bytes = 0
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._writes_to_fail:
+            self._writes_to_fail -= 1
+            node.apply(_Write(offset, wanted[: self._random.randrange(len(wanted) + 1)]))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         node.apply(_Write(offset, wanted))
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
@@ -191,6 +226,9 @@ class FaultyDisk:
         return memoryview(node.live).toreadonly()
 
     def datasync(self, file: int) -> None:
+        if self._syncs_left:
+            self._syncs_left -= 1
+            self._calls_left = self._calls_left if self._syncs_left else 1
         node = self._node(file)
         self.syncs += 1
         if self._fails_sync():
@@ -277,12 +315,24 @@ class FaultyDisk:
         return self._numbers
 
     def _node(self, file: int) -> _File:
+        self._check_runs()
         try:
             return self._open[file]
         except KeyError:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
 
+    def _check_runs(self) -> None:
+        if self._calls_left and not self._is_halted:
+            self._calls_left -= 1
+            if not self._calls_left:
+                self._is_halted = True
+                if self.on_halt is not None:
+                    self.on_halt()
+        if self._is_halted:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     def _directory(self, path: str) -> _Directory:
+        self._check_runs()
         node: _File | _Directory | None = self._root
         for part in path.strip("/").split("/"):
             if part:

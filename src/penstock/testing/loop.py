@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import selectors
 import signal
+import socket
 import threading
+import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any, TypeVar
+
+from penstock.testing.network import MACHINE, SimNetwork
 
 T = TypeVar("T")
 
@@ -45,20 +51,82 @@ class _JumpingSelector(selectors.SelectSelector):
         return []
 
 
+class _SimTask(asyncio.Task[Any]):
+    """A task whose place in a set follows from its age, not from where it lies in memory."""
+
+    def __init__(self, work: Any, *, loop: SimLoop, **more: Any) -> None:
+        self.number = loop.number()
+        self.machine = more["context"].get(MACHINE, "") if "context" in more else MACHINE.get()
+        """Where it runs."""
+        super().__init__(work, loop=loop, **more)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __str__(self) -> str:
+        return getattr(self.get_coro(), "__qualname__", "something")
+
+
+class _SimFuture(asyncio.Future[Any]):
+    def __init__(self, *, loop: SimLoop) -> None:
+        self.number = loop.number()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class SimLoop(asyncio.SelectorEventLoop):
-    """Runs what is ready in an order drawn from the seed; sleeping costs no time."""
+    """Runs what is ready in an order drawn from the seed; sleeping costs no time.
+
+    Its connections lead through :attr:`network`.
+    """
 
     _ready: deque[asyncio.Handle]
 
     def __init__(self, random: Random) -> None:
         self.elapsed_s = 0.0
+        self.shuffles = True
+        """Whether what is ready in one round runs in any order, as threads would have it; else in
+        the order in which it became ready, on which a client may rely."""
         self._random = random
+        self._numbers = 0
+        self.tasks: dict[_SimTask, None] = {}
+        """Those that are not done, the oldest first."""
+        self.network = SimNetwork(self, random)
         self._instant_s = 0.0
         self._rounds = 0
         """In this instant."""
         selector = _JumpingSelector()
         selector.loop = self
         super().__init__(selector)
+        self.set_task_factory(_new_task)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _SimFuture(loop=self)
+
+    def kill(self, machine: str) -> None:
+        """End the programs of a machine, as far as the others can see."""
+        self.network.kill(machine)
+        for task in [task for task in self.tasks if task.machine == machine]:
+            task.cancel()
+
+    def number(self) -> int:
+        """The next one."""
+        self._numbers += 1
+        return self._numbers
+
+    async def create_connection(  # type: ignore[override]  # the two forms that are in use
+        self, make: Any, host: str, port: int, *, ssl: None = None
+    ) -> Any:
+        assert ssl is None, "the network in memory is plain"
+        return await self.network.create_connection(make, host, port)
+
+    async def create_server(  # type: ignore[override]
+        self, make: Any, host: str, port: int, *, ssl: None = None
+    ) -> Any:
+        assert ssl is None, "the network in memory is plain"
+        return await self.network.create_server(make, host, port)
 
     def time(self) -> float:
         return self.elapsed_s
@@ -69,10 +137,11 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         self._count_round()
-        ready = list(self._ready)
-        self._random.shuffle(ready)
-        self._ready.clear()
-        self._ready.extend(ready)
+        if self.shuffles:
+            ready = list(self._ready)
+            self._random.shuffle(ready)
+            self._ready.clear()
+            self._ready.extend(ready)
         super()._run_once()  # type: ignore[misc]  # private to asyncio, stable since 3.4
 
     def _count_round(self) -> None:
@@ -85,6 +154,14 @@ class SimLoop(asyncio.SelectorEventLoop):
             raise Livelock(
                 f"{ROUNDS_MAX:,} rounds at {self.elapsed_s:.6f} s and no time passes; busy: {busy}"
             )
+
+
+def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+    assert isinstance(loop, SimLoop), "it is its factory"
+    task = _SimTask(work, loop=loop, **more)
+    loop.tasks[task] = None
+    task.add_done_callback(lambda done: loop.tasks.pop(task, None))
+    return task
 
 
 def _wakes(handle: asyncio.Handle) -> str:
@@ -111,6 +188,11 @@ class SlowOffload:
         return made
 
 
+def elapsed_s() -> float:
+    """Of real time, from some moment on: to say how long a simulation took."""
+    return time.perf_counter()
+
+
 async def pass_time(seconds: float) -> None:
     """Let virtual time pass; a test on a real loop has no use for this."""
     assert isinstance(asyncio.get_running_loop(), SimLoop), "real time is not ours to spend"
@@ -122,8 +204,26 @@ def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
 
     Raises :class:`Deadlock` and :class:`Livelock` when it would never get there.
     """
-    with _cpu_time_limited(), asyncio.Runner(loop_factory=lambda: SimLoop(random)) as runner:
+    with (
+        _cpu_time_limited(),
+        _any_machine(random),
+        asyncio.Runner(loop_factory=lambda: SimLoop(random)) as runner,
+    ):
         return runner.run(life)
+
+
+@contextlib.contextmanager
+def _any_machine(random: Random) -> Iterator[None]:
+    """Identities are drawn from the seed, and names are those of no machine in particular."""
+    draw = Random(random.getrandbits(64))
+    before = uuid.uuid4, socket.gethostname, getpass.getuser
+    uuid.uuid4 = lambda: uuid.UUID(int=draw.getrandbits(128), version=4)
+    socket.gethostname = lambda: "simulated"
+    getpass.getuser = lambda: "somebody"
+    try:
+        yield
+    finally:
+        uuid.uuid4, socket.gethostname, getpass.getuser = before
 
 
 @contextlib.contextmanager

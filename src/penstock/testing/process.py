@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,14 +40,16 @@ class ServerProcess:
         directory: str | os.PathLike[str],
         *arguments: str,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "penstock"),
     ) -> None:
-        """``arguments`` come after our own and win over them: ``"--port", "9001"``."""
+        """``arguments`` come after our own and win over them: ``"--port", "9001"``. ``program``
+        is what Python is told to run; it takes the rest of the line as ``penstock`` does."""
         self.directory = Path(directory)
         self.url = ""
         """Where it listens; "" before it does."""
         self._command = [
-            *(sys.executable, "-m", "penstock", "serve", "--data", str(directory)),
-            *("--port", "0", "--log-format", "json"),
+            *(sys.executable, *program, "serve", "--data", str(directory)),
+            *("--port", "0", "--no-http", "--log-format", "json"),
             *arguments,
         ]
         self._environment = {**os.environ, "PYTHONPATH": _source_path(), **(environment or {})}
@@ -89,6 +91,11 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._running.pid
+
+    @property
+    def http_url(self) -> str:
+        """Where it serves HTTP, if it was started with ``--http`` and ``--http-port 0``."""
+        return str(self.logged("http.listening")[0]["url"])
 
     @property
     def port(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.sim.scenes.chain import Chain
 from tests.sim.scenes.dead import Dead
 from tests.sim.scenes.durables import Durables
+from tests.sim.scenes.jms import Jms
 from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
 from tests.sim.scenes.memory import Memory
@@ -19,6 +20,7 @@ from tests.sim.scenes.scene import Scene
 from tests.sim.scenes.scheduled import Scheduled
 from tests.sim.scenes.transfers import Transfers
 from tests.sim.scenes.travel import Travel
+from tests.sim.scenes.wired import Wired
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -27,6 +29,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "chain": Chain,
     "dead": Dead,
     "durables": Durables,
+    "jms": Jms,
     "joined": Joined,
     "keyed": Keyed,
     "memory": Memory,
@@ -37,4 +40,5 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "scheduled": Scheduled,
     "transfers": Transfers,
     "travel": Travel,
+    "wired": Wired,
 }

@@ -1,0 +1,386 @@
+"""A network in memory for a :class:`~penstock.testing.loop.SimLoop`: connections that are cut
+anywhere, wait, break, or break for one side only, the same way for the same seed.
+
+What a stream over a real network may do and a test must see: bytes come in pieces of any length
+and after any time; a connection is reset with bytes under way; one side ends and the other is
+never told; nobody is told that nothing will come any more; what an abandoned connection has sent
+arrives after what its successor has sent; a peer stops reading; a greeting comes a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from random import Random
+from typing import Any, cast
+
+MACHINE: ContextVar[str] = ContextVar("machine", default="")
+"""On which simulated machine the present task runs; tasks it starts are there, too."""
+
+WINDOW_BYTES = 32 << 10
+"""What one side has sent and the other has not taken yet, at most; the rest waits in line."""
+HIGH_WATER_BYTES = 64 << 10
+
+_EOF = object()
+_RESET = object()
+
+Address = tuple[str, int]
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(self, network: SimNetwork, machine: str, peer: str) -> None:
+        super().__init__()
+        self.machine = machine
+        self.peer: SimTransport
+        """The other end."""
+        self.protocol: asyncio.BufferedProtocol | None = None
+        """None: nobody is at this end."""
+        self.is_dead = False
+        """The program it belonged to is gone, and was not told."""
+        self.is_silent = False
+        """Nothing gets out of here any more, and nobody is told."""
+        self.held_until_s = 0.0
+        """Until then nothing gets out of here."""
+        self.said = bytearray()
+        """Everything that was sent from here, as far as a replay may want it."""
+        self._network = network
+        self._info = {"peername": (peer, 1)}
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._high_water = HIGH_WATER_BYTES
+        self._is_stopped = False
+        """The protocol was told to stop writing."""
+        self._is_closing = False
+        self._is_lost = False
+        self._window_bytes = 0
+        """Sent from here, and not taken by the other end."""
+        self._under_way: deque[object] = deque()
+        self._due_s = 0.0
+        self._inbox: deque[object] = deque()
+        """Has come, and was not taken."""
+        self._takes = True
+
+    # --- what programs do ----------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._info.get(name, default)
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._is_lost or self.is_dead
+
+    def is_reading(self) -> bool:
+        return self._takes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high_water = HIGH_WATER_BYTES if high is None else min(high, HIGH_WATER_BYTES)
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_bytes
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.is_closing() or not data:
+            return
+        self._unsent.append(bytes(data))
+        self._unsent_bytes += len(data)
+        self._push()
+        if self._unsent_bytes > self._high_water and not self._is_stopped and self.protocol:
+            self._is_stopped = True
+            self.protocol.pause_writing()
+
+    def pause_reading(self) -> None:
+        self._takes = False
+
+    def resume_reading(self) -> None:
+        self._takes = True
+        self._network.loop.call_soon(self._take)
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        self._is_closing = True
+        self._finish()
+
+    def abort(self) -> None:
+        """Drop it. The other side hears of it, or not."""
+        if self._is_lost or self.is_dead:
+            return
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if self._network.is_told():
+            self._send(_RESET)
+        self._lose(None)
+
+    # --- what the network does -----------------------------------------------------------
+
+    def reset(self) -> None:
+        """Break this end; the program at it is told."""
+        self._lose(ConnectionResetError("Connection reset by peer"))
+
+    def die(self) -> None:
+        """The program is gone: whoever sends something here is told, if this machine still is."""
+        self.is_dead = True
+        self.protocol = None
+        self._unsent.clear()
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._is_lost or self.is_dead)
+
+    def _push(self) -> None:
+        while self._unsent and self._window_bytes < WINDOW_BYTES:
+            whole = self._unsent.popleft()
+            self._unsent_bytes -= len(whole)
+            for piece in self._network.pieces(whole):
+                self._window_bytes += len(piece)
+                self._send(piece)
+        if self._is_closing:
+            self._finish()
+        elif self._is_stopped and self._unsent_bytes <= self._high_water // 2 and self.protocol:
+            self._is_stopped = False
+            self.protocol.resume_writing()
+
+    def _finish(self) -> None:
+        if not self._unsent and not self._is_lost:
+            self._send(_EOF)
+            self._lose(None)
+
+    def _send(self, piece: object) -> None:
+        """Put something on its way; what is on its way stays in order."""
+        if self.is_silent:
+            return
+        network = self._network
+        if isinstance(piece, bytes) and len(self.said) < network.kept_bytes:
+            self.said += piece
+        now_s = network.loop.time()
+        self._due_s = max(self._due_s, now_s + network.delay_s(), self.held_until_s)
+        self._under_way.append(piece)
+        network.loop.call_at(self._due_s, self._arrive)
+
+    def _arrive(self) -> None:
+        """The next thing under way reaches the other end, unless the way is shut by now."""
+        if self.is_silent:
+            self._under_way.clear()
+        if not self._under_way:
+            return
+        now_s = self._network.loop.time()
+        if self.held_until_s > now_s:
+            self._network.loop.call_at(self.held_until_s, self._arrive)
+            return
+        self.peer._receive(self._under_way.popleft())
+
+    def _receive(self, piece: object) -> None:
+        if not self.is_open:
+            if piece is not _RESET and self._network.answers(self.machine):
+                self._send(_RESET)
+            return
+        if piece is _RESET:
+            self.reset()
+            return
+        self._inbox.append(piece)
+        self._take()
+
+    def _take(self) -> None:
+        while self._inbox and self._takes and not self.is_closing():
+            piece = self._inbox.popleft()
+            if piece is _EOF:
+                if self.protocol is None or not self.protocol.eof_received():
+                    self.close()
+                return
+            assert isinstance(piece, bytes), "pieces are bytes"
+            self._hand_over(piece)
+            self.peer._taken(len(piece))
+
+    def _hand_over(self, piece: bytes) -> None:
+        rest = memoryview(piece)
+        while rest and self.protocol is not None and not self.is_closing():
+            room = memoryview(cast("bytearray", self.protocol.get_buffer(-1)))
+            part = rest[: len(room)]
+            room[: len(part)] = part
+            self.protocol.buffer_updated(len(part))
+            rest = rest[len(part) :]
+
+    def _taken(self, count: int) -> None:
+        self._window_bytes -= count
+        if self.is_open:
+            self._push()
+
+    def _lose(self, reason: Exception | None) -> None:
+        if self._is_lost or self.is_dead:
+            return
+        self._is_lost = True
+        self._inbox.clear()
+        self._network.forget(self)
+        self._network.loop.call_soon(self._tell, reason)
+
+    def _tell(self, reason: Exception | None) -> None:
+        protocol, self.protocol = self.protocol, None
+        if protocol is not None:
+            protocol.connection_lost(reason)
+
+
+class Door:
+    """A listening address; what ``loop.create_server`` gives."""
+
+    def __init__(self, network: SimNetwork, address: Address, machine: str) -> None:
+        self._network = network
+        self._address = address
+        self.machine = machine
+        self.make: Callable[[], asyncio.BufferedProtocol]
+        self.sockets = (self,)
+
+    def getsockname(self) -> Address:
+        return self._address
+
+    def close(self) -> None:
+        self._network.doors.pop(self._address, None)
+
+
+class SimNetwork:
+    """All connections of a simulation. Faults are ordered, or drawn from the seed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
+        self.loop = loop
+        self.doors: dict[Address, Door] = {}
+        self.ends: dict[SimTransport, None] = {}
+        """Those that somebody holds."""
+        self.is_faulty = False
+        """Whether what programs end themselves may fail to reach the other side."""
+        self.is_shut = False
+        """Nothing gets through, old or new, and nobody is told."""
+        self.down: set[str] = set()
+        """Machines without power."""
+        self.kept_bytes = 0
+        """How much of what a connection has said is kept, for a replay."""
+        self.lag_s = 0.001
+        self._random = random
+
+    # --- what loops ask for --------------------------------------------------------------
+
+    async def create_server(
+        self, make: Callable[[], asyncio.BufferedProtocol], host: str, port: int
+    ) -> Door:
+        door = Door(self, (host, port), MACHINE.get())
+        door.make = make
+        self.doors[host, port] = door
+        return door
+
+    async def create_connection(
+        self, make: Callable[[], asyncio.BufferedProtocol], host: str, port: int
+    ) -> tuple[SimTransport, asyncio.BufferedProtocol]:
+        """Raises ``ConnectionRefusedError``; without power at the other end it never comes back."""
+        await asyncio.sleep(self.delay_s())
+        door = self.doors.get((host, port))
+        while self.is_shut or (door is None and self.down):
+            await asyncio.sleep(1)  # asked again and again, until whoever waits has had enough
+            door = self.doors.get((host, port))
+        if door is None:
+            raise ConnectionRefusedError(111, "Connection refused")
+        near = self._connected(MACHINE.get(), door)
+        await asyncio.sleep(self.delay_s())
+        protocol = make()
+        near.protocol = protocol
+        protocol.connection_made(near)
+        self.loop.call_soon(near._take)
+        return near, protocol
+
+    def _connected(self, machine: str, door: Door) -> SimTransport:
+        """A connection as the listening side knows it; gives the other end."""
+        near = SimTransport(self, machine, "127.0.0.1")
+        far = SimTransport(self, door.machine, "127.0.0.1")
+        near.peer, far.peer = far, near
+        self.ends |= {near: None, far: None}
+        far.protocol = door.make()
+        far.protocol.connection_made(far)
+        return near
+
+    # --- faults --------------------------------------------------------------------------
+
+    def replay(self, said: bytes, address: Address) -> None:
+        """A connection that nobody makes any more says what one has said before."""
+        door = self.doors.get(address)
+        if door is None or self.is_shut:
+            return
+        near = self._connected("a ghost", door)
+        near.write(said)
+        near.is_dead = True
+        self.forget(near)
+
+    def shut(self, *, shut: bool) -> None:
+        """Part all machines from each other, or join them again; what was on its way is lost with
+        its connection, about which nobody is told."""
+        self.is_shut = shut
+        for end in list(self.ends) if shut else ():
+            end.is_silent = True
+
+    def kill(self, machine: str) -> None:
+        """The programs of a machine are gone; the machine tells whoever sends them something."""
+        for end in self._ends_on(machine):
+            end.die()
+            end._send(_RESET)
+            self.forget(end)
+        self._close_doors(machine)
+
+    def power_off(self, machine: str) -> None:
+        """The machine says nothing any more, before :meth:`power_on`."""
+        for end in self._ends_on(machine):
+            end.is_silent = True
+            end.die()
+            self.forget(end)
+        self._close_doors(machine)
+        self.down.add(machine)
+
+    def power_on(self, machine: str) -> None:
+        self.down.discard(machine)
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong; whoever was not told is told now."""
+        self.is_faulty = self.is_shut = False
+        for end in list(self.ends):
+            if end.is_silent or end.peer.is_silent or not end.peer.is_open:
+                end.reset()
+            end.held_until_s = 0.0
+
+    def connections(self) -> list[tuple[SimTransport, SimTransport]]:
+        """Both ends of each that is whole: who has connected, and the door's side."""
+        doors = {door.machine for door in self.doors.values()}
+        return [
+            (end, end.peer)
+            for end in self.ends
+            if end.machine not in doors and end.is_open and end.peer.is_open
+        ]
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _ends_on(self, machine: str) -> Iterator[SimTransport]:
+        return iter([end for end in self.ends if end.machine == machine])
+
+    def _close_doors(self, machine: str) -> None:
+        for door in list(self.doors.values()):
+            if door.machine == machine:
+                door.close()
+
+    def forget(self, end: SimTransport) -> None:
+        self.ends.pop(end, None)
+
+    def answers(self, machine: str) -> bool:
+        """Whether a machine says that nobody is there."""
+        return machine not in self.down and not self.is_shut and machine != "a ghost"
+
+    def is_told(self) -> bool:
+        return not self.is_faulty or self._random.random() < 0.7
+
+    def delay_s(self) -> float:
+        return min(self._random.expovariate(1 / self.lag_s), 60 * self.lag_s)
+
+    def pieces(self, whole: bytes) -> Iterator[bytes]:
+        """Cut anywhere, or not at all."""
+        random, at = self._random, 0
+        while len(whole) - at > 1 and random.random() < 0.3:
+            cut = at + random.randint(1, min(len(whole) - at - 1, 4 << 10))
+            yield whole[at:cut]
+            at = cut
+        yield whole[at:]

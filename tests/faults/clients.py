@@ -1,0 +1,51 @@
+"""A process with some publishers and consumers: ``python -m tests.faults.clients URL FOLDER ROLE…``
+
+A role is a publisher (``single``), or a consumer and its number (``shared.2``). The process works
+until SIGTERM, or until one of them cannot go on; then its status is 1 and says why.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from tests.faults.consuming import Consumer
+from tests.faults.names import TARGETS
+from tests.faults.publishing import Publisher
+
+
+def main(arguments: list[str]) -> int:
+    url, folder, *roles = arguments
+    stop = threading.Event()
+    failures: list[str] = []
+
+    def play(role: str) -> None:
+        kind, _, number = role.partition(".")
+        player: Publisher | Consumer
+        try:
+            if kind in TARGETS:
+                player = Publisher(kind, url, Path(folder), stop)
+            else:
+                player = Consumer(kind, int(number), url, Path(folder), stop)
+            player.run()
+        except Exception:  # noqa: BLE001  a thread's root: the run is to hear of it
+            if not stop.is_set():
+                failures.append(f"{role}: {traceback.format_exc()}")
+            stop.set()
+
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    threads = [threading.Thread(target=play, args=(role,), name=role) for role in roles]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)  # a signal is seen in between
+    sys.stderr.writelines(failures)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

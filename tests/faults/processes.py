@@ -1,0 +1,161 @@
+"""The processes of a run: the server on one port through all its lives, the network in front of
+it, and clients that may die and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import penstock
+from penstock.testing.process import ServerProcess
+from tests.faults.clocked import set_offset
+
+ROOT = Path(__file__).resolve().parents[2]
+END_S = 120.0
+SETTINGS = {
+    "PENSTOCK_LISTEN_IDLE_TIMEOUT_S": "15",
+    "PENSTOCK_LISTEN_HELLO_TIMEOUT_S": "3",
+    "PENSTOCK_STORAGE_SEGMENT_BYTES": "262144",
+    "PENSTOCK_STORAGE_JOURNAL_BYTES": "2097152",
+    "PENSTOCK_STORAGE_SEAL_INTERVAL_MS": "100",
+    "PENSTOCK_STORAGE_SWEEP_INTERVAL_MS": "200",
+}
+"""Small numbers, so that minutes hold what otherwise takes days: sealing, snapshots, cuts."""
+
+
+def environment() -> dict[str, str]:
+    """For a process that has this repository's tests and the package that is tested."""
+    source = str(Path(penstock.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(ROOT)))}
+
+
+class Server:
+    """The realm's process, the next one after it, and so on: one data directory, one port."""
+
+    def __init__(self, directory: Path, clock: Path | None = None) -> None:
+        """``clock``: the file its clock is set by; without, it is the machine's."""
+        self._directory = directory
+        self._clock = clock
+        self._program: tuple[str, ...] = ("-m", "penstock")
+        if clock is not None:
+            set_offset(clock, 0)
+            self._program = ("-m", "tests.faults.clocked", str(clock))
+        self.lives = 0
+        self.process = self._start("0")
+        self.port = self.process.port
+        self.url = self.process.url
+
+    def _start(self, port: str) -> ServerProcess:
+        self.lives += 1
+        settings = {**environment(), **SETTINGS}
+        process = ServerProcess(
+            self._directory, "--port", port, environment=settings, program=self._program
+        )
+        return process.start()
+
+    def start(self) -> None:
+        """The next life."""
+        self.process.__exit__(None, None, None)
+        self.process = self._start(str(self.port))
+
+    def set_clock(self, offset_s: float) -> None:
+        assert self._clock is not None, "it was started with a clock to set"
+        set_offset(self._clock, int(offset_s * 1e9))
+
+    def close(self) -> None:
+        self.process.__exit__(None, None, None)
+
+
+class Network:
+    """The relay all clients go through."""
+
+    def __init__(self, port: int) -> None:
+        self._process = _started("tests.faults.relaying", str(port), pipes=True)
+        self.url = f"penstock://127.0.0.1:{int(self._line())}"
+
+    def tell(self, word: str) -> None:
+        """``slow``, ``stall``, ``half``, ``cut`` or ``flow``; done when this returns."""
+        assert self._process.stdin is not None, "a pipe"
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        assert self._line() == "done\n", "the network is there"
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None, "a pipe"
+        return str(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Clients:
+    """One process of publishers and consumers, through its lives."""
+
+    def __init__(self, url: str, folder: Path, roles: Sequence[str]) -> None:
+        self.roles = tuple(roles)
+        self._arguments = (url, str(folder), *roles)
+        self._log = folder / f"{roles[0]}.log"
+        self.kills = 0
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        with self._log.open("w") as log:
+            return _started("tests.faults.clients", *self._arguments, log=log)
+
+    def kill(self) -> None:
+        """It dies, and the next one goes on with its files."""
+        self.kills += 1
+        self._process.kill()
+        self._process.wait()
+        self._process = self._start()
+
+    def ask_to_end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> str:
+        """What went wrong in it, if anything did."""
+        try:
+            status = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return f"{' '.join(self.roles)}: does not end\n{self._log.read_text()[-1_000:]}"
+        if status == 0:
+            return ""
+        return f"{' '.join(self.roles)}: exit status {status}\n{self._log.read_text()[-1_500:]}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        if self.is_running:
+            self._process.kill()
+        self._process.wait()
+
+
+def storm(url: str, count: int) -> int:
+    """So many connections at once; gives how many were welcomed."""
+    process = _started("tests.faults.storming", url, str(count), pipes=True)
+    answer, _ = process.communicate(timeout=END_S)
+    return int(answer)
+
+
+def _started(
+    module: str, *arguments: str, pipes: bool = False, log: IO[str] | None = None
+) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE if pipes else subprocess.DEVNULL
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=log,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )

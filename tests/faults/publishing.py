@@ -1,0 +1,157 @@
+"""Publishers that write down what they try and what they are told: each kind of publish there is.
+
+All but one trust the client to send again what a lost connection has left open (SEM X3). The
+careless one does it by itself, under a new name each time, and may so publish twice. ``named``
+keeps name and sequence over its own death, and is exactly once over that, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+import penstock
+from penstock.client.sync import Channel, Session
+from penstock.columns.body import body_of_columns
+from penstock.core.errors import CannotConnect, ConnectionLost, RealmStopping
+from tests.faults.journals import Diary, read_published
+from tests.faults.names import LOG, TARGETS, WORK, event_of
+
+PATIENCE_S = 600.0
+"""A realm may be away for long; the run's own end comes first."""
+PAUSE_S = 0.02
+REFUSED_PAUSE_S = 0.25
+
+Attempt = Callable[[int, int], int]
+"""Publish COUNT events from number FIRST on; gives the first id, -1 when it is not told."""
+
+
+def connected(url: str, stop: threading.Event) -> Session:
+    """A session, as soon as there is a realm; opening one does not wait for it by itself."""
+    while True:
+        try:
+            return penstock.connect(url, reconnect_timeout=PATIENCE_S)
+        except CannotConnect:
+            if stop.wait(REFUSED_PAUSE_S):
+                raise
+
+
+class Publisher:
+    """One publisher of a process, in a thread of its own, until it is told to stop."""
+
+    def __init__(self, kind: str, url: str, folder: Path, stop: threading.Event) -> None:
+        self.kind = kind
+        self._url = url
+        self._stop = stop
+        path = folder / f"{kind}.published"
+        before = read_published(path)
+        self._next = before.next
+        self._open = before.open
+        """What an earlier life of it has left without an answer."""
+        self._diary = Diary(path)
+
+    def run(self) -> None:
+        with self._attempts() as (attempt, count):
+            if self.kind == "named" and self._open is not None:
+                self._publish(attempt, *self._open)  # the same name and sequence: once
+            while not self._stop.wait(PAUSE_S):
+                first, self._next = self._next, self._next + count
+                self._publish(attempt, first, count)
+
+    def _publish(self, attempt: Attempt, first: int, count: int) -> None:
+        """Try until it is done, or nobody knows what became of it."""
+        while True:
+            self._diary.trying(first, count)
+            try:
+                self._diary.done(first, count, attempt(first, count))
+            except RealmStopping:  # it may or may not have been kept
+                self._stop.wait(REFUSED_PAUSE_S)
+            except (ConnectionLost, CannotConnect):
+                if self.kind != "careless":
+                    raise
+                if not self._stop.wait(REFUSED_PAUSE_S):
+                    continue
+            except penstock.PenstockError as error:
+                self._diary.refused(first, count, error.code)
+                if not error.retryable:
+                    raise
+                if not self._stop.wait(REFUSED_PAUSE_S):
+                    continue
+            return
+
+    @contextlib.contextmanager
+    def _attempts(self) -> Iterator[tuple[Attempt, int]]:
+        if self.kind == "careless":
+            yield self._carelessly, 1
+            return
+        with connected(self._url, self._stop) as session:
+            target = TARGETS[self.kind]
+            if target in session.queues.list():
+                queue = session.queues.get(target)
+                yield lambda first, _: queue.push(event_of(self.kind, first)), 1
+            elif self.kind in ("table", "transaction", "joint", "named"):
+                yield self._together(session, session.channels.get(target))
+            elif self.kind == "pipelined":
+                yield self._pipelined(session.channels.get(target)), 20
+            else:
+                store = session.channels.get(target)
+                yield lambda first, _: store.publish(event_of(self.kind, first)), 1
+
+    def _together(self, session: Session, store: Channel) -> tuple[Attempt, int]:
+        def datas(first: int, count: int) -> list[bytes]:
+            return [event_of(self.kind, number) for number in range(first, first + count)]
+
+        def table(first: int, count: int) -> int:
+            rows = pa.table({"data": pa.array(datas(first, count), pa.binary())})
+            return store.publish_table(rows)[0]
+
+        def transaction(first: int, count: int) -> int:
+            with store.transaction() as tx:
+                for data in datas(first, count):
+                    tx.publish(data)
+            return tx.ids[0]
+
+        def joint(first: int, _: int) -> int:
+            with session.transaction() as tx:
+                tx.publish(store, event_of("joint", first))
+                tx.publish(queue, event_of("joint", first))
+            return tx.ids[LOG][0]
+
+        def named(first: int, count: int) -> int:
+            body = body_of_columns(datas(first, count))
+            found = store.publish_bodies([body], producer="named", sequence=first // count + 1)
+            return found[0]
+
+        if self.kind == "table":
+            return table, 50
+        if self.kind == "transaction":
+            return transaction, 5
+        if self.kind == "named":
+            return named, 10
+        queue = session.queues.get(WORK)
+        return joint, 1
+
+    def _pipelined(self, store: Channel) -> Attempt:
+        refusals: list[penstock.PenstockError] = []
+        producer = store.producer(
+            batch_events=20, linger_ms=1_000, on_error=lambda error, _: refusals.append(error)
+        )
+
+        def attempt(first: int, count: int) -> int:
+            refusals.clear()
+            for number in range(first, first + count):
+                producer.send(event_of(self.kind, number))
+            producer.flush()
+            if refusals:
+                raise refusals[0]
+            return -1
+
+        return attempt
+
+    def _carelessly(self, first: int, _: int) -> int:
+        with penstock.connect(self._url, reconnect_timeout=0.5) as session:
+            return session.channels.get(LOG).publish(event_of(self.kind, first))

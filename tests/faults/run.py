@@ -1,0 +1,229 @@
+"""One loop: a fresh realm, clients at work, faults for a while, peace, and then the reckoning."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import penstock
+from penstock.client.sync import Session
+from tests.faults import damage
+from tests.faults.disks import Disk, disk_at
+from tests.faults.journals import last_received
+from tests.faults.names import (
+    BRIEF,
+    BRIEF_TTL_MS,
+    DEAD,
+    DURABLES,
+    LOG,
+    PAGED,
+    POPS,
+    SINGLE_FILE,
+    TARGETS,
+    WORK,
+)
+from tests.faults.nemesis import KINDS, Nemesis, schedule
+from tests.faults.processes import Clients, Network, Server
+from tests.faults.reckoning import read_stores, reckon
+from tests.faults.report import Loop
+
+DRAIN_S: Final = 120.0
+"""How long everything may take to come to an end once nothing goes wrong any more."""
+DISK_MIB: Final = 192
+RECONNECT_S: Final = 120.0
+
+CAST: Final[Sequence[Sequence[str]]] = (
+    ("single", "pipelined", "careless", "short", "popped"),
+    ("table", "transaction", "joint", "named", "grown", "put", "pushed"),
+    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1"),
+    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1"),
+    ("priority.2", "shared_queued.2", "reader.2", "pop.2", "subscription.2"),
+)
+"""Who shares a process, and with it its deaths."""
+
+
+class Given(NamedTuple):
+    """What a loop is played with."""
+
+    seed: int
+    minutes: float
+    folder: Path
+    """Empty, or not there."""
+    cases: int
+    """Of damage at the end."""
+    kinds: Sequence[str] = tuple(KINDS)
+    cast: Sequence[Sequence[str]] = CAST
+    may_mount: bool = True
+    is_whole: bool = False
+    """Play the whole schedule, however slow the machine is and however long it takes."""
+
+
+class Loose(NamedTuple):
+    """Everything that runs."""
+
+    disk: Disk
+    data: Path
+    diaries: Path
+    server: Server
+    network: Network
+    clients: list[Clients]
+
+
+def play(given: Given) -> Loop:
+    """Play one loop; what did not hold is among its violations."""
+    random = Random(given.seed)
+    wrong: list[str] = []
+    with _running(given) as all_of_it:
+        notes = [f"disk full: {all_of_it.disk.means or 'left out: this machine allows no means'}"]
+        kinds = [kind for kind in given.kinds if kind != "full" or all_of_it.disk.means]
+        faults = schedule(random, given.minutes * 60, kinds)
+        nemesis = Nemesis(all_of_it.server, all_of_it.network, all_of_it.clients, all_of_it.disk)
+        began_s = time.monotonic_ns() / 1e9
+        nemesis.play(faults, inf if given.is_whole else began_s + given.minutes * 60)
+        minutes = (time.monotonic_ns() / 1e9 - began_s) / 60
+        nemesis.wait(1.0)
+        nemesis.look()
+        wrong += nemesis.failures
+        wrong += _end(all_of_it, given)
+        loop = Loop(given.seed, minutes, 0, dict(nemesis.done), [], [], [], notes, wrong)
+        with penstock.connect(all_of_it.server.url, reconnect_timeout=RECONNECT_S) as session:
+            content = read_stores(session)
+        played = [role for roles in given.cast for role in roles]
+        kills = sum(each.kills for each in all_of_it.clients if "pop.1" in each.roles)
+        reckon(all_of_it.diaries, played, content, loop, kills=kills)
+        known = {name: content[name] for name in (LOG, SINGLE_FILE, PAGED)}
+        _stop_server(all_of_it.server, random, wrong)
+        loop.lives = all_of_it.server.lives
+        _spoil(all_of_it.data, given, random, known, loop)
+    return loop
+
+
+@contextmanager
+def _running(given: Given) -> Iterator[Loose]:
+    with ExitStack() as stack:
+        disk = stack.enter_context(
+            disk_at(given.folder / "disk", DISK_MIB, may_mount=given.may_mount)
+        )
+        diaries = given.folder / "diaries"
+        diaries.mkdir(parents=True)
+        clock = given.folder / "clock" if "clock" in given.kinds else None
+        server = Server(given.folder / "disk" / "realm", clock)
+        stack.callback(server.close)
+        with penstock.connect(server.url) as session:
+            _furnish(session)
+        network = Network(server.port)
+        stack.callback(network.close)
+        clients: list[Clients] = []
+        for roles in given.cast:
+            clients.append(Clients(network.url, diaries, roles))
+            stack.callback(clients[-1].close)
+        roles_played = sum(map(len, given.cast)) - ("careless" in given.cast[0])
+        _arrived(server, roles_played)
+        yield Loose(disk, given.folder / "disk" / "realm", diaries, server, network, clients)
+
+
+def _arrived(server: Server, connections: int) -> None:
+    """Wait until all clients are there: what is to go wrong is to find them at work."""
+    pause = threading.Event()
+    with penstock.connect(server.url) as session:
+        for _ in range(int(DRAIN_S / 0.1)):
+            if session.info().connections > connections:
+                return
+            pause.wait(0.1)
+    raise AssertionError(f"not all of {connections} clients have come")
+
+
+def _furnish(session: Session) -> None:
+    storage = {"events_per_spindle": 2_000}
+    log = session.channels.create(LOG, type="persistent", retain_consumed=True, storage=storage)
+    for kind in DURABLES:
+        log.durables.create(kind, type=kind)
+    session.channels.create(SINGLE_FILE, type="persistent", storage={"events_per_spindle": 0})
+    session.channels.create(PAGED, type="paged")
+    session.channels.create(DEAD, type="persistent")
+    session.channels.create(BRIEF, type="persistent", ttl=BRIEF_TTL_MS, dead_event_store=DEAD)
+    session.queues.create(WORK, type="persistent")
+    session.queues.create(POPS, type="persistent")
+
+
+# --- the end of it -----------------------------------------------------------------------
+
+
+def _end(loose: Loose, given: Given) -> list[str]:
+    """Stop who publishes, wait until everything is consumed, stop the others."""
+    publishing = [each for each in loose.clients if each.roles[0] in TARGETS]
+    consuming = [each for each in loose.clients if each not in publishing]
+    for clients in publishing:
+        clients.ask_to_end()
+    wrong = [clients.wait() for clients in publishing]
+    with penstock.connect(loose.server.url, reconnect_timeout=RECONNECT_S) as session:
+        left = _drained(session, loose, given)
+    if left:
+        wrong.append(f"{DRAIN_S:g} s after the last fault there is still {left}")
+    for clients in consuming:
+        clients.ask_to_end()
+    wrong += [clients.wait() for clients in consuming]
+    return [what for what in wrong if what]
+
+
+def _drained(session: Session, loose: Loose, given: Given) -> str:
+    pause = threading.Event()
+    left = ""
+    for _ in range(int(DRAIN_S / 0.25)):
+        left = _left(session, loose, given)
+        if not left:
+            return ""
+        pause.wait(0.25)
+    return left
+
+
+def _left(session: Session, loose: Loose, given: Given) -> str:
+    """What somebody has still to do."""
+    played = {role for roles in given.cast for role in roles}
+    kinds = {role.partition(".")[0] for role in played}
+    log = session.channels.get(LOG)
+    for durable in log.durables.list():
+        if durable.type in kinds and durable.outstanding:
+            return (
+                f"{durable.outstanding} events outstanding at {durable.type}, {durable.pending} "
+                f"of them in the hands of {len(durable.clients)} clients"
+            )
+    for queue, kind in ((WORK, "reader"), (POPS, "pop")):
+        events = session.queues.get(queue).info().events
+        if kind in kinds and events:
+            return f"{events} events on {queue}"
+    last = log.info().last_event_id
+    for role in sorted(played):
+        read = last_received(loose.diaries / f"{role}.received")
+        if role.startswith("subscription") and read < last:
+            return f"something to read for {role}: it has read to {read} of {last}"
+    return ""
+
+
+def _stop_server(server: Server, random: Random, wrong: list[str]) -> None:
+    if random.random() < 0.5:
+        server.process.kill()
+        return
+    status = server.process.terminate()
+    if status != 0:
+        wrong.append(f"the last server ends with status {status}")
+
+
+def _spoil(data: Path, given: Given, random: Random, known: damage.Content, loop: Loop) -> None:
+    """Damage of every sort to copies of what is left; the kinds of file take turns."""
+    for case in range(given.cases):
+        folder = given.folder / "spoilt"
+        copy = damage.copied(data, folder)
+        kind = damage.KINDS[case % len(damage.KINDS)]
+        done = damage.spoil(copy, random, kind, random.choice(damage.WAYS))
+        if done is not None:
+            damage.judge(data, copy, known, done, loop.violations)
+            loop.damages.append(done)
+        shutil.rmtree(folder)

@@ -1,0 +1,34 @@
+"""A short, fixed share of ``make faults``: real processes, most of the faults, nothing lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.report import as_json, table
+from tests.faults.run import Given, play
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+CAST = (
+    ("single", "pipelined", "careless", "short", "popped"),
+    ("named", "transaction", "joint", "grown", "put", "pushed"),
+    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1"),
+    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "reader.2", "pop.1"),
+)
+KINDS = ("kill", "term", "stop", "full", "clock", "stall", "half", "cut", "storm", "clients")
+
+
+@pytest.mark.spec("X1", "X3", "E4", "E6", "D4", "D13", "T7", "Q2", "S1")
+def test_real_faults_lose_nothing_acknowledged_and_double_nothing(tmp_path: Path) -> None:
+    loop = play(Given(4_711, 0.2, tmp_path, 2, KINDS, CAST, is_whole=True))
+
+    told = table([loop])
+    assert loop.is_well, told
+    assert sum(loop.faults.values()) >= 3, told
+    assert min(row.acknowledged for row in loop.publishers) > 0, told
+    assert min(row.received for row in loop.consumers) > 0, told
+    assert sum(row.lost for row in loop.publishers) == 0
+    assert "everything held" in told
+    assert b'"violations": []' in as_json([loop])

@@ -1,0 +1,101 @@
+"""``python -m tests.fuzz --seconds 600``: inputs without end for everything that reads bytes.
+
+Each target gets its share of the time; ``--only NAME`` chooses some. With ``--atheris`` (from
+the dependency group ``fuzz``) new inputs follow what code they reach; without, they are drawn
+from a seed.
+``--examples`` and ``--memory-mib`` are for a run of a fixed size under a limit. An input that
+breaks a target is printed, with how to try it again: ``--input HEX``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+
+from tests.fuzz.bounding import in_time, limit_memory
+from tests.fuzz.mutating import mutated
+from tests.fuzz.targets import TARGETS, Target
+
+
+def main(arguments: list[str]) -> int:
+    asked = _parser().parse_args(arguments)
+    names = asked.only or list(TARGETS)
+    if asked.input is not None:
+        TARGETS[names[0]].run(bytes.fromhex(asked.input))
+        return 0
+    for name in names:
+        for seed in TARGETS[name].seeds():
+            TARGETS[name].run(seed)  # what is right is taken; and all of it is imported
+    if asked.memory_mib:
+        limit_memory(asked.memory_mib << 20)
+    if asked.atheris:
+        return _guided(names[0], asked.seconds)
+    broken = 0
+    for name in names:
+        done, found = _random(name, asked.seed, asked.seconds / len(names), asked.examples)
+        broken += found
+        sys.stdout.write(f"{name:<12} {done:>9,} inputs  {found} broken\n")
+        sys.stdout.flush()
+    return 1 if broken else 0
+
+
+def tried(name: str, target: Target, data: bytes) -> bool:
+    """Whether a target takes an input well; says so if it does not."""
+    try:
+        with in_time():
+            target.run(data)
+    except Exception as error:  # noqa: BLE001  any of them is what is looked for
+        sys.stdout.write(f"{name}: {error!r}\n  --only {name} --input {data.hex()}\n")
+        return False
+    return True
+
+
+def _random(name: str, seed: int, seconds: float, examples: int) -> tuple[int, int]:
+    target, random = TARGETS[name], Random(f"{name}/{seed}")
+    seeds = target.seeds()
+    end_s = time.monotonic_ns() / 1e9 + seconds
+    done = broken = 0
+    while done < examples if examples else time.monotonic_ns() / 1e9 < end_s:
+        broken += not tried(name, target, mutated(random, seeds))
+        done += 1
+        if broken == 5:
+            break
+    return done, broken
+
+
+def _guided(name: str, seconds: float) -> int:
+    """Inputs that follow what code they reach; ends the process by itself."""
+    import tempfile
+    from pathlib import Path
+
+    import atheris
+
+    target = TARGETS[name]
+    run: Callable[[bytes], None] = target.run
+    atheris.instrument_all()
+    with tempfile.TemporaryDirectory() as corpus:
+        for number, seed in enumerate(target.seeds()):
+            (Path(corpus) / str(number)).write_bytes(seed)
+        atheris.Setup([sys.argv[0], f"-max_total_time={seconds:.0f}", corpus], run)
+        atheris.Fuzz()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    names: Sequence[str] = tuple(TARGETS)
+    parser.add_argument("--only", nargs="*", choices=names, help="these targets alone")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of all targets together")
+    parser.add_argument("--examples", type=int, default=0, help="inputs a target, not seconds")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--memory-mib", type=int, default=0, help="beyond what is there at first")
+    parser.add_argument("--atheris", action="store_true", help="guided by coverage; one target")
+    parser.add_argument("--input", help="one input, in hexadecimal digits, for one target")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""The real connection object of a real realm, fed with frames that are nearly right.
+
+There is no socket: bytes go in where the transport would put them, so that whatever is raised
+there is raised here. Whoever breaks the protocol is shut out; a request that fails for a reason
+nobody thought of is answered with the bare code ``penstock``, and that must not happen either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from penstock.bootstrap import native_listener, open_realm
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
+from penstock.frontends.connection import Connection
+from penstock.settings import Settings
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, FrameReader, frame
+
+EXAMPLES_A_REALM: Final = 200
+"""Then there is a fresh one: what earlier inputs have made must not hide what later ones do."""
+TURNS_MAX: Final = 200
+UNSENT_BYTES_MAX: Final = 32 << 20
+"""More than that for some frames in would be a lever."""
+
+_LENGTHS: Final = struct.Struct("<II")
+
+
+class Wire(asyncio.Transport):
+    """Takes what the realm says, and is never in its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = bytearray()
+        self._closing = False
+
+    def write(self, data: Any) -> None:
+        self.said += data
+        assert len(self.said) < UNSENT_BYTES_MAX, "a few frames are answered with a flood"
+
+    def close(self) -> None:
+        self._closing = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is always room."""
+
+    def pause_reading(self) -> None:
+        """What was fed is there already."""
+
+    def resume_reading(self) -> None:
+        """As above."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+class Served:
+    """A realm in memory on a loop of its own, and connections to it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._left = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def take(self, data: bytes) -> None:
+        if not self._left:
+            self._loop.run_until_complete(self._restart())
+            self._left = EXAMPLES_A_REALM
+        self._left -= 1
+        self._loop.run_until_complete(self._serve(data))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._stop())
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
+    async def _restart(self) -> None:
+        await self._stop()
+        realm = await open_realm(None, Settings())
+        self._listener = native_listener(realm, Settings(), "0")
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(realm.run()),
+            loop.create_task(self._listener.run(ready)),
+        ]
+        await ready.wait()
+
+    async def _serve(self, data: bytes) -> None:
+        connection, out = Connection(self._listener), Wire()
+        connection.connection_made(out)
+        rest = memoryview(data)
+        while rest and not out.is_closing():
+            room = connection.get_buffer(-1)
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            connection.buffer_updated(count)
+            rest = rest[count:]
+            await asyncio.sleep(0)
+        for _ in range(TURNS_MAX):
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        for task in self._tasks:
+            assert not task.done(), f"the realm has ended: {task}"
+        for message in _heard(bytes(out.said)):
+            unforeseen = isinstance(message, wire.Failed) and message.code == "penstock"
+            assert not unforeseen, f"nobody has thought of this: {message}"
+
+
+def _heard(said: bytes) -> Iterator[wire.FromServer]:
+    reader = FrameReader()
+    reader.receive(said)
+    for header, _ in reader.frames():
+        yield wire.decode_from_server(header)
+
+
+@lru_cache
+def _served() -> Served:
+    served = Served()
+    atexit.register(served.close)
+    return served
+
+
+def serve(data: bytes) -> None:
+    """The bytes as they are, and then with the lengths of frames made to fit."""
+    _served().take(data)
+    _served().take(reframed(data))
+
+
+@lru_cache
+def conversations() -> Sequence[bytes]:
+    """Each says hello and then does something that is right."""
+    batch = body_of([Event(b"abc", properties={"n": 1}), Event(b"d", properties={"n": 2})])
+    schema, body = schema_bytes(batch.schema), bytes(batch_bytes(batch))
+    create = wire.CreateChannel(1, "orders", Definition(keys={"n": 2}))
+    publish = wire.PublishEvents(2, 1, "p", 1, 1, (len(body),))
+    said: list[list[tuple[wire.Message, bytes]]] = [
+        [(create, b""), (wire.Schema(1), schema), (publish, body)],
+        [(wire.Schema(1), schema), (wire.StageEvents(3, 1, "s", 1, (len(body),)), body)],
+        [(create, b""), (wire.Subscribe(4, 1, 1, FromEarliest(), 10, "n > 1"), b"")],
+        [(wire.Attach(5, 1, 1, "d", 10, False, "n = 1"), b""), (wire.Credit(1, 5, 0), b"")],
+        [(wire.Settle(6, 1, (Span(0, 1),)), b""), (wire.ListChannels(7), b"")],
+        [(wire.PurgeChannel(8, 1, 0, 5, "n = 1"), b""), (wire.DescribeMissing(9, 1, 0, 9), b"")],
+        [(wire.BeginTransaction(10, "tx", (1,)), b""), (wire.Ping(0), b""), (wire.Bye(), b"")],
+    ]
+    hello = [PREFACE, *frame(wire.encode(wire.Hello("fuzz", "fuzz")))]
+    return [
+        b"".join([*hello, *(part for each in one for part in frame(wire.encode(each[0]), each[1]))])
+        for one in said
+    ]
+
+
+def reframed(data: bytes) -> bytes:
+    """The same bytes with lengths that fit, as far as there are frames: so that what has changed
+    is inside of them, and gets further than to the reader of frames."""
+    found, at = [data[: len(PREFACE)]], len(PREFACE)
+    while at + _LENGTHS.size <= len(data):
+        length, header = _LENGTHS.unpack_from(data, at)
+        end = min(at + 4 + length, len(data))
+        inside = data[at + _LENGTHS.size : end]
+        header = min(header, len(inside))
+        found.append(_LENGTHS.pack(4 + len(inside), header) + inside)
+        at = max(end, at + _LENGTHS.size)
+    return b"".join(found)

@@ -1,0 +1,297 @@
+"""What reads bytes of others, and what it may say to them: an answer, or an error made for it.
+
+Each target is a function of bytes that returns when all is well and raises what should not be:
+any exception but those that the reader documents. ``seeds`` are inputs that are right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from penstock.columns.body import body_of
+from penstock.columns.check import check_body
+from penstock.columns.event import Event
+from penstock.columns.exports import Manifest, manifest_from
+from penstock.columns.ipc import batch_bytes, batch_from, packed_bytes, schema_bytes, schema_from
+from penstock.columns.protobuf.descriptors import checked_descriptors, descriptors_of
+from penstock.columns.segments import SegmentImage, SegmentReader, encode_segment
+from penstock.columns.selectors import Selector
+from penstock.core.errors import (
+    Damaged,
+    DamagedExport,
+    InvalidArgument,
+    InvalidDescriptor,
+    InvalidEvent,
+    InvalidSelector,
+    RemoteProtocolViolation,
+)
+from penstock.core.exports import ExportedFile
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.core.ports import Record
+from penstock.runtime.records import decode_block
+from penstock.runtime.recovery import checked
+from penstock.settings import load
+from penstock.spark.pipelines.definition import parse
+from penstock.storage.embedded.frames import FileHeader, file_header, frame, scan
+from penstock.storage.embedded.records import decode_record, encode_record
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, FrameReader
+from penstock.wire.native.frames import frame as wire_frame
+from tests.fuzz import connections, stored
+from tests.protocols import ORDER, shop
+
+
+class Target(NamedTuple):
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Sequence[bytes]]
+
+
+# --- the wire ----------------------------------------------------------------------------
+
+IDENTITY: Final = 4_711
+EVENTS: Final = [
+    Event(b"abc", tag="t", properties={"a": 1, "b": "text", "c": [1.5, 2.5], "d": {"e": True}}),
+    Event(b"", properties={"a": None, "when": None}, headers={"type": "x"}, ttl=5, priority=7),
+    Event(b"\xff" * 30, properties={"lines": [{"sku": "nut", "n": 1}, {"sku": "bolt"}]}),
+]
+
+
+@lru_cache
+def body() -> pa.RecordBatch:
+    return body_of(EVENTS)
+
+
+def frames(data: bytes) -> None:
+    """Bytes of a connection, as they come from a client."""
+    reader = FrameReader(preface=PREFACE, frame_bytes_max=64 << 10)
+    with contextlib.suppress(RemoteProtocolViolation):
+        reader.receive(data)
+        for header, _ in reader.frames():
+            wire.decode_from_client(header)
+
+
+def answers(data: bytes) -> None:
+    """The same, as they come from a realm."""
+    reader = FrameReader()
+    with contextlib.suppress(RemoteProtocolViolation):
+        reader.receive(data)
+        for header, _ in reader.frames():
+            wire.decode_from_server(header)
+
+
+def _asked() -> list[bytes]:
+    said = [
+        wire.Hello("c", "s"),
+        wire.ListChannels(1),
+        wire.CreateChannel(2, "orders", Definition(keys={"a": 1}, ttl=5)),
+        wire.PublishEvents(3, 1, "p", 1, 1, (100,)),
+    ]
+    each = [b"".join(wire_frame(wire.encode(message))) for message in said]
+    return [PREFACE + b"".join(each), *(PREFACE + one for one in each)]
+
+
+def _answered() -> list[bytes]:
+    said = [
+        wire.Welcome("id", "realm", "0", 1, 2),
+        wire.Failed(1, "invalid-name", "no"),
+        wire.Done(2, {"first_id": 1, "count": 2}),
+        wire.Delivery(1, 1, 2, 7, 0, ((1, (Span(7, 8),)),)),
+    ]
+    return [b"".join(wire_frame(wire.encode(message))) for message in said]
+
+
+# --- columns -----------------------------------------------------------------------------
+
+
+def bodies(data: bytes) -> None:
+    """A record batch of a schema that is right."""
+    with contextlib.suppress(InvalidEvent):
+        found = batch_from(data, body().schema)
+        check_body(found)
+        found.to_pylist()  # what was let in can be read
+        batch_bytes(found)
+
+
+def schemas(data: bytes) -> None:
+    """A schema, and what the rules for columns make of it."""
+    with contextlib.suppress(InvalidEvent):
+        schema = schema_from(data)
+        try:
+            rows = [pa.nulls(1, field.type) for field in schema]
+        except (pa.ArrowException, ValueError):  # Arrow itself cannot make one
+            return
+        check_body(pa.RecordBatch.from_arrays(rows, schema=schema))
+
+
+def _schemas() -> list[bytes]:
+    return [schema_bytes(body().schema), schema_bytes(body_of([Event(b"x")]).schema)]
+
+
+def selectors(data: bytes) -> None:
+    """The text of a selector, and what it selects."""
+    with contextlib.suppress(InvalidSelector, UnicodeDecodeError):
+        selector = Selector(data.decode())
+        assert len(selector.mask(body(), now_us=10)) == len(EVENTS)
+        assert Selector(selector.text) == selector, "its own words mean the same"
+
+
+SELECTORS: Final = (
+    b"a = 1 AND NOT b LIKE 'te_t%' ESCAPE '!' OR c[] > 1.5",
+    b"lines[].sku = 'nut' and d.e or lines[0].n between 1 and 2 + 3 * (4 - -5) / 6",
+    b"JMSPriority in (1, 2, 3) and tag is not null and JMSType <> 'x' and published > 5",
+    b"NOW() - published < 1000 and DISTANCE(52.5, 13.4, K) < 10",
+    b"EVENTDATA.LENGTH() > 2 and EVENTDATA.AS_STRING(0, 3) = 'abc' and event_id >= 7",
+    b"((((((((a = 1))))))))",
+)
+
+# --- files -------------------------------------------------------------------------------
+
+
+def journal(data: bytes) -> None:
+    """A file of the journal, and the blocks in it that are whole."""
+    found = scan(data, IDENTITY, 1)
+    assert all(piece.start <= piece.end for piece in found.pieces)
+
+
+def _journal() -> list[bytes]:
+    chunks = [file_header(FileHeader(IDENTITY, 1, 0))]
+    previous = 0
+    for seq in range(1, 4):
+        written, header = frame(
+            [b"payload %d" % seq * 9], IDENTITY, seq=seq, synced=seq - 1, previous=previous
+        )
+        chunks += map(bytes, written)
+        previous = header.checksum
+    return [b"".join(chunks), b"".join(chunks) + bytes(500)]
+
+
+def blocks(data: bytes) -> None:
+    """The inside of a block, after its checksum has been found right."""
+    with contextlib.suppress(Damaged):
+        _, found = decode_block(memoryview(data))
+        for part in found:
+            bytes(part)
+
+
+def snapshots(data: bytes) -> None:
+    with contextlib.suppress(Damaged):
+        blocks(bytes(checked(memoryview(data), "snapshot")))
+
+
+def records(data: bytes) -> None:
+    with contextlib.suppress(Damaged):
+        decode_record(data, "registry/name")
+
+
+def segments(data: bytes) -> None:
+    """A file of sealed events, its index right."""
+    index = _segment().index
+    reader = SegmentReader(memoryview(data), index)
+    for number, place in enumerate(index.batches):
+        with contextlib.suppress(Damaged):
+            assert reader.batch(number).num_rows == place.rows
+
+
+@lru_cache
+def _segment() -> SegmentImage:
+    rows = {"event_id": range(300), "data": [b"%d" % n for n in range(300)]}
+    return encode_segment([pa.record_batch(rows)], rows_per_batch=100)
+
+
+def manifests(data: bytes) -> None:
+    """``manifest.json`` of an export."""
+    with contextlib.suppress(DamagedExport):
+        manifest_from(data)
+
+
+def _manifests() -> list[bytes]:
+    manifest = Manifest(
+        format=1,
+        name="orders",
+        kind="channel",
+        definition=Definition(),
+        realm="r",
+        exported="2026-01-01T00:00:00Z",
+        events=0,
+        state=ExportedFile(name="state.msgpack", size=1, checksum="00"),
+        files=(),
+    )
+    return [manifest.encoded()]
+
+
+# --- what people write -------------------------------------------------------------------
+
+
+def settings(data: bytes) -> None:
+    """A settings file."""
+    with contextlib.suppress(InvalidArgument, UnicodeDecodeError):
+        load(data.decode())
+
+
+SETTINGS: Final = (
+    b'name = "x"\n[listen]\nport = 9001\nidle_timeout_s = 4.5\n[log]\nlevel = "debug"\n',
+    b"[limits]\nmemory_bytes = 1_000\n[storage]\nsegment_bytes = 5_000\n",
+)
+
+
+def pipelines(data: bytes) -> None:
+    """A pipeline's file, read and checked without Spark."""
+    with contextlib.suppress(InvalidArgument, UnicodeDecodeError):
+        parse(stored.toml(data))
+
+
+PIPELINES: Final = (
+    b'name = "p"\nurl = "penstock://h:1"\n[[source]]\nname = "s"\nchannel = "orders"\n'
+    b'[[step]]\nname = "a"\nsql = "select * from s"\nto = { channel = "sums" }\n',
+    b'name = "p"\n[[source]]\nname = "s"\nchannel = "o"\n[[step]]\nname = "b"\n'
+    b'kind = "archive"\nsource = "s"\ntable = "t"\n',
+    b'name = "p"\n[[step]]\nname = "c"\nkind = "replay"\nspeed = 2\n[spark]\nx = 1\n',
+)
+
+
+def descriptors(data: bytes) -> None:
+    """A set of descriptors."""
+    with contextlib.suppress(InvalidDescriptor):
+        checked_descriptors(data)
+
+
+def messages(data: bytes) -> None:
+    """A message of a type that is known."""
+    known = descriptors_of(shop())
+    with contextlib.suppress(InvalidEvent):
+        known.decoded("shop.Order", data)
+    with contextlib.suppress(InvalidEvent):
+        known.table("shop.Order", pa.array([data], pa.binary()))
+
+
+def _messages() -> list[bytes]:
+    return [descriptors_of(shop()).encoded("shop.Order", ORDER)]
+
+
+TARGETS: Final[dict[str, Target]] = {
+    "frames": Target(frames, _asked),
+    "connections": Target(connections.serve, connections.conversations),
+    "answers": Target(answers, _answered),
+    "bodies": Target(bodies, lambda: [bytes(batch_bytes(body())), bytes(packed_bytes(body()))]),
+    "schemas": Target(schemas, _schemas),
+    "selectors": Target(selectors, lambda: SELECTORS),
+    "journal": Target(journal, _journal),
+    "blocks": Target(blocks, stored.blocks),
+    "snapshots": Target(snapshots, stored.snapshots),
+    "records": Target(records, lambda: [encode_record(Record(3, b"value"))]),
+    "segments": Target(segments, lambda: [_segment().buffer.to_pybytes()]),
+    "manifests": Target(manifests, _manifests),
+    "tables": Target(stored.read_table, stored.tables),
+    "realms": Target(stored.open_directory, stored.directories),
+    "settings": Target(settings, lambda: SETTINGS),
+    "pipelines": Target(pipelines, lambda: PIPELINES),
+    "descriptors": Target(descriptors, lambda: [shop()]),
+    "messages": Target(messages, _messages),
+}
+"""By what is read. HTTP has its own way of being fuzzed: by its schema."""

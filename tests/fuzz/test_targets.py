@@ -1,0 +1,95 @@
+"""Whatever is read: an answer or the error made for it, in time, in bounded memory.
+
+A short, fixed share of what ``make fuzz`` does for hours.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock
+from tests.fuzz.bounding import Hangs, in_time
+from tests.fuzz.mutating import mutations
+from tests.fuzz.targets import TARGETS, Target
+
+ROOT = Path(__file__).resolve().parents[2]
+MEMORY_MIB = 768
+SLOW = {"realms": 8, "tables": 25, "connections": 40}
+"""Targets with directories and realms behind them, and how many inputs they get here."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str) -> None:
+    target = TARGETS[name]
+    seeds = target.seeds()
+    for seed in seeds:
+        target.run(seed)
+
+    @given(mutations(seeds))
+    @settings(
+        max_examples=SLOW.get(name, 100),
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def harmless(data: bytes) -> None:
+        with in_time():
+            target.run(data)
+
+    harmless()
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "names", [("frames", "bodies", "schemas"), ("journal", "blocks", "tables")]
+)
+def test_no_input_makes_a_reader_take_memory_without_bound(names: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--only", *names]
+    done = subprocess.run(
+        [*command, "--examples", "150", "--memory-mib", str(MEMORY_MIB)],
+        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" 0 broken") == len(names)
+
+
+def _takes_all_memory(data: bytes) -> None:
+    assert data or bytearray(1 << 40)
+
+
+def test_a_reader_without_bounds_would_be_found() -> None:
+    """The limits themselves: for ever is too long, and everything too much."""
+
+    def turns_round(_: bytes) -> None:
+        while True:
+            pass
+
+    greedy, endless = Target(_takes_all_memory, list), Target(turns_round, list)
+    with pytest.raises(MemoryError):
+        greedy.run(b"")
+    with pytest.raises(Hangs), in_time(0.05):
+        endless.run(b"")
+
+
+@given(st.data())
+@settings(max_examples=20, derandomize=True, database=None)
+def test_an_input_that_is_nearly_right_mostly_is(data: st.DataObject) -> None:
+    seed = bytes(range(200))
+    drawn = data.draw(mutations([seed]))
+
+    assert isinstance(drawn, bytes)
+    assert len(drawn) <= 2 * len(seed) + 200

@@ -1,0 +1,203 @@
+"""Programs that consume over the network: seats at durables, readers of queues, plain readers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.core.errors import ConnectionLost, DurableInUse, Unavailable
+from penstock.testing.loop import pass_time
+from tests.sim.programs import Program
+
+if TYPE_CHECKING:
+    from tests.sim.promises import Ledger, Receipts
+    from tests.sim.world import World
+
+IsDone = Callable[[], Awaitable[bool]]
+
+
+class Seat:
+    """Takes a seat at a durable and settles in every way there is, whatever breaks meanwhile."""
+
+    def __init__(
+        self, world: World, receipts: Receipts, kind: str, is_done: IsDone, *, number: int = 0
+    ) -> None:
+        self.world = world
+        self.receipts = receipts
+        self._kind = kind
+        self._is_done = is_done
+        self._store = receipts.ledger.store
+        self._last = -1
+        """Of what came over the present seat for the first time."""
+        self._place: tuple[aio.DurableSubscription | None, int] = (None, 0)
+        self.program = Program(world, f"seat-{self._store}-{receipts.name}-{number}", self._main)
+        self._refusals_left = 0
+        """A seat of a program that was killed is taken until the realm knows that it is gone."""
+
+    async def _main(self, session: aio.Session) -> None:
+        if self.program.starts > 1:
+            self._refusals_left = 100
+        channel = await session.channels.get(self._store)
+        durable = await channel.durables.get(self.receipts.name)
+        while True:
+            window = self.world.random.randint(1, 6) if self.receipts.counted else None
+            seat = durable.subscribe(window=window)
+            try:
+                if await self._consume(seat):
+                    await seat.close()
+                    return
+                await seat.close()
+            except DurableInUse:
+                self._refusals_left -= 1
+                assert self._refusals_left > 0, f"{self.program.name}: another has its seat"
+                await pass_time(1)
+            except ConnectionLost:
+                self.world.note(f"{self.program.name} lost what it settled last")
+
+    async def _consume(self, seat: aio.DurableSubscription) -> bool:
+        """Until all is done; false when the seat is to be left before."""
+        await seat.open()
+        self._refusals_left = 0
+        while True:
+            batch = await seat.next_batch(timeout=1.0)
+            if batch is None:
+                if await self._is_done():
+                    return True
+                continue
+            self._look(batch)
+            await pass_time(self.world.random.expovariate(20))
+            try:
+                await self._settle(seat, batch)
+            except Unavailable as error:
+                self.world.note(f"{self.program.name} is not answered: {error.code}")
+            if self.world.random.random() < 0.05:
+                self.receipts.going_back(batch.event_ids.tolist())
+                return False
+
+    def _look(self, batch: aio.DeliveredBatch) -> None:
+        ids = batch.event_ids.tolist()
+        counts = {i: n for i, n in (batch.redeliveries or {}).items() if i in set(ids)}
+        stale = is_stale(self.world, self.program)
+        self.receipts.delivered(ids, datas_of(batch), counts, stale=stale)
+        self.world.note(f"delivered {self.program.name} {ids} {counts}")
+        place = (batch.subscription, batch.attachment)
+        if place != self._place:
+            self._place, self._last = place, -1
+        if not self.receipts.counted:
+            before = [self._last, *ids]
+            assert before == sorted(set(before)), f"{self.program.name} was given {before}"
+            self._last = ids[-1]
+
+    async def _settle(self, seat: aio.DurableSubscription, batch: aio.DeliveredBatch) -> None:
+        random, receipts, ids = self.world.random, self.receipts, batch.event_ids.tolist()
+        if batch.is_stale:
+            return
+        if receipts.counted and random.random() < 0.2:
+            atleast = receipts.going_back(ids)
+            await batch.rollback()
+            receipts.went_back(atleast)
+            self.world.note(f"{self.program.name} rolled back {ids}")
+            return
+        way = random.choice(
+            ("batch", "each", "last") if not receipts.counted else ("batch", "each")
+        )
+        receipts.asking(ids, self.world.now_us)
+        if way == "batch":
+            await batch.ack()
+        elif way == "last":  # SEM D, ack: it covers all before
+            await batch[len(batch) - 1].ack()
+            await seat.flush()
+        else:
+            for event in batch:
+                await event.ack()
+            await seat.flush()
+        if not batch.is_stale:
+            receipts.answered(ids, self.world.now_us)
+            self.world.note(f"{self.program.name} acked {ids}")
+
+
+class Follower:
+    """Reads a channel that keeps everything, from the beginning: all of it, once, in order."""
+
+    def __init__(
+        self, world: World, ledger: Ledger, name: str, is_done: Callable[[], bool]
+    ) -> None:
+        self.world = world
+        self.read: list[int] = []
+        self._ledger = ledger
+        self._is_done = is_done
+        self.program = Program(world, f"follower-{ledger.store}-{name}", self._main)
+
+    async def _main(self, session: aio.Session) -> None:
+        channel = await session.channels.get(self._ledger.store)
+        while not self._is_done():
+            async with channel.subscribe(start=len(self.read)) as events:
+                while not self._is_done() and self.world.random.random() > 0.01:
+                    batch = await events.next_batch(timeout=0.5)
+                    if batch is not None:
+                        self._look(batch)
+
+    def _look(self, batch: aio.EventBatch) -> None:
+        for event_id, data in zip(batch.event_ids.tolist(), datas_of(batch), strict=True):
+            assert event_id == len(self.read), f"{event_id} came after {len(self.read)} events"
+            self._ledger.is_content(event_id, data)
+            self.read.append(event_id)
+        self.world.note(f"{self.program.name} has read {len(self.read)}")
+
+
+class Taker:
+    """Takes events off a queue, some of them by commit."""
+
+    def __init__(self, world: World, receipts: Receipts, is_done: IsDone, number: int) -> None:
+        self.world = world
+        self.receipts = receipts
+        self._is_done = is_done
+        self.program = Program(world, f"taker-{receipts.ledger.store}-{number}", self._main)
+
+    async def _main(self, session: aio.Session) -> None:
+        queue = await session.queues.get(self.receipts.ledger.store)
+        random = self.world.random
+        while True:
+            async with queue.reader(transactional=True, window=random.randint(1, 6)) as reader:
+                while random.random() > 0.05:
+                    batch = await reader.next_batch(timeout=1.0)
+                    if batch is None:
+                        if await self._is_done():
+                            return
+                        continue
+                    try:
+                        await self._take(reader, batch)
+                    except Unavailable as error:
+                        self.world.note(f"{self.program.name} is not answered: {error.code}")
+
+    async def _take(self, reader: aio.Reader, batch: aio.EventBatch) -> None:
+        ids, receipts = batch.event_ids.tolist(), self.receipts
+        counts = {i: n for i, n in (batch.redeliveries or {}).items() if i in set(ids)}
+        stale = is_stale(self.world, self.program)
+        receipts.delivered(ids, datas_of(batch), counts, stale=stale)
+        self.world.note(f"{self.program.name} has {ids} {counts}")
+        await pass_time(self.world.random.expovariate(20))
+        if self.world.random.random() < 0.2:
+            receipts.going_back(ids)
+            await reader.rollback()
+            return
+        receipts.asking(ids, self.world.now_us)
+        await reader.commit()
+        receipts.answered(ids, self.world.now_us)
+        self.world.note(f"{self.program.name} committed {ids}")
+
+
+def datas_of(batch: aio.EventBatch) -> list[bytes]:
+    return [bytes(data) for data in batch.to_arrow().column("data").to_pylist()]
+
+
+def is_stale(world: World, program: Program) -> bool:
+    """Whether the realm has ended the connection of a program that was not told yet: what comes
+    over it has been sent before that."""
+    return all(near.machine != program.name for near, _ in world.network.connections())
+
+
+def unasked(receipts: Receipts, ids: Sequence[int]) -> list[int]:
+    """What has left a durable, or a queue, though nobody has said that it may."""
+    return sorted(set(ids) - set(receipts.asked))

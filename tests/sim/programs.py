@@ -1,0 +1,222 @@
+"""Programs on other machines, with real sessions over a network that breaks: they publish, follow
+and settle, are killed now and then, and go on from what they had written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.client.publishing import Publisher, bodies_of_events
+from penstock.core.errors import (
+    CannotConnect,
+    PenstockError,
+    ProtocolViolation,
+    Refused,
+    Unavailable,
+)
+from penstock.core.ids import Span
+from penstock.testing.loop import pass_time
+from penstock.testing.network import MACHINE
+
+if TYPE_CHECKING:
+    from tests.sim.clients import Compose
+    from tests.sim.promises import Ledger
+    from tests.sim.world import World
+
+URL = "penstock://somebody@127.0.0.1:9000"
+PATIENCE_S = 1e9
+"""No program here gives up its session."""
+
+Main = Callable[[aio.Session], Awaitable[None]]
+
+
+class Program:
+    """Runs ``main`` with a session until it comes back; killed meanwhile, it starts again."""
+
+    def __init__(self, world: World, name: str, main: Main, *, kills_s: float = 10.0) -> None:
+        self.world = world
+        self.name = name
+        self.is_done = False
+        self.starts = 0
+        self._main = main
+        self._kills_s = kills_s
+        """Time between two kills, on average."""
+
+    async def run(self) -> None:
+        world = self.world
+        while not self.is_done:
+            self.starts += 1
+            context = copy_context()
+            context.run(MACHINE.set, self.name)
+            running = world.loop.create_task(self._run_once(), context=context)
+            lives_s = world.random.expovariate(1 / self._kills_s)
+            try:
+                await asyncio.wait([running], timeout=None if self.may_rest else lives_s)
+                if running.done():
+                    running.result()
+                    self.is_done = True
+                    continue
+                self._lose_power()
+            finally:
+                await self._end(running)
+            await pass_time(world.random.expovariate(2))
+            world.network.power_on(self.name)
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether it is left alone: enough has happened to it."""
+        return self.starts > 4
+
+    def _lose_power(self) -> None:
+        """Or only the program is killed: then its machine tells whoever asks for it."""
+        world = self.world
+        if world.random.random() < 0.3:
+            world.network.power_off(self.name)
+            world.note(f"{self.name} loses power")
+        else:
+            world.note(f"{self.name} is killed")
+
+    async def _end(self, running: asyncio.Task[None]) -> None:
+        """It has no last moments: nothing of what it still tries gets out."""
+        while not running.done():
+            self.world.loop.kill(self.name)
+            await asyncio.wait([running], timeout=0.001)
+        self.world.loop.kill(self.name)
+
+    async def _run_once(self) -> None:
+        session = await self._connected()
+        session.on_error(self._hear)
+        await self._main(session)
+        await session.close()
+
+    async def _connected(self) -> aio.Session:
+        while True:
+            try:
+                return await aio.connect(URL, reconnect_timeout=PATIENCE_S)
+            except CannotConnect:
+                await pass_time(0.2)
+
+    def _hear(self, error: PenstockError) -> None:
+        """Connections are lost, and a realm stops; nobody ever says what cannot be understood."""
+        assert not isinstance(error, ProtocolViolation), f"{self.name}: {error!r}"
+        self.world.note(f"{self.name} hears {error.code}")
+
+
+class Steady:
+    """Publishes one thing after the other under one identity, each again until it is confirmed,
+    over sessions, kills and lives (SEM X3)."""
+
+    def __init__(
+        self, world: World, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 14
+    ) -> None:
+        self.world = world
+        self.ledger = ledger
+        self.confirmed = 0
+        self.publishes = publishes
+        self._name = name
+        self._compose = compose
+        self._tried = -1
+        self.program = Program(world, f"steady-{ledger.store}-{name}", self._main)
+
+    @property
+    def is_done(self) -> bool:
+        return self.confirmed >= self.publishes
+
+    async def _main(self, session: aio.Session) -> None:
+        publisher = await self._publisher(session)
+        while not self.is_done:
+            await pass_time(self.world.random.expovariate(2))
+            try:
+                await self._next(publisher)
+            except (Unavailable, Refused) as error:
+                self.world.note(f"{self._name} has no ids: {error.code}")
+                publisher = await self._publisher(session)
+
+    async def _publisher(self, session: aio.Session) -> Publisher:
+        """Its identity, as it was written down: so many publishes were confirmed."""
+        number = await self.world.number_of(self.ledger.store)
+        return Publisher(session, number, f"{self._name}-identity", self.confirmed)
+
+    async def _next(self, publisher: Publisher) -> None:
+        world, store, n = self.world, self.ledger.store, self.confirmed
+        label = f"{store}/{self._name}/{n}"
+        events = self._compose(Random(f"{world.seed}/{label}"), label)
+        datas = [event.data for event in events]
+        self.ledger.offered.update(datas)
+        self.ledger.doubtful[label] = tuple(datas)
+        is_retry, self._tried = self._tried == n, n
+        life = world.lives
+        ids = await world.gate.published(
+            publisher.publish(bodies_of_events(events)), is_retry=is_retry
+        )
+        self.confirmed += 1
+        del self.ledger.doubtful[label]
+        self.ledger.confirm(self._name, n, Span(ids.start, ids.stop), datas, life=life)
+        if is_retry or world.lives != life:
+            self.ledger.unsure_lives.update(ids)
+        world.note(f"confirmed {label} {ids}")
+
+
+class Pipelined:
+    """Publishes without waiting; what is not answered may be stored or not, in one piece."""
+
+    def __init__(
+        self, world: World, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 20
+    ) -> None:
+        self.world = world
+        self.ledger = ledger
+        self._name = name
+        self._compose = compose
+        self._publishes = publishes
+        self._n = 0
+        self._last = -1
+        self.program = Program(world, f"pipelined-{ledger.store}-{name}", self._main)
+
+    @property
+    def is_done(self) -> bool:
+        return self.program.is_done
+
+    async def _main(self, session: aio.Session) -> None:
+        publisher = Publisher(session, await self.world.number_of(self.ledger.store))
+        answers: list[asyncio.Future[range]] = []
+        while self._n < self._publishes:
+            await pass_time(self.world.random.expovariate(4))
+            answers = [answer for answer in answers if not answer.done()]
+            for _ in range(self.world.random.randint(1, 3)):
+                answers.append(await self._begin(publisher))
+        if answers:
+            await asyncio.wait(answers)
+
+    async def _begin(self, publisher: Publisher) -> asyncio.Future[range]:
+        world, ledger, n = self.world, self.ledger, self._n
+        self._n += 1
+        label = f"{ledger.store}/{self._name}/{n}"
+        events = self._compose(Random(f"{world.seed}/{label}"), label)
+        datas = [event.data for event in events]
+        ledger.offered.update(datas)
+        ledger.doubtful[label] = tuple(datas)
+        begun = await publisher.begin(bodies_of_events(events))
+        before, life = world.gate.known, world.lives
+
+        def answered(done: asyncio.Future[range]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is None and not done.cancelled():
+                ids = done.result()
+                assert ids.start > self._last, f"{label} got {ids} after {self._last}"
+                self._last = ids.stop - 1
+                world.gate.accepted(before)
+                del ledger.doubtful[label]
+                ledger.confirm(label, 0, Span(ids.start, ids.stop), datas, life=life)
+                ledger.unsure_lives.update(ids if world.lives != life else ())
+                world.note(f"confirmed {label} {ids}")
+            elif isinstance(error, Refused):
+                del ledger.doubtful[label]
+                ledger.refused.update(datas)
+                world.note(f"refused {label}: {error.code}")
+
+        begun.add_done_callback(answered)
+        return begun

@@ -1,0 +1,184 @@
+"""A channel of the JMS engine over a network that breaks: who waits for an event gets it, and then
+it is gone (SEM J2, J3, J5-J7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.columns.event import Event
+from penstock.core.errors import PenstockError
+from penstock.core.messages import Definition
+from penstock.testing.loop import pass_time
+from tests.sim.clients import stored
+from tests.sim.consumers import Seat, datas_of, unasked
+from tests.sim.programs import Program, Steady
+from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+PLACES_S = 120.0
+"""After this the realm has noticed that listeners are gone, and waits for them no more."""
+KINDS = {"alone": ("exclusive", 1), "team": ("shared", 2), "row": ("serial", 2)}
+
+
+class Jms:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        type = random.choice(("persistent", "mixed"))
+        self._definition = Definition(
+            type=type,
+            engine="jms",
+            dead_event_store="never",
+            storage=spindles(type, random.choice((0, 10))),
+        )
+        self._ledger = Ledger("news")
+        self._publishers = [Steady(world, self._ledger, name, _events) for name in ("p", "q")]
+        names = random.sample(sorted(KINDS), 2)
+        self._receipts = {
+            name: Receipts(name, self._ledger, counted=name != "alone", remote=True)
+            for name in names
+        }
+        self._listeners = [Listener(world, self._ledger, n, self._is_heard) for n in range(2)]
+        self._programs = [publisher.program for publisher in self._publishers]
+        self._programs += [listener.program for listener in self._listeners]
+        for name in names:
+            kind, seats = KINDS[name]
+            for number in range(seats):
+                is_done = partial(self._is_consumed, name)
+                seat = Seat(world, self._receipts[name], kind, is_done, number=number)
+                self._programs.append(seat.program)
+        self._running: list[asyncio.Task[None]] = []
+
+    async def prepare(self) -> None:
+        await self._world.create("never", Definition(type="persistent"))
+        await self._world.create("news", self._definition)
+        for name in self._receipts:
+            await self._world.create_durable("news", name, KINDS[name][0])
+        found = await stored(self._world, "news")
+        for row in found:
+            self._ledger.is_content(row.event_id, row.data)
+        await self._check_owed({row.event_id for row in found})
+        self._check_heard()
+
+    async def _check_owed(self, there: set[int]) -> None:
+        """What a durable has not acknowledged is kept (SEM J2, J6)."""
+        for name, receipts in self._receipts.items():
+            lost = set(unasked(receipts, self._ledger.ids)) - there
+            assert not lost, f"{name} waits for {sorted(lost)}, and they are gone"
+
+    def _check_heard(self) -> None:
+        """Who is cut off for a while misses nothing (SEM J5)."""
+        for listener in self._listeners:
+            missed = listener.missed()
+            assert not missed, f"{listener.program.name} has missed {missed}"
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        if not self._running:
+            outside = self._world.outside
+            self._running = [outside.create_task(each.run()) for each in self._programs]
+        if quiet:
+            group.create_task(self._all_done())
+
+    async def _all_done(self) -> None:
+        await asyncio.wait(self._running)
+
+    @property
+    def _is_published(self) -> bool:
+        return all(publisher.is_done for publisher in self._publishers)
+
+    def _is_heard(self, listener: Listener) -> bool:
+        return self._is_published and self._world.is_quiet and not listener.missed_last()
+
+    async def _is_consumed(self, durable: str) -> bool:
+        try:
+            return self._is_published and await self._world.is_consumed("news", durable)
+        except PenstockError:  # the realm is gone, or is not there yet
+            return False
+
+    async def check(self) -> None:
+        for name, receipts in self._receipts.items():
+            lost = unasked(receipts, self._ledger.ids)
+            assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
+        self._check_heard()
+        await pass_time(PLACES_S)
+        info = await self._world.realm.describe_channel("news")
+        assert info.events == 0, f"nobody waits, and {info.events} events are kept"
+        assert not await stored(self._world, "never"), "what nobody waits for is not dead"
+
+
+class Listener:
+    """A plain subscriber: hears once and in order what is said while it is there, or is only cut
+    off; what was said before, never (SEM J3, J5)."""
+
+    def __init__(
+        self, world: World, ledger: Ledger, number: int, is_done: Callable[[Listener], bool]
+    ) -> None:
+        self.world = world
+        self.heard: dict[int, bytes] = {}
+        self._ledger = ledger
+        self._is_done = is_done
+        self._stretches: list[tuple[int, list[int]]] = []
+        """What it has heard in one go, and in which of the realm's lives."""
+        self.program = Program(world, f"listener-{ledger.store}-{number}", self._main)
+
+    async def _main(self, session: aio.Session) -> None:
+        channel = await session.channels.get(self._ledger.store)
+        self._stretches.append((self.world.lives, []))
+        async with channel.subscribe(start=0) as events:
+            last = events.first_id - 1
+            while not self._is_done(self):
+                batch = await events.next_batch(timeout=0.5)
+                if batch is None:
+                    continue
+                for event_id, data in zip(batch.event_ids.tolist(), datas_of(batch), strict=True):
+                    assert event_id > last, f"{event_id} came after {last}"
+                    last = event_id
+                    self._hear(event_id, data)
+                self.world.note(f"{self.program.name} has heard {last}")
+
+    def _hear(self, event_id: int, data: bytes) -> None:
+        self._ledger.is_content(event_id, data)
+        assert event_id not in self.heard, f"{event_id} came twice"
+        self.heard[event_id] = data
+        if self._stretches[-1][0] != self.world.lives:
+            self._stretches.append((self.world.lives, []))
+        self._stretches[-1][1].append(event_id)
+
+    def missed(self) -> list[int]:
+        """What was published in one of the realm's lives between two things it has heard in it."""
+        return [
+            i for life, heard in self._stretches if heard for i in self._gaps(life, *_ends(heard))
+        ]
+
+    def missed_last(self) -> list[int]:
+        """What it is still to hear."""
+        life, heard = self._stretches[-1]
+        if not heard or life != self.world.lives:
+            return []
+        return self._gaps(life, heard[0], max(self._ledger.ids) + 1)
+
+    def _gaps(self, life: int, first: int, end: int) -> list[int]:
+        ledger = self._ledger
+        return [
+            event_id
+            for event_id in range(first, end)
+            if ledger.lives.get(event_id) == life
+            and event_id not in ledger.unsure_lives
+            and event_id not in self.heard
+        ]
+
+
+def _ends(heard: list[int]) -> tuple[int, int]:
+    return heard[0], heard[-1]
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode()) for i in range(draw.randint(1, 5))]

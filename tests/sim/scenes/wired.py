@@ -1,0 +1,208 @@
+"""Real sessions over a network that breaks: publishes under an identity and pipelined, seats at
+durables of every kind, a plain reader, a queue, transactions (SEM D, E6, Q, X1-X3)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.columns.event import Event
+from penstock.core.errors import NoSuchTransaction, PenstockError, Refused, Unavailable
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.testing.loop import pass_time
+from tests.sim.clients import stored
+from tests.sim.consumers import Follower, Seat, Taker, unasked
+from tests.sim.programs import Pipelined, Program, Steady
+from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+KINDS = {
+    "alone": ("exclusive", 1),
+    "first": ("priority", 2),
+    "team": ("shared", 2),
+    "row": ("serial", 2),
+    "each": ("shared_queued", 2),
+}
+"""Durables, and how many programs sit at them."""
+COUNTED = ("shared", "serial", "shared_queued")
+TRANSACTIONS = 6
+
+
+class Wired:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        type = random.choice(("persistent", "persistent", "mixed", "paged"))
+        self._definition = Definition(
+            type=type, retain_consumed=True, storage=spindles(type, random.choice((0, 10)))
+        )
+        self._jobs = Definition(kind="queue", type=random.choice(("persistent", "mixed")))
+        self._ledgers = {name: Ledger(name) for name in ("wired", "tasks")}
+        wired = self._ledgers["wired"]
+        self._steady = [Steady(world, wired, "p", _events), Steady(world, wired, "q", _events)]
+        self._pipelined = Pipelined(world, wired, "r", _events)
+        self._pushing = Steady(world, self._ledgers["tasks"], "p", _events, publishes=8)
+        names = ["alone", random.choice(sorted(KINDS.keys() - {"alone"}))]
+        self._receipts = {
+            name: Receipts(name, wired, counted=KINDS[name][0] in COUNTED, remote=True)
+            for name in names
+        }
+        self._taken = Receipts("takers", self._ledgers["tasks"], remote=True)
+        self._committing = Committing(world, wired)
+        self._follower = Follower(world, wired, "f", lambda: self._is_read)
+        self._programs: list[Program] = [
+            *(each.program for each in self._steady),
+            self._pipelined.program,
+            self._pushing.program,
+            self._committing.program,
+            self._follower.program,
+        ]
+        for name in names:
+            kind, seats = KINDS[name]
+            for number in range(seats):
+                is_done = partial(self._is_consumed, "wired", name)
+                seat = Seat(world, self._receipts[name], kind, is_done, number=number)
+                self._programs.append(seat.program)
+        for number in range(2):
+            taker = Taker(world, self._taken, partial(self._is_consumed, "tasks", ""), number)
+            self._programs.append(taker.program)
+        self._running: list[asyncio.Task[None]] = []
+
+    async def prepare(self) -> None:
+        await self._world.create("wired", self._definition)
+        await self._world.create("tasks", self._jobs)
+        for name in self._receipts:
+            await self._world.create_durable("wired", name, KINDS[name][0])
+        found = await stored(self._world, "wired")
+        self._ledgers["wired"].accounts_for([(row.event_id, row.data) for row in found])
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        if not self._running:
+            outside = self._world.outside
+            self._running = [outside.create_task(each.run()) for each in self._programs]
+        if quiet:
+            group.create_task(self._all_done())
+
+    async def _all_done(self) -> None:
+        await asyncio.wait(self._running)
+
+    @property
+    def _is_published(self) -> bool:
+        steady = all(publisher.is_done for publisher in self._steady)
+        return steady and self._pipelined.is_done and self._committing.is_done
+
+    @property
+    def _is_read(self) -> bool:
+        ids = self._ledgers["wired"].ids
+        return self._is_published and (not ids or len(self._follower.read) > ids[-1])
+
+    async def _is_consumed(self, store: str, durable: str) -> bool:
+        done = self._is_published if store == "wired" else self._pushing.is_done
+        try:
+            return done and await self._world.is_consumed(store, durable)
+        except PenstockError:  # the realm is gone, or is not there yet
+            return False
+
+    async def check(self) -> None:
+        found = await stored(self._world, "wired")
+        ledger = self._ledgers["wired"]
+        ledger.accounts_for([(row.event_id, row.data) for row in found])
+        self._committing.check({row.data for row in found})
+        ids = [row.event_id for row in found]
+        assert ids == list(range(len(ids))), f"ids have gaps: {ids}"
+        assert self._follower.read == ids[: len(self._follower.read)]
+        for name, receipts in self._receipts.items():
+            lost = unasked(receipts, ids)
+            assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
+        info = await self._world.realm.describe_channel("tasks", "queue")
+        assert info.events == 0, f"{info.events} events were never committed"
+        lost = unasked(self._taken, self._ledgers["tasks"].ids)
+        assert not lost, f"{lost} have left the queue, and nobody has committed them"
+
+
+class Committing:
+    """Transactions whose answers get lost, and whose client is killed (SEM X1, X2)."""
+
+    def __init__(self, world: World, ledger: Ledger) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._begun: dict[str, tuple[str, tuple[bytes, ...]]] = {}
+        """By id: label and events of those whose end is not known."""
+        self._known: list[tuple[str, tuple[bytes, ...]]] = []
+        """Of which somebody was told later that they were committed."""
+        self._n = 0
+        self.program = Program(world, "committing", self._main)
+
+    @property
+    def is_done(self) -> bool:
+        return self.program.is_done
+
+    async def _main(self, session: aio.Session) -> None:
+        channel = await session.channels.get(self._ledger.store)
+        while self._n < TRANSACTIONS:
+            await pass_time(self._world.random.expovariate(1))
+            try:
+                await self._look_back(session)
+                await self._commit(channel)
+            except (Unavailable, Refused) as error:
+                self._world.note(f"committing: {error.code}")
+        while self._begun:
+            try:
+                await self._look_back(session)
+            except Unavailable:
+                await pass_time(0.1)
+
+    async def _look_back(self, session: aio.Session) -> None:
+        """What became of those nobody was told about? One that is not committed by now may still
+        be under way, or open for good."""
+        for transaction, (label, datas) in list(self._begun.items()):
+            try:
+                committed = await session.is_committed(transaction)
+            except NoSuchTransaction:
+                committed = False
+            self._world.note(f"{label} is committed: {committed}")
+            del self._begun[transaction]
+            if committed:
+                self._known.append((label, datas))
+
+    async def _commit(self, channel: aio.Channel) -> None:
+        label, world, ledger = f"transaction/{self._n}", self._world, self._ledger
+        self._n += 1
+        events = _events(Random(f"{world.seed}/{label}"), label)
+        datas = tuple(event.data for event in events)
+        ledger.offered.update(datas)
+        ledger.doubtful[label] = datas
+        transaction = channel.transaction()
+        gives_up = world.random.random() < 0.2
+        await transaction.publish_many(events[:1])
+        self._begun[transaction.id] = (label, datas)
+        if len(events) > 1:
+            await transaction.publish_many(events[1:])
+        if gives_up:
+            await transaction.abort()
+            del self._begun[transaction.id], ledger.doubtful[label]
+            ledger.refused.update(datas)
+            return
+        ids = await transaction.commit()
+        del self._begun[transaction.id], ledger.doubtful[label]
+        ledger.confirm(label, 0, Span(ids.start, ids.stop), datas, life=world.lives)
+        ledger.unsure_lives.update(ids)
+        world.note(f"committed {label} {ids}")
+
+    def check(self, there: set[bytes]) -> None:
+        for label, datas in self._known:
+            assert there.issuperset(datas), f"{label} was committed, and is not there"
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    datas = [f"{label}/{i}".encode() * draw.randint(1, 4) for i in range(draw.randint(1, 6))]
+    if draw.random() < 0.5:
+        return [Event(data) for data in datas]
+    return [Event(data, properties={"price": float(len(data))}) for data in datas]
