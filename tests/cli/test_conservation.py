@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.cli.conservation import MEANINGS, document_of, equation, terms, write_sum
+from penstock.cli.conservation import equation, terms, write_sum
+from penstock.core.conservation import MEANINGS
 from penstock.core.counters import Counters
 from penstock.core.messages import Definition
+from penstock.runtime.documents import channel_document
 from penstock.wire.native.answers import ChannelInfo, StorageInfo
 
 
@@ -45,7 +47,7 @@ def test_what_is_about_to_die_is_in_the_sum() -> None:
     info = info_of(Counters(published=1_003), events=1_000, overdue=3)
 
     assert equation(info) == "1,003 published = 1,000 live + 3 overdue"
-    assert document_of(info)["holds"] is True
+    assert channel_document(info)["conservation"]["holds"] is True
 
 
 def test_nothing_published_is_a_sum_too() -> None:
@@ -56,7 +58,7 @@ def test_a_sum_that_is_wrong_is_said_to_be() -> None:
     info = info_of(Counters(published=5, purged=1, redelivered=7), events=2)
 
     assert equation(info).startswith("5 published != 3 = 2 live + 1 purged; this should never be")
-    assert document_of(info)["holds"] is False
+    assert channel_document(info)["conservation"]["holds"] is False
 
 
 def test_the_lines_above_the_sum_add_up_to_it(capsys: pytest.CaptureFixture[str]) -> None:

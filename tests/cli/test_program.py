@@ -159,7 +159,7 @@ def test_bench_hands_its_arguments_to_the_benchmarks() -> None:
             check=True,
             cwd=Path(__file__).parents[2],
         )
-        for module in (["penstock", "bench"], ["bench"])
+        for module in (["penstock", "bench"], ["penstock.bench"])
     )
 
     assert ours.stdout == theirs.stdout != ""

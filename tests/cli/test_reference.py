@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +36,34 @@ def test_the_table_of_settings_has_the_same(penstock_command: Run) -> None:
 
     assert all(path in shown and sentence in shown for path, _, sentence in described())
     assert "PENSTOCK_LIMITS_MAX_EVENT_BYTES\n" in shown
+
+
+def test_a_settings_file_is_checked_and_what_is_in_effect_shown(
+    penstock_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "realm.toml"
+    file.write_text("[listen]\nport = 9001\nhost = '::1'\n")
+    monkeypatch.setenv("PENSTOCK_LISTEN_HOST", "127.0.0.2")
+
+    shown = penstock_command("settings", "--settings", str(file), "--format", "json")
+    table = penstock_command("settings", "--settings", str(file)).stdout
+
+    found = {each["option"]: (each["value"], each["from"]) for each in json.loads(shown.stdout)}
+    assert found["listen.port"] == (9_001, "file")
+    assert found["listen.host"] == ("127.0.0.2", "environment")
+    assert found["log.level"] == ("info", "default")
+    assert len(found) == len(described())
+    assert "listen.port" in table
+
+
+def test_a_settings_file_that_does_not_do_is_refused(penstock_command: Run, tmp_path: Path) -> None:
+    file = tmp_path / "realm.toml"
+    file.write_text("[listen]\nporto = 9001\n")
+
+    refused = penstock_command("settings", "--settings", str(file))
+
+    assert refused.exit_code == 1
+    assert "porto" in refused.stderr
 
 
 @pytest.mark.parametrize("code", sorted(error_classes()))

@@ -233,7 +233,7 @@ def with_format(record: bytes, number: int) -> bytes:
 def test_without_authentication_only_this_machine_may_come(tmp_path: Path, host: str) -> None:
     text = refusal(tmp_path / "data", "--host", host)
 
-    check_one_clear_line(text, "there is no authentication", "invalid-argument")
+    check_one_clear_line(text, "authentication is off", "invalid-argument")
     assert not (tmp_path / "data").exists()
 
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 import typer
 
 from penstock.cli import given, messages
+from penstock.runtime.documents import DEPRECATED
 
 if TYPE_CHECKING:
     from penstock.wire.native.messages import Kind
 
 Command = TypeVar("Command", bound=Callable[..., None])
-
-DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
-"""Channel types that work and that nobody should begin with (SEM C)."""
 
 
 class Attribute(NamedTuple):

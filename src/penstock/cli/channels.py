@@ -6,12 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import attributes, destinations, facts, given
+from penstock.cli import attributes, completing, destinations, facts, given
 from penstock.cli.destinations import First, Last, Selected, Yes
 from penstock.cli.output import ListFormat, moment, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.runtime.documents import channel_document
 
-Name = Annotated[str, typer.Argument(help="Name of the channel.", metavar="NAME")]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the channel.", metavar="NAME", autocompletion=completing.channels),
+]
 
 commands = typer.Typer(
     help="Make, look at, change, empty and remove channels.",
@@ -80,7 +84,7 @@ def show(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> No
         channel = realm.channels.get(name)
         info, durables = channel.info(), channel.durables.list()
     if format == "json":
-        write_json(facts.document_of(info))
+        write_json(channel_document(info))
     else:
         facts.show(info, durables)
 

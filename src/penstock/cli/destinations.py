@@ -12,6 +12,7 @@ from penstock.cli import attributes, facts
 from penstock.cli.output import ListFormat, count, size, write, write_json, write_table
 from penstock.cli.realm import session
 from penstock.core.errors import NameDoesNotExist
+from penstock.runtime.documents import channel_document
 
 if TYPE_CHECKING:
     from penstock.client.sync import Channel, Channels, Queue, Queues, Session
@@ -63,7 +64,7 @@ def _info(of_kind: Channels | Queues, name: str) -> ChannelInfo | None:
 
 def write_documents(found: list[ChannelInfo]) -> None:
     """What a list says to a program."""
-    write_json([facts.document_of(info) for info in found])
+    write_json([channel_document(info) for info in found])
 
 
 # --- commands -----------------------------------------------------------------------------

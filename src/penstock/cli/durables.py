@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import given
+from penstock.cli import completing, given
 from penstock.cli.destinations import First, Last, Selected, Yes, ask
 from penstock.cli.events import EventFormat, print_events
 from penstock.cli.messages import known_to
@@ -24,8 +24,16 @@ from penstock.cli.realm import DEFAULT_URL, Url, session
 if TYPE_CHECKING:
     from penstock.wire.native.answers import DurableInfo
 
-Channel = Annotated[str, typer.Argument(help="Name of the channel.", metavar="CHANNEL")]
-Name = Annotated[str, typer.Argument(help="Name of the durable.", metavar="NAME")]
+Channel = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel.", metavar="CHANNEL", autocompletion=completing.channels
+    ),
+]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the durable.", metavar="NAME", autocompletion=completing.durables),
+]
 
 commands = typer.Typer(
     help="Make, look at, browse, purge, unbind and remove durables.",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import msgspec
 import typer
 
-from penstock.cli.documents import document_of
 from penstock.cli.messages import shown
 from penstock.cli.output import Table, write
+from penstock.columns.documents import document_of
 from penstock.core.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec.structs import asdict
+from typing import TYPE_CHECKING, Final
 
 from penstock.cli import conservation
-from penstock.cli.attributes import DEPRECATED, type_shown
-from penstock.cli.messages import types_of
+from penstock.cli.attributes import type_shown
 from penstock.cli.output import count, duration, size, write_facts
+from penstock.runtime.documents import types_of
 
 if TYPE_CHECKING:
     from penstock.core.messages import Definition, Storage
@@ -22,19 +20,6 @@ _IN_MEMORY: Final = {
     "off_heap": "memory outside the Python heap",
     "pages": "memory-mapped pages of its own",
 }
-
-
-def document_of(info: ChannelInfo) -> dict[str, Any]:
-    """Everything there is to know, with names; attributes that have their defaults, too."""
-    definition = asdict(info.definition)
-    definition["message_types"] = types_of(definition.pop("descriptors"))
-    return {
-        **asdict(info),
-        "definition": {**definition, "storage": asdict(info.definition.storage)},
-        "deprecated": info.definition.type in DEPRECATED,
-        "counters": asdict(info.counters),
-        "conservation": conservation.document_of(info),
-    }
 
 
 def show(info: ChannelInfo, durables: list[DurableInfo]) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
-from penstock.cli.documents import event_of
+from penstock.columns.documents import event_of
 from penstock.core.errors import InvalidArgument, InvalidEvent
 
 if TYPE_CHECKING:

@@ -90,6 +90,7 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
         ("rows in", rows),
         ("in/s", f"{progress.rows_per_s:,.0f}" if progress.rows_per_s else ""),
         ("rows out", "" if progress.rows_out is None else f"{progress.rows_out:,}"),
+        ("late", f"{progress.rows_late:,}" if progress.rows_late else ""),
         ("out/s", f"{progress.rows_out_per_s:,.0f}" if progress.rows_out_per_s else ""),
         ("batch", "" if progress.batch is None else f"{progress.batch:,}"),
         ("took", "" if progress.batch_ms is None else duration(progress.batch_ms)),

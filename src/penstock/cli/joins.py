@@ -6,14 +6,25 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli import completing
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 Source = Annotated[
-    str, typer.Argument(help="The channel whose events are copied.", metavar="SOURCE")
+    str,
+    typer.Argument(
+        help="The channel whose events are copied.",
+        metavar="SOURCE",
+        autocompletion=completing.channels,
+    ),
 ]
 Destination = Annotated[
-    str, typer.Argument(help="The channel or queue that gets the copies.", metavar="DESTINATION")
+    str,
+    typer.Argument(
+        help="The channel or queue that gets the copies.",
+        metavar="DESTINATION",
+        autocompletion=completing.stores,
+    ),
 ]
 
 commands = typer.Typer(

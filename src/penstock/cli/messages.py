@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from penstock.core.errors import InvalidEvent, Unavailable
+from penstock.columns.documents import message_in
+from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from penstock.client.sync import Channel, Queue
@@ -26,18 +27,6 @@ def descriptors(path: str) -> bytes:
         raise typer.BadParameter(f"{path}: {error.strerror}") from None
 
 
-def types_of(serialized: bytes) -> list[str] | None:
-    """The message types in descriptors; None where Protocol Buffers are not installed."""
-    if not serialized:
-        return []
-    from penstock.columns.protobuf import descriptors_of
-
-    try:
-        return list(descriptors_of(serialized).types)
-    except Unavailable:
-        return None
-
-
 def known_to(store: Channel | Queue) -> Messages | None:
     """What reads the messages of a channel or queue; None without descriptors, or without what
     it takes to read them."""
@@ -46,16 +35,6 @@ def known_to(store: Channel | Queue) -> Messages | None:
     except Unavailable:
         return None
     return messages if messages.types else None
-
-
-def message_in(event: Event, messages: Messages | None) -> dict[str, Any] | None:
-    """The event's message; None when it has none that can be read: its data is shown then."""
-    if messages is None or not messages.has(event):
-        return None
-    try:
-        return messages.decode(event)
-    except InvalidEvent:
-        return None
 
 
 def shown(event: Event, messages: Messages | None) -> Any:

@@ -212,7 +212,8 @@ def _ended(step: StepReport) -> str:
     if step.text:
         return f"{step.state}: {step.text}"
     out = "" if step.rows_out is None else f", {count(step.rows_out, 'row')} out"
-    return f"{step.state}: {count(step.rows, 'row')} in{out}"
+    late = f", {count(step.rows_late, 'row')} too late" if step.rows_late else ""
+    return f"{step.state}: {count(step.rows, 'row')} in{out}{late}"
 
 
 def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:

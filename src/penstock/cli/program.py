@@ -11,8 +11,10 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli import (
+    access,
     administration,
     channels,
+    doctor,
     durables,
     joins,
     pipelines,
@@ -26,6 +28,7 @@ from penstock.cli import (
     selectors,
     server,
     store,
+    top,
     transfer,
 )
 from penstock.core.errors import PenstockError
@@ -60,8 +63,9 @@ class Program(TyperGroup):
 
 _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
-    *("schedule", "redrive", "selector", "pipeline", "realm", "store", "info", "settings"),
-    *("error", "bench"),
+    *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
+    *("realm", "store", "info", "settings"),
+    *("top", "doctor", "error", "bench"),
 )
 
 
@@ -74,14 +78,14 @@ app = typer.Typer(
     name="penstock",
     cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
-    *(scheduling, redriving, selectors, pipelines, administration, store, reference),
+    *(scheduling, redriving, selectors, pipelines, access, administration),
+    *(store, top, doctor, reference),
 ):
     group.register(app)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.cli import given
-from penstock.cli.documents import event_of
+from penstock.cli import completing, given
 from penstock.cli.messages import known_to
 from penstock.cli.output import count, moment, write
 from penstock.cli.progress import progress
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.columns.documents import event_of
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -82,7 +82,12 @@ def register(app: typer.Typer) -> None:
 
 
 def publish(
-    name: Annotated[str, typer.Argument(help="Name of the channel.", metavar="NAME")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the channel.", metavar="NAME", autocompletion=completing.channels
+        ),
+    ],
     data: Data = None,
     file: File = None,
     properties: Properties = None,

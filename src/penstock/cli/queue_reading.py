@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import queues
-from penstock.cli.documents import document_of
 from penstock.cli.events import print_events, print_rows
 from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, note, write, write_json
 from penstock.cli.queues import Name
 from penstock.cli.reading import FETCH_EVENTS, WAIT_S, Selector, say_waiting
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.columns.documents import document_of
 from penstock.core.errors import ConnectionLost
 
 if TYPE_CHECKING:

@@ -6,12 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import attributes, destinations, facts, publishing, transfer
+from penstock.cli import attributes, completing, destinations, facts, publishing, transfer
 from penstock.cli.destinations import First, Last, Selected, Yes
 from penstock.cli.output import ListFormat, size, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.runtime.documents import channel_document
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", metavar="NAME")]
+Name = Annotated[
+    str, typer.Argument(help="Name of the queue.", metavar="NAME", autocompletion=completing.queues)
+]
 
 commands = typer.Typer(
     help="Make, look at, change and remove queues; push and pop events.",
@@ -78,7 +81,7 @@ def show(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> No
     with session(url) as realm:
         info = realm.queues.get(name).info()
     if format == "json":
-        write_json(facts.document_of(info))
+        write_json(channel_document(info))
     else:
         facts.show(info, [])
 

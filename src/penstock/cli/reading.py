@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import given
+from penstock.cli import completing, given
 from penstock.cli.events import EventFormat, Printer, print_events, printer
 from penstock.cli.messages import known_to
 from penstock.cli.output import note, write
@@ -24,7 +24,10 @@ FETCH_EVENTS = 1_000
 WAIT_S = 0.1
 """Waits are cut into pieces: Ctrl-C, arriving as a wait begins, is noticed after it."""
 
-Name = Annotated[str, typer.Argument(help="Name of the channel.", metavar="NAME")]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the channel.", metavar="NAME", autocompletion=completing.channels),
+]
 Selector = Annotated[
     str, typer.Option(help="Only events that match, e.g. \"price > 5 AND sku LIKE 'a%'\".")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli import completing
 from penstock.cli.destinations import find
 from penstock.cli.output import ListFormat, count, write, write_json
 from penstock.cli.progress import Progress, is_seen, progress
@@ -29,7 +30,12 @@ def register(app: typer.Typer) -> None:
 
 def redrive(
     store: Annotated[
-        str, typer.Argument(help="The channel or queue with the dead events.", metavar="DES")
+        str,
+        typer.Argument(
+            help="The channel or queue with the dead events.",
+            metavar="DES",
+            autocompletion=completing.stores,
+        ),
     ],
     to: Annotated[
         str,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import ListFormat, write, write_facts, write_json
+from penstock.cli.output import ListFormat, Table, write, write_facts, write_json
 from penstock.core.errors import InvalidArgument, PenstockError, error_classes
 
 
@@ -23,15 +21,29 @@ def register(app: typer.Typer) -> None:
     app.command("bench", context_settings={**passed_on, "allow_extra_args": True})(bench)
 
 
-def settings(format: ListFormat = "table") -> None:
-    """List every option of the server.
+def settings(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings", help="Check this file, and show what is in effect.", metavar="FILE"
+        ),
+    ] = None,
+    format: ListFormat = "table",
+) -> None:
+    """List every option of the server; with a file, check it and show what is in effect.
+
+    An option the server does not know, or a value it does not take, is refused with its path.
 
     \b
-    Example:
+    Examples:
       penstock settings --format json
+      penstock settings --settings realm.toml
     """
     from penstock.settings import described, variable_of
 
+    if file is not None:
+        _show_in_effect(file, format)
+        return
     if format == "json":
         write_json(
             [
@@ -47,6 +59,18 @@ def settings(format: ListFormat = "table") -> None:
         write(f"    {variable_of(path)}")
     write("")
     write("In a settings file, [listen] port = 9000 is listen.port.")
+
+
+def _show_in_effect(file: Path, style: str) -> None:
+    from penstock.cli.server import text_of
+    from penstock.settings import in_effect
+
+    found = in_effect(text_of(file), os.environ)
+    if style == "json":
+        write_json([{"option": path, "value": value, "from": by} for path, value, by in found])
+        return
+    shown = [(path, "" if value is None else value, by) for path, value, by in found]
+    Table(("option", "value", "from")).write(shown)
 
 
 def error(
@@ -106,20 +130,14 @@ def _meaning(found: type[PenstockError]) -> str:
 
 
 def bench(ctx: typer.Context) -> None:
-    """Measure this machine, from a source checkout.
+    """Measure Penstock beside other servers on this machine.
 
-    Arguments go to the benchmarks.
+    Arguments go to the benchmarks: shapes, --peer, --json and more; see `penstock bench --help`.
 
     \b
     Example:
-      penstock bench S1
+      penstock bench S1 --peer nats
     """
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "bench" / "__main__.py").is_file():
-        raise InvalidArgument(
-            "the benchmarks are not in the installed package; clone the repository and run "
-            "make bench there"
-        )
-    command = [sys.executable, "-m", "bench", *ctx.args]
-    status = subprocess.run(command, cwd=root, env=dict(os.environ), check=False).returncode
-    raise typer.Exit(status)
+    from penstock.bench.__main__ import main
+
+    raise typer.Exit(main(ctx.args))

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli import completing
 from penstock.cli.destinations import find
-from penstock.cli.documents import document_of
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.columns.documents import document_of
 from penstock.core.errors import IllegalState
 
 if TYPE_CHECKING:
     from penstock.client.schedule import Scheduled
 
-Name = Annotated[str, typer.Argument(help="Name of the channel or queue.", metavar="NAME")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel or queue.", metavar="NAME", autocompletion=completing.stores
+    ),
+]
 
 commands = typer.Typer(
     help="Look at events that wait for their time, and cancel them.",

@@ -26,6 +26,16 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port; 0 takes any free one. [default: 9000]")
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the console, the API and the metrics; 0 takes any free one. "
+            "[default: 9080]"
+        ),
+    ] = None,
+    http: Annotated[
+        bool | None, typer.Option("--http/--no-http", help="Serve HTTP. [default: http]")
+    ] = None,
     settings: Annotated[
         Path | None, typer.Option(help="Settings file (TOML).", metavar="FILE")
     ] = None,
@@ -54,17 +64,20 @@ def serve(
     flags: dict[str, Any] = {
         "listen.host": host,
         "listen.port": port,
+        "http.port": http_port,
+        "http.enabled": http,
         "log.level": log_level,
         "log.format": log_format,
     }
-    chosen = load(_text(settings), os.environ, flags)
+    chosen = load(text_of(settings), os.environ, flags)
     logs.configure(chosen.log.level, chosen.log.format)
     from penstock.serving import serve as run  # Arrow and the server: once the flags are right
 
     run(data.expanduser(), chosen)
 
 
-def _text(file: Path | None) -> str:
+def text_of(file: Path | None) -> str:
+    """A settings file; nothing where none is named. Raises ``InvalidArgument``."""
     if file is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""``penstock store``: looking after a data directory that no realm has open."""
+"""``penstock store``: looking after a data directory; backups of one that is in use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import ListFormat, note, write_json, write_table
+from penstock.cli.output import ListFormat, count, note, size, write, write_json, write_table
+from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock.runtime.checking import Finding
@@ -20,7 +21,7 @@ FOUND = 1
 """Exit status of ``verify`` when something is wrong."""
 
 commands = typer.Typer(
-    help="Check and repair a data directory that is not in use.",
+    help="Check and repair a data directory that is not in use; back up a realm that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -98,6 +99,67 @@ def repair(directory: Directory, format: ListFormat = "table") -> None:
     rows = [(name,) for name in repaired.kept]
     write_table(("IN QUARANTINE",), rows, "nothing had to be copied")
     note(f"{repaired.events} events could not be read and are counted as quarantined")
+
+
+@commands.command("backup")
+def backup(
+    folder: Annotated[
+        Path, typer.Argument(help="The backup; made, or brought up to date.", metavar="BACKUP")
+    ],
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Back up a realm that runs: everything acknowledged until now, in one folder.
+
+    Traffic goes on. A folder with an earlier backup of the same realm is brought up to date, and
+    only what is new is read; it stays whole if that fails. Keep it safe: it holds all events, and
+    who may sign in. Needs the right `full` on the realm.
+
+    \b
+    Examples:
+      penstock store backup ./backup
+      penstock store backup /mnt/backups/berlin --url penstock://berlin:9000
+    """
+    with session(url) as realm:
+        done = realm.back_up(folder)
+    if format == "json":
+        write_json(done)
+        return
+    write(f"{folder}: everything acknowledged before {done.at}")
+    was_read = f"{count(done.files_read, 'file')} of {size(done.bytes_read)} read"
+    write(f"{count(done.files, 'file')}, {size(done.bytes)}; {was_read}, the others were there")
+
+
+@commands.command("restore")
+def restore(
+    folder: Annotated[Path, typer.Argument(help="The backup.", metavar="BACKUP")],
+    directory: Annotated[
+        Path, typer.Argument(help="Data directory to make; empty or missing.", metavar="DIR")
+    ],
+) -> None:
+    """Make a data directory out of a backup, and verify it.
+
+    Every checksum is compared; when anything fails nothing is left. The realm in it is the one
+    that was backed up: do not let clients use both. Exit status: 1 when `verify` finds damage
+    that was backed up with it.
+
+    \b
+    Example:
+      penstock store restore ./backup ./restored
+    """
+    import asyncio
+
+    from penstock import bootstrap
+    from penstock.client.backup import restore as restored
+
+    manifest = restored(folder, directory)
+    with _quietly():
+        report = asyncio.run(bootstrap.verify_store(directory))
+    write(f"{directory}: realm {manifest.name} as of {manifest.at}, {report.events} events")
+    _write_findings(report.findings)
+    if report.findings:
+        note(f"`penstock store repair {directory}` sets damaged bytes aside")
+        raise typer.Exit(FOUND)
 
 
 def _write_findings(findings: list[Finding]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli import channels
+from penstock.cli import channels, completing
 from penstock.cli.output import count, write
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["channel", "queue"]
 
-Name = Annotated[str, typer.Argument(help="Name of what is exported.", metavar="NAME")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="Name of what is exported.", metavar="NAME", autocompletion=completing.stores
+    ),
+]
 Folder = Annotated[str, typer.Argument(help="The folder; export makes it.", metavar="DIR")]
 NewName = Annotated[
     str,

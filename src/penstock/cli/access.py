@@ -1,0 +1,356 @@
+"""``penstock user``, ``penstock group``, ``penstock acl``, ``penstock audit`` (SEM A)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli.output import (
+    ListFormat,
+    moment,
+    note,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+from penstock.cli.realm import DEFAULT_URL, Url, session
+
+if TYPE_CHECKING:
+    from penstock.wire.native.access import AclInfo
+
+NEW_PASSWORD_VARIABLE = "PENSTOCK_NEW_PASSWORD"
+
+User = Annotated[str, typer.Argument(help="The user's name.", metavar="USER")]
+Group = Annotated[str, typer.Argument(help="The group's name.", metavar="GROUP")]
+Members = Annotated[list[str], typer.Argument(help="Names of users.", metavar="USER...")]
+Kind = Annotated[
+    Literal["realm", "channel", "queue"],
+    typer.Argument(help="What the rights are on.", metavar="realm|channel|queue"),
+]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        help="The name of the channel or queue (none for the realm; folder/* for all below), the "
+        "subject (user@host, user@*, *@*, group:name), and rights.",
+        metavar="[NAME] SUBJECT [RIGHT...]",
+    ),
+]
+
+users = typer.Typer(help="Who may sign in.", no_args_is_help=True, rich_markup_mode=None)
+groups = typer.Typer(
+    help="Users that are granted rights together.", no_args_is_help=True, rich_markup_mode=None
+)
+lists = typer.Typer(help="Who may do what.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(users, name="user")
+    app.add_typer(groups, name="group")
+    app.add_typer(lists, name="acl")
+    app.command("audit")(audit)
+
+
+# --- users --------------------------------------------------------------------------------
+
+
+@users.command("create")
+def create_user(
+    user: User,
+    without_password: Annotated[
+        bool,
+        typer.Option("--without-password", help="Signs in with a token or certificate only."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Make a user. It has no rights yet: see `penstock acl grant`.
+
+    The password is asked for, or taken from PENSTOCK_NEW_PASSWORD.
+
+    \b
+    Example:
+      penstock user create alice
+    """
+    password = None if without_password else _new_password()
+    with session(url) as realm:
+        realm.access.create_user(user, password)
+    write(f"user {user} created; let it in with: penstock acl grant realm {user}@* access")
+
+
+@users.command("password")
+def change_password(user: User, url: Url = DEFAULT_URL) -> None:
+    """Give a user, or yourself, a new password.
+
+    It is asked for, or taken from PENSTOCK_NEW_PASSWORD.
+
+    \b
+    Example:
+      penstock user password alice
+    """
+    password = _new_password()
+    with session(url) as realm:
+        realm.access.set_password(user, password)
+    write(f"user {user} has a new password")
+
+
+@users.command("delete")
+def delete_user(user: User, url: Url = DEFAULT_URL) -> None:
+    """Delete a user with its rights; its sessions end at once.
+
+    \b
+    Example:
+      penstock user delete alice
+    """
+    with session(url) as realm:
+        realm.access.delete_user(user)
+    write(f"user {user} deleted")
+
+
+@users.command("list")
+def list_users(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """List the users of the realm.
+
+    \b
+    Example:
+      penstock user list
+    """
+    with session(url) as realm:
+        infos = realm.access.users()
+    if format == "json":
+        write_json(infos)
+        return
+    rows = [
+        (
+            info.name,
+            "yes" if info.has_password else "no",
+            ", ".join(info.groups),
+            moment(datetime.fromtimestamp(info.created_us / 1_000_000, UTC)),
+        )
+        for info in infos
+    ]
+    write_table(("user", "password", "groups", "created"), rows, "no users")
+
+
+@users.command("me")
+def me(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """Show who you are to the realm.
+
+    \b
+    Example:
+      penstock user me
+    """
+    with session(url) as realm:
+        found = realm.access.me()
+    if format == "json":
+        write_json(found)
+        return
+    write_facts(
+        [
+            ("user", f"{found.user}@{found.host}"),
+            ("groups", ", ".join(found.groups)),
+            ("authentication", found.mode),
+            ("rights on the realm", ", ".join(found.realm)),
+        ]
+    )
+
+
+def _new_password() -> str:
+    given = os.environ.get(NEW_PASSWORD_VARIABLE)
+    if given is not None:
+        return given
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    password: str = typer.prompt(
+        "New password", hide_input=True, confirmation_prompt=True, err=True
+    )
+    return password
+
+
+# --- groups -------------------------------------------------------------------------------
+
+
+@groups.command("create")
+def create_group(
+    group: Group,
+    members: Annotated[
+        list[str] | None, typer.Argument(help="Names of users.", metavar="USER...")
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Make a group.
+
+    \b
+    Example:
+      penstock group create ops alice bob
+    """
+    with session(url) as realm:
+        made = realm.access.create_group(group, members or ())
+    write(f"group {group} created: {', '.join(made.members) or 'nobody yet'}")
+
+
+@groups.command("add")
+def add(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
+    """Add users to a group.
+
+    \b
+    Example:
+      penstock group add ops carol
+    """
+    with session(url) as realm:
+        changed = realm.access.change_group(group, add=members)
+    write(f"group {group}: {', '.join(changed.members)}")
+
+
+@groups.command("remove")
+def remove(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
+    """Take users out of a group; what they had by it is gone at once.
+
+    \b
+    Example:
+      penstock group remove ops bob
+    """
+    with session(url) as realm:
+        changed = realm.access.change_group(group, remove=members)
+    write(f"group {group}: {', '.join(changed.members) or 'nobody'}")
+
+
+@groups.command("delete")
+def delete_group(group: Group, url: Url = DEFAULT_URL) -> None:
+    """Delete a group with its rights.
+
+    \b
+    Example:
+      penstock group delete ops
+    """
+    with session(url) as realm:
+        realm.access.delete_group(group)
+    write(f"group {group} deleted")
+
+
+@groups.command("list")
+def list_groups(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """List the groups of the realm.
+
+    \b
+    Example:
+      penstock group list
+    """
+    with session(url) as realm:
+        infos = realm.access.groups()
+    if format == "json":
+        write_json(infos)
+        return
+    rows = [(info.name, ", ".join(info.members)) for info in infos]
+    write_table(("group", "members"), rows, "no groups; make one with: penstock group create NAME")
+
+
+# --- rights -------------------------------------------------------------------------------
+
+
+@lists.command()
+def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
+    """Add rights; what a subject had it keeps.
+
+    \b
+    Examples:
+      penstock acl grant realm alice@* access
+      penstock acl grant channel orders group:ops subscribe publish
+      penstock acl grant queue "work/*" *@10.0.0.7 push
+    """
+    name, subject, rights = _parted(kind, words)
+    if not rights:
+        raise typer.BadParameter("name at least one right, such as access or subscribe")
+    with session(url) as realm:
+        found = realm.access.grant(subject, *rights, **_where(kind, name))
+    _show(found)
+
+
+@lists.command()
+def revoke(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
+    """Take rights away, all of them when none is named; it counts at once.
+
+    \b
+    Examples:
+      penstock acl revoke channel orders alice@* publish
+      penstock acl revoke realm alice@*
+    """
+    name, subject, rights = _parted(kind, words)
+    with session(url) as realm:
+        found = realm.access.revoke(subject, *rights, **_where(kind, name))
+    _show(found)
+
+
+@lists.command("list")
+def list_entries(
+    kind: Kind,
+    name: Annotated[str, typer.Argument(help="The channel or queue.", metavar="[NAME]")] = "",
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show what was granted on the realm, a channel or a queue.
+
+    \b
+    Examples:
+      penstock acl list realm
+      penstock acl list channel orders --format json
+    """
+    if (kind == "realm") != (not name):
+        raise typer.BadParameter("the realm has no name; a channel or queue has one")
+    with session(url) as realm:
+        found = realm.access.entries(**_where(kind, name))
+    if format == "json":
+        write_json(found)
+    else:
+        _show(found)
+
+
+def _parted(kind: str, words: list[str]) -> tuple[str, str, list[str]]:
+    own = 0 if kind == "realm" else 1
+    if len(words) <= own:
+        raise typer.BadParameter(f"a {kind} takes {'NAME ' if own else ''}SUBJECT RIGHT...")
+    return (words[0] if own else ""), words[own], words[own + 1 :]
+
+
+def _where(kind: str, name: str) -> dict[str, str]:
+    return {} if kind == "realm" else {kind: name}
+
+
+def _show(found: AclInfo) -> None:
+    what = f"{found.kind} {found.name}" if found.name else "the realm"
+    rows = [(entry.subject, ", ".join(entry.rights)) for entry in found.entries]
+    write_table(("subject", "rights"), rows, f"nothing is granted on {what}")
+
+
+def audit(
+    count: Annotated[int, typer.Option("--count", help="Most records shown.", min=1)] = 50,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the newest acts of administration, the newest first.
+
+    \b
+    Example:
+      penstock audit --count 10
+    """
+    with session(url) as realm:
+        records = realm.access.audit(count)
+    if format == "json":
+        write_json(records)
+        return
+    rows = [
+        (
+            moment(datetime.fromtimestamp(record.at_us / 1_000_000, UTC)),
+            record.principal,
+            record.operation,
+            record.target,
+            record.outcome,
+        )
+        for record in records
+    ]
+    write_table(("time", "principal", "operation", "target", "outcome"), rows, "no acts yet")
+    if not records:
+        note("a realm without authentication writes none down")

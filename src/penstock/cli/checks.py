@@ -1,0 +1,316 @@
+"""What ``penstock doctor`` looks at, one function a subject."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import os
+import resource
+import shutil
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct
+
+from penstock.cli.output import size
+from penstock.core.errors import CannotConnect, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+Status = Literal["ok", "warning", "failed"]
+
+DISK_WARNING: Final = 2 << 30
+"""Less free space than this is worth a word: the journal alone takes 256 MiB, and more."""
+DISK_FAILED: Final = 64 << 20
+"""With less than this a realm stops taking events almost at once."""
+FILES_ASIDE: Final = 1_024
+"""Open files a realm wants beside those of its connections."""
+EXPIRES_SOON: Final = timedelta(days=21)
+ANSWER_S: Final = 3.0
+"""How long a port may take to answer."""
+
+_NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
+_EXTRAS: Final = {"uvloop": "", "pyspark": "spark", "protobuf": "protobuf", "deltalake": "spark"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BUILT: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""No machine that runs this version has an earlier date."""
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+    """What to do about it."""
+
+
+def installation() -> Iterator[Check]:
+    """Python, this package, and what it needs."""
+    from penstock import __version__
+
+    python = sys.version.split()[0]
+    yield Check("python", "ok", f"{python}, {sys.executable}")
+    yield Check("penstock", "ok", __version__)
+    missing = [name for name in _NEEDED if _version(name) is None]
+    if missing:
+        remedy = f"install it again: {sys.executable} -m pip install --force-reinstall penstock"
+        yield Check("packages", "failed", f"not there: {', '.join(missing)}", remedy)
+    else:
+        known = (*_NEEDED, *_EXTRAS)
+        listed = [f"{name} {found}" for name in known if (found := _version(name)) is not None]
+        yield Check("packages", "ok", ", ".join(listed))
+    if _version("uvloop") is None:
+        yield Check(
+            "event loop", "warning", "asyncio's own", "uvloop is faster: pip install uvloop"
+        )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def data_directory(directory: Path) -> Iterator[Check]:
+    """Whether a realm can be served from a directory; nothing is made or changed in it."""
+    from penstock.bootstrap import look_at
+
+    existing = directory
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        yield Check("data", "failed", f"{existing} is a file", "name a directory")
+        return
+    if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+        remedy = "let the user of the realm write there, or name another directory"
+        yield Check("data", "failed", f"{existing} cannot be written", remedy)
+        return
+    yield _space(existing)
+    if existing != directory:
+        yield Check("data", "ok", f"{directory} is not there; `penstock serve` makes it")
+        return
+    try:
+        look = look_at(directory)
+    except PenstockError as error:
+        yield Check("data", "failed", str(error), "check its owner and its disk")
+        return
+    if look.others:
+        shown = ", ".join(look.others[:5])
+        remedy = "name an empty directory, or one that is not there yet"
+        yield Check("data", "failed", f"{directory} is not empty and no realm's: {shown}", remedy)
+        return
+    if not look.is_realm:
+        yield Check("data", "ok", f"{directory} is empty; a realm can begin there")
+        return
+    yield format_of(directory, look.format, look.format_max)
+    yield _lock(look.holder)
+
+
+def _space(directory: Path) -> Check:
+    free = shutil.disk_usage(directory).free
+    found = f"{size(free)} free at {directory}"
+    if free < DISK_FAILED:
+        return Check("disk", "failed", found, "make room: a realm refuses events on a full disk")
+    if free < DISK_WARNING:
+        return Check("disk", "warning", found, "make room, or lower limits.unsealed_bytes")
+    return Check("disk", "ok", found)
+
+
+def format_of(directory: Path, found: int | None, newest: int) -> Check:
+    if found is None:
+        remedy = f"see `penstock store verify {directory}`; restore registry/ from a backup"
+        return Check("format", "failed", "the record of the format cannot be read", remedy)
+    if found > newest:
+        remedy = "run the newer version that wrote it"
+        return Check("format", "failed", f"{found}; this version reads up to {newest}", remedy)
+    if found < newest:
+        remedy = "back it up first: from its first start on, older versions cannot read it"
+        return Check("format", "warning", f"{found}; this version makes it {newest}", remedy)
+    return Check("format", "ok", str(found))
+
+
+def _lock(holder: str) -> Check:
+    if holder:
+        return Check("lock", "ok", f"in use by {holder}; a second realm would be refused")
+    return Check("lock", "ok", "no realm has it open")
+
+
+def ports(settings: Settings) -> Iterator[Check]:
+    """Whether the realm can listen, or listens already."""
+    listen, http_ = settings.listen, settings.http
+    scheme = "penstocks" if listen.tls_certificate else "penstock"
+    yield _port(
+        "port", listen.host, listen.port, "--port", lambda: _realm(scheme, listen.host, listen.port)
+    )
+    if http_.enabled:
+        from penstock.serving import HTTP_PORT
+
+        host = http_.host or listen.host
+        port = HTTP_PORT if http_.port is None else http_.port
+        secure = bool(listen.tls_certificate)
+        yield _port(
+            "http port", host, port, "--http-port", lambda: _health(host, port, secure=secure)
+        )
+
+
+def _port(name: str, host: str, port: int, option: str, answers: Callable[[], str]) -> Check:
+    if port == 0:
+        return Check(name, "ok", "any free one")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        who = answers()
+        if who:
+            return Check(name, "ok", f"{host}:{port}: {who}")
+        remedy = f"end what has it, or take another one: penstock serve {option} N"
+        return Check(name, "failed", f"{host}:{port}: {error.strerror or error}", remedy)
+    return Check(name, "ok", f"{host}:{port} is free")
+
+
+def _realm(scheme: str, host: str, port: int) -> str:
+    """Which realm answers; empty: none."""
+    from penstock.client.sync import connect
+
+    place = "localhost" if host in ("0.0.0.0", "::", "") else host
+    try:
+        with connect(f"{scheme}://{place}:{port}", reconnect_timeout=0) as opened:
+            said = opened.info()
+            return f"realm {said.name}, version {said.version}, answers"
+    except CannotConnect:
+        return ""
+    except PenstockError as error:  # it speaks our protocol
+        return f"a realm answers: {error}"
+
+
+def _health(host: str, port: int, *, secure: bool) -> str:
+    place = "localhost" if host in ("0.0.0.0", "::", "") else host
+    try:
+        if secure:
+            own = ssl.create_default_context()
+            own.check_hostname, own.verify_mode = False, ssl.CERT_NONE  # who it is does not matter
+            talk: http.client.HTTPConnection = http.client.HTTPSConnection(
+                place, port, timeout=ANSWER_S, context=own
+            )
+        else:
+            talk = http.client.HTTPConnection(place, port, timeout=ANSWER_S)
+        with closing(talk):
+            talk.request("GET", "/health")
+            said = talk.getresponse().read(200).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+    return f"a realm answers: {said}" if '"status"' in said else ""
+
+
+def file_limit(settings: Settings) -> Iterator[Check]:
+    """Whether as many files may be open as the settings want connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.listen.connections_max + FILES_ASIDE
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
+        shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+        yield Check("open files", "ok", f"{shown}, and {wanted:,} are wanted")
+        return
+    remedy = f"raise it (LimitNOFILE={wanted} in a unit), or lower listen.connections_max"
+    yield Check("open files", "warning", f"{hard:,} are allowed, {wanted:,} are wanted", remedy)
+
+
+def clock(directory: Path | None) -> Iterator[Check]:
+    """Whether the clock is plausible: TTLs, schedules and ages go by it."""
+    from penstock.runtime.clock import SystemClock
+
+    now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
+    found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    remedy = "set it, and keep it right (chrony, systemd-timesyncd)"
+    if now < _BUILT:
+        yield Check("clock", "failed", found, remedy)
+        return
+    newest = max(_changed(directory), default=now) if directory is not None else now
+    if newest > now + timedelta(minutes=1):
+        written = f"{found}; the data directory was written at {newest:%Y-%m-%d %H:%M:%S}"
+        yield Check("clock", "failed", written, remedy)
+        return
+    yield Check("clock", "ok", found)
+
+
+def _changed(directory: Path) -> Iterable[datetime]:
+    for file in (directory / "journal").glob("*.log"):
+        yield datetime.fromtimestamp(file.stat().st_mtime, UTC)
+
+
+def certificates(settings: Settings) -> Iterator[Check]:
+    """Whether the files for TLS can be used, and for how long."""
+    listen = settings.listen
+    if not listen.tls_certificate:
+        return
+    from penstock.frontends.tls import Tls
+
+    try:
+        Tls(
+            listen.tls_certificate,
+            listen.tls_key,
+            listen.tls_client_ca,
+            client_required=listen.tls_client_required,
+        )
+    except PenstockError as error:
+        yield Check("tls", "failed", str(error), "mend the file, or its path in the settings")
+        return
+    yield _expiry("tls certificate", Path(listen.tls_certificate), first_only=True)
+    if listen.tls_client_ca:
+        yield _expiry("tls authorities", Path(listen.tls_client_ca), first_only=False)
+
+
+def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
+    from cryptography import x509
+
+    from penstock.runtime.clock import SystemClock
+
+    now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
+    found = x509.load_pem_x509_certificates(file.read_bytes())
+    ends = min(each.not_valid_after_utc for each in (found[:1] if first_only else found))
+    begins = max(each.not_valid_before_utc for each in (found[:1] if first_only else found))
+    remedy = "renew it; SIGHUP makes a running realm read it again"
+    if ends <= now:
+        return Check(name, "failed", f"{file} ended {ends:%Y-%m-%d}", remedy)
+    if begins > now:
+        return Check(name, "failed", f"{file} begins {begins:%Y-%m-%d}", "check the clock")
+    until = f"{file}, good until {ends:%Y-%m-%d}"
+    return Check(name, "warning" if ends < now + EXPIRES_SOON else "ok", until, remedy)
+
+
+def spark() -> Iterator[Check]:
+    """Whether a Spark session starts here; takes some seconds."""
+    if _version("pyspark") is None:
+        remedy = "pip install 'penstock[spark]'"
+        yield Check("spark", "failed", "PySpark is not installed", remedy)
+        return
+    from penstock.spark.jvm import find_jvm
+    from penstock.spark.session import session
+
+    try:
+        jvm = find_jvm()
+    except PenstockError as error:
+        yield Check("jvm", "failed", str(error), "pip install 'penstock[spark]' brings one")
+        return
+    yield Check("jvm", "ok", f"Java {jvm.version}, {jvm.java} ({jvm.origin})")
+    try:
+        with session("penstock doctor", master="local[1]") as opened:
+            count = opened.range(3).count()
+    except Exception as error:  # noqa: BLE001  whatever Spark says is the finding
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        yield Check("spark", "failed", first, "run it with JAVA_HOME set to a JVM of 17 or newer")
+        return
+    assert count == 3, "Spark counts"
+    yield Check("spark", "ok", f"a session of Spark {_version('pyspark')} starts and counts")

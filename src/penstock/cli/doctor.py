@@ -1,0 +1,99 @@
+"""``penstock doctor``: is everything here that a realm needs?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.output import ListFormat, count, write, write_json
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.cli.checks import Check
+    from penstock.settings import Settings
+
+FOUND: Final = 1
+"""Exit status when something has failed."""
+
+_COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data directory to look at.", metavar="DIR")
+    ] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file of the realm (TOML).", metavar="FILE")
+    ] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Start a Spark session, too.")] = False,
+    format: ListFormat = "table",
+) -> None:
+    """Check this machine: installation, data directory, ports, limits, clock, TLS files.
+
+    Nothing is made or changed. Exit status: 0 nothing has failed (there may be warnings), 1
+    something has.
+
+    \b
+    Examples:
+      penstock doctor
+      penstock doctor --data ./data --settings realm.toml --spark
+    """
+    checks = []
+    for check in _checks(data, settings, spark=spark):
+        checks.append(check)
+        if format == "table":
+            _show(check)
+    failed = sum(check.status == "failed" for check in checks)
+    if format == "json":
+        write_json({"ok": not failed, "checks": checks})
+    else:
+        warned = sum(check.status == "warning" for check in checks)
+        write(f"{count(failed, 'failure')}, {count(warned, 'warning')}")
+    if failed:
+        raise typer.Exit(FOUND)
+
+
+def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Check]:
+    from penstock.cli import checks
+    from penstock.settings import Settings
+
+    yield from checks.installation()
+    chosen = Settings()
+    try:
+        chosen = _settings(file)
+    except PenstockError as error:
+        remedy = "see `penstock settings` for the options"
+        yield checks.Check("settings", "failed", str(error), remedy)
+    else:
+        if file is not None:
+            yield checks.Check("settings", "ok", str(file))
+    if data is not None:
+        yield from checks.data_directory(data.expanduser().absolute())
+    yield from checks.ports(chosen)
+    yield from checks.file_limit(chosen)
+    yield from checks.clock(data)
+    yield from checks.certificates(chosen)
+    if spark:
+        yield from checks.spark()
+
+
+def _settings(file: Path | None) -> Settings:
+    from penstock.cli.server import text_of
+    from penstock.settings import load
+
+    return load(text_of(file), os.environ)
+
+
+def _show(check: Check) -> None:
+    word = typer.style(check.status.ljust(8), fg=_COLOURS[check.status])
+    typer.echo(f"{word} {check.name.ljust(15)}  {check.found}")
+    if check.remedy and check.status != "ok":
+        typer.echo(f"{' ' * 9}{' ' * 15}  -> {check.remedy}")

@@ -1,0 +1,139 @@
+"""``penstock top``: rates between two looks, the picture, the keys, and both against a realm."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import sys
+
+import msgspec
+import pytest
+from rich.console import Console
+
+import penstock
+from penstock.cli.rates import Looker, Rates, between
+from penstock.cli.top import View
+from penstock.client.sync import Channel, Queue
+from penstock.testing.stores import StillClock
+from tests.cli.conftest import Run
+
+
+def picture(view: View, rates: Rates, rows: int = 40) -> str:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(view.drawn(rates, rows))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def rates_of(session: penstock.Session, orders: Channel, work: Queue) -> Rates:
+    """Two seconds, in which 20 events come to a channel and 2 leave a queue."""
+    clock = StillClock()
+    looker = Looker(session, clock)
+    orders.durables.create("billing", start="earliest")
+    before = looker.look()
+    orders.publish_many([penstock.Event(b"more")] * 20)
+    for _ in range(2):
+        assert work.pop(timeout=5) is not None
+    clock.advance(2_000_000)
+    return between(before, looker.look())
+
+
+def test_rates_are_what_changed_between_two_looks(
+    session: penstock.Session, orders: Channel, work: Queue
+) -> None:
+    rates = rates_of(session, orders, work)
+
+    stores = {line.name: line for line in rates.stores}
+    assert stores["orders"].published_per_s == 10.0
+    assert stores["orders"].events == 25
+    assert stores["work"].left_per_s == 1.0
+    assert rates.published_per_s == 10.0
+    (billing,) = rates.durables
+    assert (billing.channel, billing.outstanding, billing.clients) == ("orders", 25, 0)
+
+
+def test_the_picture_has_the_busiest_first_and_keys_sort_it(
+    session: penstock.Session, orders: Channel, work: Queue
+) -> None:
+    view, rates = View(), rates_of(session, orders, work)
+
+    busiest = picture(view, rates)
+    view.press("l")
+    leaving = picture(view, rates)
+    view.press("x")
+
+    assert busiest.index("orders ") < busiest.index("work (queue)")
+    assert leaving.index("work (queue)") < leaving.index("orders ")
+    assert "orders / billing" in busiest
+    assert "in 10/s" in busiest
+    assert view.order == "left"
+
+
+def test_space_holds_and_q_ends() -> None:
+    view = View()
+
+    view.press(" ")
+    assert view.is_held
+    view.press(" ")
+    assert not view.is_held
+    view.press("q")
+    assert view.is_ended
+
+
+def test_what_does_not_fit_is_counted(session: penstock.Session) -> None:
+    for number in range(20):
+        session.channels.create(f"channel-{number}")
+    look = Looker(session, StillClock()).look()
+
+    shown = picture(View(), between(look, look), rows=12)
+
+    assert "16 more not shown" in shown
+    assert len(shown.splitlines()) <= 12
+
+
+def test_once_prints_a_picture_or_a_document(penstock_command: Run, orders: Channel) -> None:
+    shown = penstock_command("top", "--once", "--interval", "0.1")
+    told = penstock_command("top", "--once", "--interval", "0.1", "--format", "json")
+
+    assert "orders" in shown.stdout
+    document = msgspec.json.decode(told.stdout)
+    assert document["stores"][0]["name"] == "orders"
+    assert document["connections"] >= 1
+
+
+def test_without_a_terminal_it_says_what_to_do(penstock_command: Run) -> None:
+    result = penstock_command("top")
+
+    assert result.exit_code == 2
+    assert "--once" in result.stderr
+
+
+@pytest.mark.process
+def test_in_a_terminal_it_goes_on_until_q(realm: penstock.Realm, orders: Channel) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "top",
+        "--url",
+        realm.listen(),
+        "--interval",
+        "0.2",
+    ]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, command)
+    shown = b""
+    while b"orders" not in shown:
+        shown += os.read(terminal, 65_536)
+    os.write(terminal, b"q")
+    try:
+        while os.read(terminal, 65_536):
+            pass
+    except OSError:  # the other end has closed it
+        pass
+    _, status = os.waitpid(process, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,299 @@
+"""What people do with the console, from an empty realm to a redriven event."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from playwright.sync_api import Page, expect
+
+import penstock
+from penstock.client.sync import Session
+from penstock.client.sync_delivered import DeliveredEvent
+from penstock.spark.pipelines.standing import Status
+from penstock.spark.pipelines.step import Progress
+from penstock.testing.process import ServerProcess
+from tests.console.conftest import PATIENCE_MS, Api, Opened, tab
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+expect.set_options(timeout=PATIENCE_MS)
+
+
+def place(name: str, *more: str, kind: str = "channel") -> str:
+    return "/".join(["#", kind, quote(name, safe=""), *more])
+
+
+def row(page: Page, text: str) -> None:
+    """An event whose line has the text is in the list."""
+    expect(page.locator("button.event-row", has_text=text).first).to_be_visible()
+
+
+def test_a_channel_is_created_published_to_and_read(opened: Opened) -> None:
+    page = opened("#/new")
+    page.get_by_label("Name", exact=True).fill("shop/orders")
+    page.get_by_role("button", name="Create channel").click()
+    expect(page.get_by_role("heading", name="shop/orders")).to_be_visible()
+    expect(page.get_by_role("treeitem", name="channel orders")).to_be_visible()
+
+    tab(page, "Publish")
+    page.get_by_role("textbox", name="Data", exact=True).fill('{"lines": [1, 2]}')
+    page.get_by_label("Property 1: name").fill("price")
+    page.get_by_label("Property 1: type").select_option("decimal")
+    page.get_by_label("Property 1: value").fill("9")
+    page.get_by_label("Property 2: name").fill("count")
+    page.get_by_label("Property 2: type").select_option("integer")
+    page.get_by_label("Property 2: value").fill("9007199254740993")
+    page.get_by_label("Tag").fill("new")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.get_by_text("The last one is event 0")).to_be_visible()
+
+    tab(page, "Events")
+    page.locator("button.event-row").first.click()
+    detail = page.locator(".detail")
+    expect(detail.get_by_role("row", name="count")).to_contain_text("9007199254740993")
+    expect(detail.get_by_role("row", name="price")).to_have_text("price9.0double")
+    expect(detail.locator("pre")).to_contain_text('"lines": [')
+    detail.get_by_role("button", name="Hex").click()
+    expect(detail.locator("pre")).to_contain_text("7b 22 6c 69 6e 65 73 22")
+
+    detail.get_by_role("button", name="Edit a copy").click()
+    expect(page.get_by_text("begun as a copy of event 0")).to_be_visible()
+    page.get_by_label("Tag").fill("again")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.get_by_text("The last one is event 1")).to_be_visible()
+    tab(page, "Events")
+    page.locator("button.event-row", has_text="again").click()
+    expect(page.locator(".detail").get_by_role("row", name="price")).to_have_text("price9.0double")
+    expect(page.locator(".detail").get_by_role("row", name="count")).to_contain_text(
+        "9007199254740993"
+    )
+
+
+def test_what_was_typed_survives_a_refusal(opened: Opened, api: Api) -> None:
+    api.create("kept", capacity=1, storage={"honour_capacity": True})
+    api.publish("/channels/kept", {"data": "full"})
+    page = opened(place("kept", "publish"))
+
+    page.get_by_role("textbox", name="Data", exact=True).fill("one too many")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("capacity-reached")
+    tab(page, "Events")
+    page.get_by_label("Selector").fill("price >")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("alert")).to_contain_text("invalid-selector")
+    expect(page.get_by_label("Selector")).to_have_value("price >")
+    row(page, "full")
+    tab(page, "Publish")
+
+    expect(page.get_by_role("textbox", name="Data", exact=True)).to_have_value("one too many")
+
+
+def test_the_live_tail_shows_what_matches_and_can_be_paused(opened: Opened, api: Api) -> None:
+    path = api.create("tail")
+    page = opened(place("tail", "events?view=live&selector=price > 5"))
+    expect(page.get_by_text("Watching")).to_be_visible()
+
+    api.publish(
+        path, *({"data": f"at {price}", "properties": {"price": price}} for price in (4, 6))
+    )
+    row(page, "at 6")
+    expect(page.locator("button.event-row", has_text="at 4")).to_have_count(0)
+    page.get_by_role("button", name="Pause").click()
+    api.publish(path, {"data": "at 7", "properties": {"price": 7}})
+    expect(page.get_by_text("1 event waiting")).to_be_visible()
+    expect(page.locator("button.event-row", has_text="at 7")).to_have_count(0)
+    page.get_by_role("button", name="Go on").click()
+    row(page, "at 7")
+
+
+def test_purge_counts_first_and_wants_the_name_typed(opened: Opened, api: Api) -> None:
+    path = api.create("purged/here")
+    api.publish(path, *({"properties": {"n": number}} for number in range(10)))
+    page = opened(place("purged/here", "settings"))
+    page.get_by_role("button", name="Purge…").click()
+    dialog = page.get_by_role("dialog")
+
+    expect(dialog.get_by_text("10 events would go")).to_be_visible()
+    dialog.get_by_label("Only those that match").fill("n < 3")
+    expect(dialog.get_by_text("3 events would go")).to_be_visible()
+    assert api.ask("GET", path)["events"] == 10
+    act = dialog.get_by_role("button", name="Purge 3 events")
+    expect(act).to_be_disabled()
+    dialog.get_by_label("Type purged/here").fill("purged/here")
+    act.click()
+
+    expect(page.get_by_text("3 events purged")).to_be_visible()
+    tab(page, "Overview")
+    expect(
+        page.get_by_role("group", name="10 published equals 7 live plus 3 purged")
+    ).to_be_visible()
+
+
+def test_a_durable_shows_its_lag_its_client_is_unbound_and_it_is_deleted(
+    opened: Opened, api: Api, server: ServerProcess, elsewhere: ThreadPoolExecutor
+) -> None:
+    path = api.create("lagging")
+    page = opened(place("lagging", "durables"))
+    expect(page.get_by_text("No durables yet")).to_be_visible()
+    page.get_by_role("button", name="New durable").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("billing")
+    page.get_by_role("button", name="Create durable").click()
+    page.get_by_role("main").get_by_role("link", name="billing").click()
+    api.publish(path, *({"data": f"event {number}"} for number in range(20)))
+
+    def hold() -> tuple[Session, Generator[DeliveredEvent, None, None]]:
+        session = penstock.connect(server.url)
+        durable = session.channels.get("lagging").durables.get("billing")
+        held = (event for event in durable.subscribe(window=5))
+        next(held)
+        return session, held
+
+    session, held = elsewhere.submit(hold).result()
+    stat = page.locator(".stat")
+    expect(stat.filter(has_text="Outstanding").locator("dd")).to_have_text("20")
+    expect(stat.filter(has_text="In flight").locator("dd")).to_have_text("5")
+    expect(stat.filter(has_text="Pending").locator("dd")).to_have_text("15")
+    row(page, "event 0")
+    page.get_by_role("button", name="Unbind clients…").click()
+    page.get_by_role("dialog").get_by_label("Type billing").fill("billing")
+    page.get_by_role("dialog").get_by_role("button", name="Unbind").click()
+    expect(page.get_by_text("1 client unbound")).to_be_visible()
+    expect(stat.filter(has_text="In flight").locator("dd")).to_have_text("0")
+    elsewhere.submit(held.close).result()
+    elsewhere.submit(session.close).result()
+
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_label("Type billing").fill("billing")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("Durable billing is deleted")).to_be_visible()
+    assert api.ask("GET", f"{path}/durables")["items"] == []
+
+
+def test_dead_events_are_shown_by_cause_and_redriven_after_a_dry_run(
+    opened: Opened, api: Api
+) -> None:
+    graves = api.create("dead/tickets")
+    tickets = api.create("tickets", capacity=1, dead_event_store="dead/tickets")
+    api.publish(tickets, *({"data": f"ticket {number}", "tag": str(number)} for number in range(4)))
+    api.create("second/chance")
+    page = opened("#/dead")
+
+    page.get_by_role("main").get_by_role("link", name="dead/tickets").click()
+    expect(page.get_by_role("row", name="evicted")).to_contain_text("3")
+    page.get_by_role("button", name="Redrive…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("To", exact=True).fill("second/chance")
+    dialog.get_by_label("Only those that match").fill("tag <> '1'")
+    expect(dialog.get_by_text("2 events would move, 1 would stay.")).to_be_visible()
+    assert api.ask("GET", graves)["events"] == 3
+    dialog.get_by_role("button", name="Redrive 2 events").click()
+
+    expect(page.get_by_text("2 events redriven, 1 left")).to_be_visible()
+    assert api.ask("GET", "/channels/second%2Fchance")["events"] == 2
+
+
+def test_a_pipeline_shows_how_far_its_steps_are(opened: Opened, server: ServerProcess) -> None:
+    page = opened("#/pipelines")
+    expect(page.get_by_text("The realm knows of no pipelines")).to_be_visible()
+    folder = server.directory.parent / "pipelines/flights"
+    folder.mkdir()
+    progress = Progress(step="delays", rows=750, total=1_000, rows_late=3, lag_events=250)
+    status = Status(state="runs", progress=progress, error="<b>once</b>")
+    (folder / "delays.json").write_bytes(msgspec.json.encode(status))
+
+    step = page.get_by_role("region", name="delays")
+    expect(step.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "75")
+    expect(step).to_contain_text("250 events")
+    expect(step).to_contain_text("<b>once</b>")
+    expect(step).to_contain_text("runs")
+
+
+def test_a_queue_is_pushed_to_and_peeked_at(opened: Opened, api: Api) -> None:
+    api.create("work", kind="queue")
+    page = opened(place("work", "publish", kind="queue"))
+    page.get_by_role("textbox", name="Data", exact=True).fill("a job")
+    page.get_by_role("button", name="Push", exact=True).click()
+    expect(page.get_by_text("The last one is event 0")).to_be_visible()
+
+    tab(page, "Events")
+    row(page, "a job")
+    assert api.ask("GET", "/queues/work")["events"] == 1
+
+
+def test_a_queue_is_exported_imported_and_an_event_taken(opened: Opened, api: Api) -> None:
+    api.create("jobs", kind="queue")
+    api.ask("POST", "/queues/jobs/events", {"data": "first"})
+    page = opened(place("jobs", "settings", kind="queue"))
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Export", exact=True).click()
+    assert started.value.suggested_filename == "jobs.tar"
+
+    page.get_by_role("button", name="Take", exact=True).click()
+    expect(page.get_by_text("Event 0 is taken")).to_be_visible()
+    expect(page.locator(".acts-list")).to_contain_text("first")
+    page.get_by_role("button", name="Take", exact=True).click()
+    expect(page.get_by_text("There is none to take.")).to_be_visible()
+
+    page.get_by_role("link", name="Import", exact=True).click()
+    page.get_by_label("Export, a .tar").set_input_files(started.value.path())
+    page.get_by_role("button", name="Import", exact=True).click()
+    expect(page.get_by_text("name-already-bound")).to_be_visible()
+    page.get_by_label("Imported as").fill("again")
+    page.get_by_role("button", name="Import", exact=True).click()
+    expect(page.get_by_role("heading", name="again")).to_be_visible()
+    assert api.ask("GET", "/queues/again")["events"] == 1
+
+
+def test_a_join_is_made_and_ended(opened: Opened, api: Api) -> None:
+    api.create("from/here")
+    api.create("to/there")
+    page = opened("#/joins")
+    page.get_by_role("button", name="New join").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("From channel").fill("from/here")
+    dialog.get_by_label("To channel or queue").fill("to/there")
+    dialog.get_by_role("button", name="Create join").click()
+
+    page.get_by_role("button", name="End the join from from/here to to/there").click()
+    dialog.get_by_label("Type from/here").fill("from/here")
+    dialog.get_by_role("button", name="End join").click()
+    expect(page.get_by_text("No joins yet")).to_be_visible()
+    assert api.ask("GET", "/joins")["items"] == []
+
+
+def test_a_scheduled_event_is_cancelled_and_a_connection_closed(
+    opened: Opened, api: Api, server: ServerProcess, elsewhere: ThreadPoolExecutor
+) -> None:
+    path = api.create("later")
+    api.publish(path, {"data": "some day", "deliver_at": "2099-01-01T00:00:00Z"})
+    page = opened("#/scheduled")
+    page.get_by_role("button", name="Cancel number").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type later").fill("later")
+    dialog.get_by_role("button", name="Cancel event").click()
+    expect(page.get_by_text("Nothing waits for its time")).to_be_visible()
+
+    session = elsewhere.submit(penstock.connect, server.url).result()
+    page.get_by_role("link", name="Connections").click()
+    page.get_by_role("button", name="Close the connection of").first.click()
+    name = dialog.locator("label code").inner_text()
+    dialog.get_by_label("Type").fill(name)
+    dialog.get_by_role("button", name="Close connection").click()
+    expect(page.get_by_text(f"The connection of {name} is closed")).to_be_visible()
+    elsewhere.submit(session.close).result()
+
+
+def test_publishing_is_paused_and_goes_on(opened: Opened, api: Api) -> None:
+    page = opened()
+    page.get_by_role("button", name="Pause publishing…").click()
+    page.get_by_role("dialog").get_by_label("Type penstock").fill("penstock")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("Publishing is paused.").first).to_be_visible()
+    assert api.ask("GET", "/realm")["publishing_paused"] is True
+
+    page.get_by_role("button", name="Let publishing go on").click()
+    expect(page.get_by_role("button", name="Pause publishing…")).to_be_visible()
+    assert api.ask("GET", "/realm")["publishing_paused"] is False

@@ -1,0 +1,180 @@
+"""The console can be read and worked: phone and laptop, light and dark, keyboard alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import LAPTOP, PATIENCE_MS, PHONE, Api, Opened
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+expect.set_options(timeout=PATIENCE_MS)
+
+ORDERS = "#/channel/eu%2Forders"
+PAGES = {
+    "#/": "Overview",
+    "#/new": "New channel",
+    "#/dead": "Dead events",
+    "#/joins": "Joins",
+    "#/scheduled": "Scheduled",
+    "#/pipelines": "Pipelines",
+    "#/connections": "Connections",
+    ORDERS: "eu/orders",
+    f"{ORDERS}/durables/billing": "billing",
+    f"{ORDERS}/events": "eu/orders",
+    "#/dead/eu%2Forders": "eu/orders",
+    f"{ORDERS}/publish": "eu/orders",
+    "#/channel/nowhere": "nowhere",
+    f"{ORDERS}/durables": "eu/orders",
+    f"{ORDERS}/durables/gone": "gone",
+    f"{ORDERS}/settings": "eu/orders",
+}
+"""Each with its heading, which differs from that of the page before."""
+
+_HERE = Path(__file__).parent
+FAINT, UNNAMED, SHIFTS = (
+    (_HERE / f"{name}.js").read_text() for name in ("faint", "unnamed", "shifts")
+)
+WIDE = """
+() => { const main = document.querySelector("main"); return main.scrollWidth - main.clientWidth; }
+"""
+
+
+@pytest.fixture
+def orders(api: Api) -> None:
+    if any(each["name"] == "eu/orders" for each in api.ask("GET", "/channels")["items"]):
+        return
+    path = api.create("eu/orders", dead_event_store="")
+    api.publish(
+        path,
+        *(
+            {"data": "x" * 300, "tag": "a-long-tag-" * 4, "properties": {"price": n}}
+            for n in range(5)
+        ),
+    )
+    api.ask("POST", f"{path}/durables", {"name": "billing", "start": "earliest"})
+
+
+def settled(page: Page, heading: str = "") -> None:
+    """The page has what it asked for."""
+    expect(page.get_by_text("Live", exact=True).first).to_be_attached()
+    expect(page.locator("main h1")).to_contain_text(heading)
+    expect(page.locator("main").get_by_text("Loading…")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_has_contrast_and_names(opened: Opened, orders: None, scheme: str) -> None:
+    for size in (LAPTOP, PHONE):
+        page = opened("", size, scheme)
+        for each, heading in PAGES.items():
+            page.evaluate("place => { location.hash = place; }", each)
+            settled(page, heading)
+            wide = page.evaluate(WIDE)
+            assert (each, wide) == (each, 0)
+            assert (each, page.evaluate(FAINT)) == (each, [])
+            assert (each, page.evaluate(UNNAMED)) == (each, [])
+
+
+def test_the_keyboard_alone_is_enough(opened: Opened, orders: None, api: Api) -> None:
+    page = opened()
+    settled(page)
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter channels, queues and durables")).to_be_focused()
+    page.keyboard.type("bill")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("tree")).to_be_focused()
+    expect(page.get_by_role("treeitem", name="durable billing")).to_be_visible()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="billing")).to_be_visible()
+
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page.get_by_role("heading", name="Joins", exact=True)).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    page.keyboard.press("/")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("orders")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="eu/orders")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("navigation", name="About this channel").get_by_role(
+        "link", name="Overview"
+    ).focus()
+    page.keyboard.press("]")
+    row = page.locator("button.event-row").first
+    row.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Event 3")).to_be_visible()
+
+
+def test_the_phone_has_the_tree_behind_a_button(opened: Opened, orders: None) -> None:
+    page = opened("", PHONE)
+    settled(page)
+    expect(page.get_by_role("tree")).to_be_hidden()
+    page.get_by_role("button", name="Channels and pages").click()
+    page.get_by_role("treeitem", name="channel orders").click()
+
+    expect(page.get_by_role("heading", name="eu/orders")).to_be_visible()
+    expect(page.get_by_role("tree")).to_be_hidden()
+
+
+def test_the_theme_is_the_systems_until_one_is_chosen(opened: Opened) -> None:
+    page = opened(scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Theme: as the system").click()
+    light = page.evaluate(ground)
+    page.reload()
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+
+    assert dark != light
+    assert page.evaluate(ground) == light
+
+
+def test_live_updates_move_nothing(opened: Opened, api: Api) -> None:
+    path = api.create("steady")
+    page = opened("#/channel/steady")
+    settled(page)
+    expect(page.get_by_text("No properties yet")).to_be_visible()
+    expect(page.get_by_text("Nothing is sealed yet")).to_be_visible()
+    expect(page.locator(".stat").first).to_contain_text("/s")
+    page.evaluate(SHIFTS)
+    for number in range(3):
+        api.publish(path, *({"data": f"{number}"} for _ in range(10 ** (number + 1))))
+        expect(page.locator(".stat").first).to_contain_text(f"{(10, 110, '1,110')[number]} ever")
+
+    assert page.evaluate("window.shifts") < 0.01
+
+
+def test_ten_thousand_channels_stay_usable(opened: Opened) -> None:
+    names = [f"area-{number // 100:03}/channel-{number:05}" for number in range(10_000)]
+
+    page = opened("#/joins")
+    told = {"items": [{"name": name, "kind": "channel"} for name in names], "next": None}
+    page.route(
+        "**/api/v1/names?*",
+        lambda route: route.fulfill(body=json.dumps(told), content_type="application/json"),
+    )
+    page.route("**/api/v1/rates", lambda route: route.abort())
+    page.reload()
+
+    expect(page.get_by_role("treeitem", name="folder area-000")).to_be_visible()
+    page.get_by_label("Filter channels, queues and durables").fill("09876")
+    expect(page.get_by_role("treeitem", name="channel channel-09876")).to_be_visible()
+    page.get_by_label("Filter channels, queues and durables").fill("channel-0")
+    expect(page.get_by_role("treeitem").nth(5)).to_be_visible()
+    assert page.get_by_role("treeitem").count() < 100
+    tree = page.get_by_role("tree")
+    tree.focus()
+    page.keyboard.press("End")
+    expect(page.get_by_role("treeitem", name="channel channel-09999")).to_be_visible()
+    assert page.get_by_role("treeitem").count() < 100

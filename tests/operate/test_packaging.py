@@ -1,0 +1,170 @@
+"""The systemd unit and the Dockerfile: nothing is built here, both are linted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer.main
+
+from penstock.cli.program import app
+from penstock.settings import described, load, variable_of
+
+FOLDER = Path(__file__).parents[2] / "packaging"
+UNIT = FOLDER / "penstock.service"
+DOCKERFILE = FOLDER / "Dockerfile"
+
+DIRECTIVES = {
+    "Unit": {"Description", "After", "Wants"},
+    "Service": {
+        *("Type", "User", "Group", "ExecStart", "ExecReload", "KillSignal", "TimeoutStopSec"),
+        *("TimeoutStartSec", "Restart", "RestartSec", "LimitNOFILE", "StateDirectory"),
+        *("StateDirectoryMode", "ConfigurationDirectory", "UMask", "NoNewPrivileges"),
+        *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "LockPersonality"),
+        *("ProtectKernelTunables", "ProtectKernelModules", "ProtectControlGroups"),
+        *("RestrictAddressFamilies", "RestrictSUIDSGID", "RestrictRealtime"),
+        *("SystemCallArchitectures", "CapabilityBoundingSet"),
+    },
+    "Install": {"WantedBy"},
+}
+"""Names systemd knows, of those in use: a misspelt one is passed over by it in silence."""
+
+
+def unit() -> dict[str, dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {"": {}}
+    name = ""
+    for line in UNIT.read_text().splitlines():
+        if line.startswith("["):
+            name = line.strip("[]")
+            sections[name] = {}
+        elif line and not line.startswith("#"):
+            directive, equals, value = line.partition("=")
+            assert equals, f"{line!r} is no directive"
+            assert directive not in sections[name], f"{directive} is said twice"
+            sections[name][directive] = value
+    assert sections.pop("") == {}, "a directive stands in no section"
+    return sections
+
+
+def parse(arguments: list[str]) -> dict[str, Any]:
+    """What ``penstock`` makes of a command line, without running it."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("penstock", arguments)
+    name, command, rest = command.resolve_command(
+        context, [*context._protected_args, *context.args]
+    )
+    params: dict[str, Any] = command.make_context(name, rest, parent=context).params
+    return params
+
+
+def test_the_unit_has_only_directives_that_systemd_knows() -> None:
+    assert {section: set(names) for section, names in unit().items()} == DIRECTIVES
+
+
+def test_the_unit_starts_a_realm_where_systemd_makes_its_folder() -> None:
+    service = unit()["Service"]
+    program, serve, *arguments = shlex.split(service["ExecStart"])
+
+    assert Path(program).is_absolute()
+    assert parse([serve, *arguments])["data"] == Path("/var/lib") / service["StateDirectory"]
+    assert service["User"] != "root"
+    assert int(service["LimitNOFILE"]) >= load().listen.connections_max + 1_024
+
+
+def complaints(file: Path) -> list[str]:
+    """What systemd says of a unit; where there is no systemd, the test before this one counts."""
+    if shutil.which("systemd-analyze") is None:
+        return []
+    said = subprocess.run(
+        ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False
+    )
+    return [line for line in said.stderr.splitlines() if file.name in line]
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """Its program and user need not be on this machine."""
+    text = UNIT.read_text().replace("/opt/penstock/bin/penstock", sys.executable)
+    copy = tmp_path / UNIT.name
+    copy.write_text(re.sub(r"^(User|Group)=.*$", r"\1=daemon", text, flags=re.MULTILINE))
+
+    assert complaints(copy) == []
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Each instruction with all of its lines as one."""
+    kept = [line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#")]
+    joined = "\n".join(kept).replace("\\\n", " ")
+    lines = [" ".join(line.split()) for line in joined.splitlines() if line.strip()]
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+
+
+def all_of(name: str) -> list[str]:
+    return [text for each, text in instructions() if each == name]
+
+
+def last_stage() -> list[tuple[str, str]]:
+    found = instructions()
+    begins = max(at for at, (name, _) in enumerate(found) if name == "FROM")
+    return found[begins:]
+
+
+def test_the_image_is_of_a_fixed_version_and_built_in_two_stages() -> None:
+    images = all_of("FROM")
+
+    assert len(images) == 2
+    assert all(re.search(r":\d[\w.-]+", image) for image in images)
+    assert all("latest" not in image for image in images)
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    stage = last_stage()
+    (user,) = [text for name, text in stage if name == "USER"]
+    order = [name for name, _ in stage]
+
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    assert order.index("USER") > max(at for at, name in enumerate(order) if name == "RUN")
+
+
+def test_the_image_copies_only_what_is_in_the_repository() -> None:
+    own = [text.split()[:-1] for text in all_of("COPY") if not text.startswith("--from")]
+
+    assert all((FOLDER.parent / name).exists() for names in own for name in names)
+    assert all_of("ADD") == []
+
+
+def test_pip_keeps_no_cache_and_takes_the_versions_of_the_lock() -> None:
+    (install,) = [text for text in all_of("RUN") if "pip install" in text]
+
+    assert "--no-cache-dir" in install
+    assert "--constraint" in install
+    assert all("sudo" not in text and "chmod 777" not in text for text in all_of("RUN"))
+
+
+def test_the_image_asks_for_health_where_the_realm_answers() -> None:
+    (check,) = all_of("HEALTHCHECK")
+    ports = {int(port) for text in all_of("EXPOSE") for port in text.split()}
+    code = check.partition("CMD ")[2]
+
+    assert "http://127.0.0.1:9080/health" in check
+    assert code.startswith("[")
+    compile(msgspec.json.decode(code)[2], "healthcheck", "exec")
+    assert ports == {9_000, 9_080}
+
+
+def test_the_image_starts_a_realm_that_may_listen_on_all_addresses() -> None:
+    given = dict(pair.split("=", 1) for text in all_of("ENV") for pair in shlex.split(text))
+    known = {variable_of(path) for path, _, _ in described()}
+    settings = load(environment=given)
+    (command,) = all_of("CMD")
+
+    assert {name for name in given if name.startswith("PENSTOCK_")} <= known
+    assert settings.access.mode == "mandatory"
+    assert settings.listen.host == "0.0.0.0"
+    assert str(parse(msgspec.json.decode(command))["data"]) in all_of("VOLUME")[0]
+    assert all_of("ENTRYPOINT") == ['["penstock"]']
