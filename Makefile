@@ -7,12 +7,14 @@ SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
+SEED ?= 0
+LIVES ?= 1
 export VENV PYTHON
 
 bin := $(VENV)/bin
-sources := $(wildcard src tests bench examples)
+sources := $(wildcard src tests examples)
 
-.PHONY: help setup run test check serve bench lock clean
+.PHONY: help setup run test check docs serve bench sim faults fuzz lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,13 +33,26 @@ check: setup ## format, lint, types, import contracts, fast tests (under a minut
 	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
 	@echo "check: types" && $(bin)/mypy $(sources)
 	@echo "check: import contracts" && $(bin)/lint-imports --no-logo
-	@echo "check: fast tests" && $(bin)/python -m pytest -q -n 2 -m "not slow and not spark and not process" $(ARGS)
+	@echo "check: fast tests" && $(bin)/python -m pytest -q -n 2 -m "not slow and not spark and not process and not door" $(ARGS)
 
-serve: setup ## a realm on this machine, kept in var/realm
+docs: setup ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict $(ARGS)
+	@echo "docs: build/site/index.html (its search needs a server: python3 -m http.server -d build/site)"
+
+serve: setup ## a realm and its console on this machine, kept in var/realm
 	@$(bin)/penstock serve --data var/realm $(ARGS)
 
 bench: setup ## the speed table, Penstock and its peers side by side
-	@$(bin)/python -m bench $(ARGS)
+	@$(bin)/penstock bench $(ARGS)
+
+faults: setup ## real faults for real processes (ARGS="--seed N --minutes M --loops K")
+	@$(bin)/python -m tests.faults $(ARGS)
+
+fuzz: setup ## nearly right input for all that reads bytes (ARGS="--seconds N")
+	@$(bin)/python -m tests.fuzz $(ARGS)
+
+sim: setup ## simulated lives of a realm on a failing disk and network (SEED= the first, LIVES= how many)
+	@$(bin)/python -m tests.sim $(SEED) --lives $(LIVES) $(ARGS)
 
 lock: ## renew the lock files from pyproject.toml (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)

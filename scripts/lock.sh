@@ -24,4 +24,4 @@ lock() {
 }
 
 lock requirements-build.lock --group build "$@"
-lock requirements.lock --all-extras pyproject.toml "$@"
+lock requirements.lock --all-extras --group docs pyproject.toml "$@"

@@ -21,7 +21,7 @@ from tests.docs.reading import Reader, environment
 
 
 def write_shop(folder: Path) -> None:
-    """The files that the page about messages has its readers make."""
+    """The files that pages have their readers make: about messages, and a realm's settings."""
     file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
     label = FieldDescriptorProto.LABEL_OPTIONAL
@@ -29,6 +29,7 @@ def write_shop(folder: Path) -> None:
     order.field.add(name="count", number=2, type=FieldDescriptorProto.TYPE_INT32, label=label)
     for name in ("shop.pb", "newer.pb"):
         (folder / name).write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    (folder / "realm.toml").write_text("listen.port = 0\nhttp.port = 0\n")
     (folder / "orders.ndjson").write_text('{"sku": "b", "count": 1}\n')
 
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-PAGES = [README, *GUIDE]
+HOWTO = sorted((ROOT / "docs" / "howto").glob("*.md"))
+PAGES = [README, *GUIDE, *HOWTO]
 
 SERVER_URL = "penstock://localhost:9000"
 """What the pages call the realm."""

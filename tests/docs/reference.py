@@ -1,4 +1,7 @@
-"""The generated tables of the guide. ``python -m tests.docs.reference`` writes them anew."""
+"""The generated tables of the guide, and the pages of the reference.
+
+``python -m tests.docs.reference`` writes them anew.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,20 @@ from pathlib import Path
 
 from penstock.core.errors import PenstockError, error_classes
 from penstock.settings import described, variable_of
+from tests.docs.generated_cli import cli_page
+from tests.docs.generated_python import python_page
+from tests.docs.generated_tables import (
+    attributes_page,
+    errors_page,
+    http_page,
+    log_page,
+    meanings_in,
+    settings_page,
+)
 from tests.docs.pages import ROOT
 
 OPERATING = ROOT / "docs" / "guide" / "operating.md"
+REFERENCE = ROOT / "docs" / "reference"
 
 _RULE = re.compile(r"\s*\(SEM [^)]*\)")
 
@@ -51,6 +65,20 @@ def remedies_in(table: str) -> dict[str, str]:
     return {row[0].strip("`"): row[4].strip() for row in rows if len(row) == 5}
 
 
+def reference_pages() -> dict[str, str]:
+    """The pages of ``docs/reference`` that are written from the code, by name."""
+    guide = OPERATING.read_text(encoding="utf-8")
+    return {
+        "attributes.md": attributes_page(),
+        "cli.md": cli_page(),
+        "errors.md": errors_page(remedies_in(written(OPERATING, "errors"))),
+        "http.md": http_page(),
+        "log.md": log_page(meanings_in(guide)),
+        "python.md": python_page(),
+        "settings.md": settings_page(),
+    }
+
+
 def _marked(name: str) -> re.Pattern[str]:
     return re.compile(rf"(<!-- begin {name}\b[^\n]*-->\n)(.*?)(<!-- end {name} -->)", re.DOTALL)
 
@@ -66,3 +94,5 @@ def _write(page: Path, name: str, table: str) -> None:
 if __name__ == "__main__":
     _write(OPERATING, "settings", settings_table())
     _write(OPERATING, "errors", errors_table(remedies_in(written(OPERATING, "errors"))))
+    for name, text in reference_pages().items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")

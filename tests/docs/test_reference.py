@@ -12,6 +12,8 @@ import pytest
 import penstock
 import penstock.aio
 from penstock.bootstrap import rules
+from penstock.cli.access import NEW_PASSWORD_VARIABLE
+from penstock.client.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 from penstock.columns.event import Origin
 from penstock.columns.selectors.parser import parse
 from penstock.core.counters import Counters
@@ -21,7 +23,9 @@ from penstock.settings import described, load, variable_of
 from tests.docs.pages import PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (
     OPERATING,
+    REFERENCE,
     errors_table,
+    reference_pages,
     remedies_in,
     settings_table,
     written,
@@ -62,6 +66,17 @@ def test_the_table_of_errors_is_what_the_code_raises() -> None:
     assert [code for code in error_classes() if not remedies.get(code)] == []
 
 
+def test_the_reference_is_what_the_code_says() -> None:
+    for name, text in reference_pages().items():
+        assert (REFERENCE / name).read_text(encoding="utf-8") == text, f"{name}: {ADVICE}"
+
+
+CLIENT_VARIABLES = {
+    *("PENSTOCK_URL", USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE, NEW_PASSWORD_VARIABLE)
+}
+"""What clients and commands read."""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_error_class_named_exists(page: Path) -> None:
     named = {found[1] for text in marked(page) if (found := _CLASS.fullmatch(text))}
@@ -82,7 +97,7 @@ def test_every_option_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_variable_named_exists(page: Path) -> None:
     named = set(_VARIABLE.findall(page.read_text(encoding="utf-8")))
-    known = {variable_of(path) for path, *_ in described()} | {"PENSTOCK_URL"}
+    known = {variable_of(path) for path, *_ in described()} | CLIENT_VARIABLES
 
     assert named - known == set()
 

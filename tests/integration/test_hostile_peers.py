@@ -228,3 +228,23 @@ def test_any_bytes_from_a_guest_leave_the_realm_healthy(
         peer.close()
 
     assert is_healthy(session)
+
+
+@pytest.mark.spec("D10")
+def test_what_is_settled_while_its_seat_is_being_taken_is_settled(
+    url: str, session: Session
+) -> None:
+    """A delivery may be answered before the realm has told that the seat is taken: refused, the
+    event would be in nobody's hands, and count against the window for ever."""
+    orders = session.channels.create("orders")
+    durable = orders.durables.create("d")
+    orders.publish_many([penstock.Event()] * 3)
+    with RawPeer(url) as peer:
+        peer.greet()
+        settle = wire.Settle(2, 1, (Span(0, 3),))
+        attach = wire.Attach(1, orders.number, 1, "d", 3)
+        peer.send(*frame(wire.encode(attach)), *frame(wire.encode(settle)))
+        answers = peer.hear_until(2)
+
+        assert [type(answer) for answer in answers if isinstance(answer, wire.Failed)] == []
+        assert durable.info().outstanding == 0

@@ -234,25 +234,38 @@ def test_a_channel_whose_creation_is_lost_is_set_aside_whole(directory: Path) ->
     assert verify(directory).findings == []
 
 
-def test_a_damaged_snapshot_is_set_aside(directory: Path) -> None:
+@pytest.mark.parametrize("which", ["one", "both"])
+def test_a_damaged_snapshot_is_set_aside(directory: Path, which: str) -> None:
+    """There are two of it: with one of them nothing is missing."""
     settings = {**QUICK, "storage__journal_bytes": 1 << 20}
     with penstock.Realm(directory, **settings) as realm, realm.connect() as session:
         rest = session.channels.get("rest")
         rest.publish_many([penstock.Event(b"x" * 1_000)] * 2_000)
-        while not list((directory / "snapshots").glob("*")):
+        while len(list((directory / "snapshots").glob("*"))) < 2:
             pass
-    (snapshot,) = (directory / "snapshots").iterdir()
-    flip(snapshot, snapshot.stat().st_size // 2)
-    hurt = snapshot.read_bytes()
+        rest.publish(b"last")  # so that the journal is cut now, or as the realm is closed
+        names = session.channels.list()
+    copy, first = files(directory, "snapshots/*")[-2:]
+    assert copy.read_bytes() == first.read_bytes()
+    for snapshot in (first,) if which == "one" else (first, copy):
+        flip(snapshot, snapshot.stat().st_size // 2)
+    hurt = first.read_bytes()
 
+    with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
+        assert realm._running is not None
+        assert any(first.name in reason for reason in realm._running.recovered.damage)
+        assert (session.channels.list() == names) is (which == "one")
+        if which == "one":
+            assert session.channels.get("rest").info().events == 2_011
     assert any("snapshots/" in found.file for found in verify(directory).findings)
     repaired = repair(directory)
 
     assert hurt in {(directory / "quarantine" / name).read_bytes() for name in repaired.kept}
     assert verify(directory).findings == []
-    with penstock.Realm(directory, **QUICK) as realm:
+    with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
         assert realm._running is not None
         assert realm._running.recovered.damage == []
+        assert (session.channels.list() == names) is (which == "one")
 
 
 def test_the_commands_say_what_they_found(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import struct
@@ -200,6 +201,33 @@ def test_a_session_that_comes_again_ends_its_older_connection_and_gets_its_seats
 
             assert newer.hear(wire.Done).request == 1
             assert older.hear(wire.Goodbye).text == "the session has reconnected"
+
+
+@pytest.mark.spec("D14")
+def test_a_session_that_comes_again_while_its_seat_is_being_taken_gets_it() -> None:
+    held, go = threading.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+        await go.wait()
+
+    with penstock.Realm() as realm, realm.connect() as session, ThreadPoolExecutor() as pool:
+        orders = session.channels.create("orders")
+        orders.durables.create("d", type="exclusive")
+        assert realm._running is not None, "it runs"
+        url, attach = realm.listen(), wire.Attach(1, orders.number, 1, "d")
+        with RawPeer(url) as older, RawPeer(url) as newer:
+            holding = pool.submit(realm._loop.call, realm._running.shard.exclusively(hold))
+            held.wait()
+            for peer in (older, newer):
+                peer.greet("same")
+                peer.say(attach)
+                peer.say(wire.Ping(2))
+                assert peer.hear(wire.Done).request == 2  # the seat is asked for, and not taken
+            realm._loop.soon(go.set)
+            holding.result()
+
+            assert isinstance(newer.hear_until(1)[-1], wire.Done)
 
 
 @pytest.mark.slow

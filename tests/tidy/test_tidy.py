@@ -43,7 +43,7 @@ FOREIGN = {
 
 TEXT_SUFFIXES = frozenset((".py", ".md", ".toml", ".lock", ".sh", ".cfg", ".yml", ".properties"))
 TEXT_NAMES = frozenset(("Makefile", "LICENSE", "run", ".gitignore", ".editorconfig"))
-TEXT_FOLDERS = ("src", "tests", "docs", "bench", "examples", "scripts", ".ci")
+TEXT_FOLDERS = ("src", "tests", "docs", "examples", "scripts", ".ci")
 
 
 def files_below(*folders: str) -> Iterator[Path]:

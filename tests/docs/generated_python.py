@@ -1,0 +1,180 @@
+"""The reference page of the Python API, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import penstock
+import penstock.tables
+from penstock.client import (
+    delivered,
+    history,
+    sync_access,
+    sync_channels,
+    sync_delivered,
+    sync_durables,
+    sync_holding,
+    sync_joins,
+    sync_merging,
+    sync_producer,
+    sync_queues,
+    sync_subscription,
+    sync_transaction,
+)
+from penstock.client.sync_destination import Schedule
+from tests.docs.generated_tables import documented
+from tests.docs.markdown import prose
+
+HEAD = """# Python
+
+Written from signatures and docstrings.
+This is the blocking client; `penstock.aio` has the same classes with the same methods, \
+to be awaited: `await channel.publish(...)`, `async with`, `async for`.
+Everything refused raises one of the [errors](errors.md), each a class of `penstock`.
+"""
+
+CLASSES: dict[str, list[type]] = {
+    "Realm and session": [penstock.Realm, penstock.Session],
+    "Events": [
+        penstock.Event,
+        penstock.Origin,
+        penstock.EventBatch,
+        delivered.DeliveredEvent,
+        sync_delivered.DeliveredBatch,
+    ],
+    "Channels": [
+        sync_channels.Channels,
+        sync_channels.Channel,
+        sync_subscription.Subscription,
+        sync_producer.Producer,
+        sync_transaction.Transaction,
+        sync_transaction.JointTransaction,
+        sync_merging.Registered,
+        history.KeyState,
+        Schedule,
+    ],
+    "Durables": [
+        sync_durables.Durables,
+        sync_durables.Durable,
+        sync_durables.DurableSubscription,
+        sync_holding.DurableHold,
+    ],
+    "Queues and joins": [
+        sync_queues.Queues,
+        sync_queues.Queue,
+        sync_queues.Reader,
+        sync_joins.Joins,
+    ],
+    "Users and rights": [sync_access.Access],
+    "Tables": [penstock.tables.Table],
+}
+
+_REST = re.compile(r"::\n\n(?! )(.*)\Z", re.DOTALL)
+"""A block up to the end: nothing is left to show that it is further in."""
+_BLOCK = re.compile(r"::\n\n((?:(?: {4}[^\n]*)?\n)+)")
+
+
+def python_page() -> str:
+    """Every class a program meets, with what it can do."""
+    parts = [HEAD, "## connect\n", _call("penstock.connect", penstock.connect)]
+    for title, classes in CLASSES.items():
+        parts.append(f"## {title}\n")
+        for each in classes:
+            parts += _class(each)
+    return "\n".join(parts)
+
+
+def _class(found: type) -> Iterator[str]:
+    yield f"### {found.__name__}\n"
+    yield _text(inspect.getdoc(found) or "")
+    if found is penstock.Realm:
+        yield _call("Realm", found.__init__, own=False)
+    fields = [f"- `{name}`{_dash(text)}" for name, text in _fields(found)]
+    if fields:
+        yield "\n".join(fields) + "\n"
+    for name, member in _members(found):
+        if isinstance(member, FunctionType):
+            yield _call(name, member)
+
+
+def _members(found: type) -> Iterator[tuple[str, Any]]:
+    """Public ones in the order they are written, inherited ones last."""
+    seen: set[str] = set()
+    for owner in found.__mro__:
+        if not owner.__module__.startswith("penstock"):
+            continue
+        for name, member in vars(owner).items():
+            if not name.startswith("_") and name not in seen:
+                seen.add(name)
+                yield name, inspect.unwrap(getattr(member, "__func__", member))
+
+
+def _fields(found: type) -> Iterator[tuple[str, str]]:
+    """What one reads from an instance: fields with the texts below them, and properties."""
+    seen = set()
+    for owner in found.__mro__:
+        if owner.__module__.startswith("penstock"):
+            for name, text in documented(owner):
+                if name not in seen:
+                    seen.add(name)
+                    yield name, text
+    for name, member in _members(found):
+        if isinstance(member, property):
+            yield name, inspect.getdoc(member) or ""
+
+
+def _call(name: str, function: Any, *, own: bool = True) -> str:
+    """A signature, and what it says of itself below."""
+    signature = inspect.signature(function)
+    kept = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+    shown = _shown(name, signature.replace(parameters=kept))
+    text = _text(inspect.getdoc(function) or "") if own else ""
+    return f"```python\n{shown}\n```\n\n{text}"
+
+
+def _shown(name: str, signature: inspect.Signature) -> str:
+    """On one line where it fits, else one parameter a line."""
+    line = _plain(f"{name}{signature}")
+    if len(line) <= 88:
+        return line
+    parameters = []
+    for each in signature.parameters.values():
+        kinds = [known.kind for known in signature.parameters.values()]
+        is_first = signature.parameters[each.name] is next(
+            (known for known in signature.parameters.values() if known.kind is each.KEYWORD_ONLY),
+            None,
+        )
+        if is_first and each.VAR_POSITIONAL not in kinds:
+            parameters.append("    *,")
+        parameters.append(f"    {_plain(str(each))},")
+    answer = signature.return_annotation
+    arrow = "" if answer is inspect.Signature.empty else f" -> {_plain(_annotation(answer))}"
+    return "\n".join([f"{name}(", *parameters, f"){arrow}"])
+
+
+def _annotation(answer: Any) -> str:
+    return answer if isinstance(answer, str) else inspect.formatannotation(answer)
+
+
+def _plain(text: str) -> str:
+    """Annotations are texts of the source; nobody wants their quotes."""
+    return re.sub(r"((?::|->) )'([^']*)'", r"\1\2", text)
+
+
+def _dash(text: str) -> str:
+    return f": {' '.join(prose(text).split())}" if text else ""
+
+
+def _text(docstring: str) -> str:
+    """A docstring as Markdown: what it shows as code becomes a block."""
+    blocks = _BLOCK.sub(_fence, _REST.sub(_fence, docstring + "\n"))
+    return prose(blocks).strip() + "\n"
+
+
+def _fence(found: re.Match[str]) -> str:
+    return f":\n\n```python\n{textwrap.dedent(found[1]).strip()}\n```\n\n"

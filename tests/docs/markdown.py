@@ -1,0 +1,26 @@
+"""Tables and texts of generated pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_RULE = re.compile(r"\s*\(SEM [^)]*\)")
+_ROLE = re.compile(r":\w+:`~?([^`]+)`")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; its cells are Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+
+
+def cell(text: str) -> str:
+    """A sentence of the code's as it fits into a cell."""
+    return " ".join(prose(text).split()).replace("|", "\\|")
+
+
+def prose(text: str) -> str:
+    """A docstring as Markdown, without the numbers of rules."""
+    text = _ROLE.sub(r"`\1`", _RULE.sub("", text)).replace("``", "`")
+    return re.sub(r"<(\w+)>", r"&lt;\1&gt;", text)
