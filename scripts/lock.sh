@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates the two hashed lock files from pyproject.toml.
-# Needs `uv` on PATH, or named by UV=. Pass --upgrade to take newer versions.
+# Regenerates the three hashed lock files from pyproject.toml.
+# Needs Python 3.11 and `uv` on PATH, or named by UV=. Pass --upgrade to take newer versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,5 +23,12 @@ lock() {
   echo "lock: $output has $(grep -c '==' "$output") packages"
 }
 
+# The AMQP engine has to be compiled, so it has a file of its own: a machine without a compiler
+# can install all of the others. What it needs itself has the versions of the large file.
 lock requirements-build.lock --group build "$@"
-lock requirements.lock --all-extras --group docs pyproject.toml "$@"
+lock requirements.lock --all-extras --group docs --no-emit-package python-qpid-proton pyproject.toml "$@"
+"${PYTHON:-python3}" -c '
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"]["amqp"], sep="\n")
+' | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"

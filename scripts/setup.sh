@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv from nothing but Python 3.11 or newer: every package pinned and hashed by
-# requirements.lock, then Penstock itself as an editable install.
+# requirements.lock, then Penstock itself as an editable install; then, where there is a C
+# compiler, the AMQP engine of requirements-amqp.lock.
 # Costs nothing when the stamps say that all of it is in place; a changed lock or another
 # interpreter makes the environment anew, a changed pyproject.toml only reinstalls Penstock.
 # PYTHON= names the interpreter, VENV= the directory.
@@ -50,12 +51,25 @@ install() {
     --no-build-isolation "$@"
 }
 
+# A realm without AMQP serves everything else, so nothing that goes wrong here ends the set-up.
+install_amqp() {
+  say "building python-qpid-proton, the AMQP engine"
+  if "$venv/bin/python" -m pip install --disable-pip-version-check --no-input \
+    --no-build-isolation --require-hashes -r requirements-amqp.lock >>"$log" 2>&1; then
+    rm -f "$log"
+  else
+    say "without AMQP: python-qpid-proton cannot be built. It needs a C compiler and Python's headers (apt-get install gcc python3-dev); its output is in $log"
+  fi
+}
+
 is_stamped() { [ "$(cat "$venv/.$1" 2>/dev/null || true)" = "$2" ]; }
 
 python="$(find_python)"
 packages="$( ("$python" -c 'import sys; print(sys.version)' && cat requirements-build.lock requirements.lock) | cksum)"
 project="$(cksum <pyproject.toml)"
-if is_stamped packages "$packages" && is_stamped project "$project"; then
+# What could not be built is tried again with another compiler, not at every `make`.
+amqp="$(cksum <requirements-amqp.lock) ${CC:-} $(command -v cc gcc clang || true)"
+if is_stamped packages "$packages" && is_stamped project "$project" && is_stamped amqp "$amqp"; then
   exit 0
 fi
 
@@ -74,8 +88,15 @@ if ! is_stamped packages "$packages"; then
   install --require-hashes -r requirements.lock
   printf '%s' "$packages" >"$venv/.packages"
 fi
-say "installing penstock"
-install --no-deps --editable .
-printf '%s' "$project" >"$venv/.project"
-rm -f "$log"
+if ! is_stamped project "$project"; then
+  say "installing penstock"
+  install --no-deps --editable .
+  printf '%s' "$project" >"$venv/.project"
+fi
+if ! is_stamped amqp "$amqp"; then
+  install_amqp
+  printf '%s' "$amqp" >"$venv/.amqp"
+else
+  rm -f "$log"
+fi
 say "done in $SECONDS s"

@@ -77,6 +77,14 @@ def test_a_newer_format_is_a_failure_that_says_what_to_do() -> None:
     assert checks.format_of(Path("/realm"), None, 2).status == "failed"
 
 
+def test_a_realm_without_amqp_is_in_order_and_is_told_how_to_get_it() -> None:
+    without = checks.amqp(None)
+
+    assert without.status == "ok"
+    assert "pip install 'penstock[amqp]'" in without.found
+    assert checks.amqp("0.40.0").found == "python-qpid-proton 0.40.0"
+
+
 def test_somebody_elses_directory_is_a_failure(tmp_path: Path, settings: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.tex").write_text("")

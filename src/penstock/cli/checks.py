@@ -36,6 +36,7 @@ EXPIRES_SOON: Final = timedelta(days=21)
 ANSWER_S: Final = 3.0
 """How long a port may take to answer."""
 
+AMQP_ENGINE: Final = "python-qpid-proton"
 _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
 _EXTRAS: Final = {"uvloop": "", "pyspark": "spark", "protobuf": "protobuf", "deltalake": "spark"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,6 +73,14 @@ def installation() -> Iterator[Check]:
         yield Check(
             "event loop", "warning", "asyncio's own", "uvloop is faster: pip install uvloop"
         )
+    yield amqp(_version(AMQP_ENGINE))
+
+
+def amqp(version: str | None) -> Check:
+    """Whether a realm can serve AMQP with this version of the engine, None without one."""
+    if version is None:
+        return Check("amqp", "ok", "not installed; pip install 'penstock[amqp]' compiles it")
+    return Check("amqp", "ok", f"{AMQP_ENGINE} {version}")
 
 
 def _version(name: str) -> str | None:

@@ -50,7 +50,7 @@ class Artemis:
         try:
             version("python-qpid-proton")
         except PackageNotFoundError:
-            return "its client is not installed: pip install python-qpid-proton"
+            return "its client is not installed: pip install 'penstock[amqp]'"
         return ""
 
     def version(self) -> str:
