@@ -44,13 +44,23 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def told(done: subprocess.CompletedProcess[str], directory: Path) -> str:
+    """Everything a run has said, and its companions in their logs: a message for an assert, since
+    what pytest shows of the values in one is cut where the reason stands."""
+    logs = [
+        f"--- {log.name}\n{log.read_text()}"
+        for log in sorted((directory / "flights").glob("*.log"))
+    ]
+    return "\n".join([f"status {done.returncode}", done.stdout, done.stderr, *logs])
+
+
 def report(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((directory / "report.json").read_text())
     return found
 
 
 def assert_reconciled(done: subprocess.CompletedProcess[str], directory: Path) -> None:
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, told(done, directory)
     assert done.stderr == ""
     found = report(directory)
     assert [check["claim"] for check in found["checks"] if not check["is_true"]] == []
@@ -74,17 +84,17 @@ def test_a_run_reconciles_and_the_next_one_takes_its_place(tmp_path: Path) -> No
 
 def test_an_interrupted_run_is_resumed_until_it_reconciles(tmp_path: Path) -> None:
     stopped = interrupted(tmp_path, signal.SIGINT, "published [1-9]")
-    assert stopped.returncode == 130
+    assert stopped.returncode == 130, told(stopped, tmp_path)
     assert stopped.stderr == ""
     assert "run again to go on from there" in stopped.stdout
 
     killed = interrupted(tmp_path, signal.SIGKILL, "Spark delays [1-9]")
-    assert killed.returncode == -signal.SIGKILL
+    assert killed.returncode == -signal.SIGKILL, told(killed, tmp_path)
     assert 0 < stored_before(killed) < ROWS
 
     # The last day is about to be closed, or has just been.
     killed_again = interrupted(tmp_path, signal.SIGKILL, "Spark delays 100%")
-    assert killed_again.returncode == -signal.SIGKILL
+    assert killed_again.returncode == -signal.SIGKILL, told(killed_again, tmp_path)
     assert stored_before(killed) < stored_before(killed_again)
 
     resumed = run(tmp_path)
