@@ -10,13 +10,14 @@ Four ports, and a kit in ``penstock.testing`` that every adapter must pass:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from penstock.core.timings import Timings as Timings
 
+T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 
@@ -26,6 +27,12 @@ class Clock(Protocol):
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC."""
         ...
+
+
+class Offload(Protocol):
+    """Runs a blocking call elsewhere and waits for it; ``asyncio.to_thread`` does."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class Block(Struct, frozen=True):

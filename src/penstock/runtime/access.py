@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from penstock.core.acl import Entry
 from penstock.core.errors import AuthenticationFailed, InvalidArgument, PenstockError
-from penstock.core.ports import Clock
+from penstock.core.ports import Clock, Offload
 from penstock.core.rights import (
     ANONYMOUS,
     NAME_LENGTH_MAX,
@@ -32,7 +32,6 @@ from penstock.wire.native.access import Me
 from penstock.wire.scram import NONCE_BYTES, ScramServer, Verifier
 
 Mode = Literal["off", "optional", "mandatory"]
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _SEEN_AS = ("channels", "admin")
 """Rights on the realm that show every channel and queue."""

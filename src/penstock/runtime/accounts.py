@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from penstock.core.errors import (
     NameDoesNotExist,
 )
 from penstock.core.names import destination_name
-from penstock.core.ports import Clock, Registry
+from penstock.core.ports import Clock, Offload, Registry
 from penstock.core.rights import (
     ANONYMOUS,
     checked_name,
@@ -38,7 +38,6 @@ USERS_KEY = "access/users"
 ENTRIES_PREFIX = "access/entries/"
 FIRST_USER = "admin"
 
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _log = structlog.get_logger("penstock.access")
 
@@ -220,7 +219,7 @@ class Accounts:
                 )
             return password
         salt = secrets.token_bytes(SALT_BYTES)
-        made: Verifier = await self._offload(lambda: verifier(password, salt, self._rounds))
+        made = await self._offload(lambda: verifier(password, salt, self._rounds))
         return made
 
     # --- groups --------------------------------------------------------------------------

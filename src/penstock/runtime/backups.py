@@ -6,13 +6,13 @@ stays readable for the backup until that ends.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import structlog
 
 from penstock.core.errors import IllegalState, Unavailable
-from penstock.core.ports import BlobInfo, Blobs, Clock
+from penstock.core.ports import BlobInfo, Blobs, Clock, Offload
 from penstock.runtime.shard import Shard
 from penstock.wire.native.backups import BackupBegun, CapturedFile
 
@@ -21,7 +21,6 @@ READ_BYTES = 4 << 20
 IDLE_US = 300 * 1_000_000
 """A backup nobody reads from any more is forgotten after this."""
 
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _log = structlog.get_logger("penstock.backups")
 

@@ -6,8 +6,7 @@ batches in memory never change, and a mapped file stays mapped though it is rewr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import structlog
@@ -26,7 +25,7 @@ from penstock.core.errors import Damaged, IllegalState, NameDoesNotExist, Unavai
 from penstock.core.exports import ExportedFile, ExportedState, exported
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Quarantine
-from penstock.core.ports import Blobs, Clock
+from penstock.core.ports import Blobs, Clock, Offload
 from penstock.core.state import ChannelState
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.group import Group
@@ -45,7 +44,6 @@ EXPORTS_MAX = 16
 IDLE_US = 300 * 1_000_000
 """An export nobody reads from any more is forgotten after this."""
 
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _log = structlog.get_logger("penstock.exporting")
 

@@ -8,9 +8,8 @@ is removed at the next start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -49,7 +48,7 @@ from penstock.core.errors import (
 from penstock.core.exports import ExportedFile, ExportedState, check, take_over
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Digest
-from penstock.core.ports import Blobs, Clock
+from penstock.core.ports import Blobs, Clock, Offload
 from penstock.core.state import Rules
 from penstock.runtime.group import Group
 from penstock.runtime.merge_store import MergeStore
@@ -66,7 +65,6 @@ IMPORTS_MAX = 4
 IDLE_US = 300 * 1_000_000
 """An import nothing comes for any more is dropped after this."""
 
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _NOTHING = Digest(0, 0, 0)
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)

@@ -8,7 +8,7 @@ the channel while it is copied is simply dead in the copy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentIndex, SegmentReader, rows_of
 from penstock.core.errors import Damaged, Fenced, IllegalState, NameDoesNotExist, StorageFailed
 from penstock.core.ids import IdSet
-from penstock.core.ports import Blobs
+from penstock.core.ports import Blobs, Offload
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.group import Group
 from penstock.runtime.open_files import OpenFiles
@@ -30,8 +30,6 @@ from penstock.runtime.records import Rewritten
 from penstock.runtime.sealed_file import SealedFile, publishers_within
 from penstock.runtime.shard import Shard
 from penstock.wire.native.answers import Maintained
-
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 COPY_BYTES = 16 << 20
 """About as much is read, and written, at a time."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import structlog
 
 from penstock.columns.segments import SegmentReader
 from penstock.core.errors import PenstockError
-from penstock.core.ports import Blobs
+from penstock.core.ports import Blobs, Offload
 from penstock.runtime.sealed_file import SealedFile
 from penstock.runtime.state import RealmState
 
@@ -18,7 +17,6 @@ FILES_MAX = 512
 """Each open file takes a file descriptor."""
 CACHE_BYTES_MAX = 4 << 30
 
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _log = structlog.get_logger("penstock.files")
 

@@ -6,12 +6,9 @@ import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from typing import Any
 
+from penstock.core.ports import Offload
 from penstock.wire.scram import Verifier, is_right
-
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 AT_ONCE = 2
 """Passwords being checked at the same time; others wait. Each takes a core for a while."""
@@ -34,7 +31,7 @@ class Passwords:
             self._right.move_to_end(seen)
             return True
         async with self._turns:
-            found: bool = await self._offload(lambda: is_right(password, known))
+            found = await self._offload(lambda: is_right(password, known))
         if found:
             self._right[seen] = None
             if len(self._right) > REMEMBERED:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import structlog
 from msgspec import Struct
@@ -13,7 +12,7 @@ from penstock.columns.protobuf import checked_descriptors
 from penstock.core.directory import Directory, PublishingPaused
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Definition, Digest, Edit
-from penstock.core.ports import Blobs, Clock, Journal, JournalInfo, Pages
+from penstock.core.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.core.state import Rules
 from penstock.runtime import views
 from penstock.runtime.access import Access
@@ -46,8 +45,6 @@ from penstock.wire.native.answers import (
     Redriven,
 )
 from penstock.wire.native.messages import Kind
-
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _log = structlog.get_logger("penstock.realm")
 

@@ -7,9 +7,8 @@ readers, Spark among them, can map events without asking the realm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -43,7 +42,7 @@ from penstock.core.errors import (
     StorageFailed,
 )
 from penstock.core.ids import IdSet, Span
-from penstock.core.ports import Blobs, Buffer, Journal
+from penstock.core.ports import Blobs, Buffer, Journal, Offload
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.group import Group
 from penstock.runtime.maintaining import Maintainer, MaintenanceLimits, new_file
@@ -55,8 +54,6 @@ from penstock.runtime.recovery import SNAPSHOTS, snapshot_names, snapshot_stem
 from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
-
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _log = structlog.get_logger("penstock.sealing")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,10 +12,9 @@ import structlog
 from msgspec import Struct
 
 from penstock.core.errors import AuthenticationFailed, InvalidArgument, PenstockError, Unavailable
-from penstock.core.ports import Clock
+from penstock.core.ports import Clock, Offload
 from penstock.core.rights import ANONYMOUS, Principal, checked_name
 
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 Fetch = Callable[[str], bytes]
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
@@ -78,7 +77,7 @@ class Tokens:
             raise AuthenticationFailed("this realm takes no tokens; sign in with a password")
         key_id = await self._offload(lambda: _key_id(text))
         key = await self._key(key_id)
-        claims: dict[str, Any] = await self._offload(lambda: self._claims(text, key))
+        claims = await self._offload(lambda: self._claims(text, key))
         return self._who(claims, host)
 
     # --- keys ----------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from penstock.core.errors import StorageFailed
+from penstock.core.ports import Offload
 from penstock.storage.disk import Disk
 
 NAME = "audit.ndjson"
@@ -15,8 +15,6 @@ FILE_BYTES_MAX = 16 << 20
 aside may be moved elsewhere or deleted."""
 READ_BYTES = 4 << 20
 """How far back a start reads."""
-
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class FileAudit:

@@ -25,11 +25,11 @@ from penstock.core.errors import (
     NewerFormat,
     StorageFailed,
 )
-from penstock.core.ports import Clock, Record
+from penstock.core.ports import Clock, Offload, Record
 from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
-from penstock.storage.embedded.journal import FileJournal, JournalLimits, Offload
+from penstock.storage.embedded.journal import FileJournal, JournalLimits
 from penstock.storage.embedded.pages import FilePages, PageLimits
 from penstock.storage.embedded.records import RecordFiles
 from penstock.storage.embedded.registry import FileRegistry

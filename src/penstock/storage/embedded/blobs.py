@@ -8,10 +8,9 @@ from contextlib import suppress
 from itertools import count
 
 from penstock.core.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
-from penstock.core.ports import BlobInfo, Buffer
+from penstock.core.ports import BlobInfo, Buffer, Offload
 from penstock.storage.blob_names import BLOB_ROOTS, check_blob_name
 from penstock.storage.disk import Disk, make_directories, write_all
-from penstock.storage.embedded.journal import Offload
 
 _TEMPORARY = ".put-"
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from penstock.core.errors import Damaged, Fenced, InvalidArgument, StorageFailed, Trimmed
-from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Record, Timings
+from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Offload, Record
+from penstock.core.timings import Timings
 from penstock.storage.disk import Disk, write_all
 from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,
@@ -37,16 +38,8 @@ from penstock.storage.embedded.recovery import (
     journal_files,
 )
 
-T = TypeVar("T")
-
 RECORD_KEY = "journal"
 """The journal's own registry record: its id, its floor, and how far an orderly close got."""
-
-
-class Offload(Protocol):
-    """Runs a blocking call elsewhere and waits for it; ``asyncio.to_thread`` does."""
-
-    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class JournalLimits(Struct, frozen=True, kw_only=True):

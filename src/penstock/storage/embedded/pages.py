@@ -15,9 +15,8 @@ from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.errors import Damaged, StorageFailed
-from penstock.core.ports import Buffer, Clock, DamagedBody, PagesInfo, Place
+from penstock.core.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, Place
 from penstock.storage.disk import Disk
-from penstock.storage.embedded.journal import Offload
 from penstock.storage.embedded.page_files import Page, PageFiles, padded
 
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 
 from penstock.core.errors import Damaged, Fenced, StorageFailed
-from penstock.core.ports import Record
+from penstock.core.ports import Offload, Record
 from penstock.storage.disk import Disk
-from penstock.storage.embedded.journal import RECORD_KEY, Offload
+from penstock.storage.embedded.journal import RECORD_KEY
 from penstock.storage.embedded.quarantine import Quarantine
 from penstock.storage.embedded.records import RecordFiles, Unsettled, record_name
 from penstock.storage.watching import Watches
