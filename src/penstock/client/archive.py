@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from penstock.columns.archives import DAY, from_archive, identity_of
-from penstock.columns.batch import EventBatch
+from penstock.columns.batch import EventBatch, ids_of
 from penstock.columns.selectors import Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.core.errors import IllegalState, InvalidArgument, PenstockError, Unavailable
@@ -178,7 +178,7 @@ class Archive:
             for batch in self._rows(file, group, self._table.schema.names)
         ]
         batch = pa.concat_batches(rows)
-        ids, kept = np.unique(batch.column("event_id").to_numpy(), return_index=True)
+        ids, kept = np.unique(ids_of(batch), return_index=True)
         kept = kept[np.searchsorted(ids, span.first) : np.searchsorted(ids, span.end)]
         if not len(kept):
             return None

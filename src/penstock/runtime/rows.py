@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.columns.batch import runs_of
+from penstock.columns.batch import ids_of, runs_of
 from penstock.columns.ipc import batch_bytes, packed_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
@@ -186,7 +186,7 @@ def publishers_of(rows: list[Rows]) -> Publishers:
 
 
 def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
-    ids = batch.column(0).to_numpy()
+    ids = ids_of(batch)
     if len(ids) == 0:
         return ()
     if ids[-1] - ids[0] + 1 == len(ids):

@@ -23,6 +23,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.client.sync import Durable, DurableHold, Session
+from penstock.columns.batch import ids_of
 from penstock.core.errors import (
     DurableInUse,
     IllegalState,
@@ -242,5 +243,4 @@ def restricted(partition: EventRange, owed: IdSet) -> EventRange:
 def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
     """Which events of a batch are owed."""
     edges = np.array(ranges(owed), dtype=np.int64).reshape(-1)
-    ids = batch.column("event_id").to_numpy()
-    return pa.array(np.searchsorted(edges, ids, side="right") % 2 == 1)
+    return pa.array(np.searchsorted(edges, ids_of(batch), side="right") % 2 == 1)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from penstock.columns.batch import ids_of
 from penstock.columns.ipc import batch_from, schema_from
 from penstock.columns.segments import SegmentBatch
 from penstock.core.errors import Damaged
@@ -85,7 +86,7 @@ def _wanted(
     if place.end_id - place.first_id == place.rows:  # ids are positions
         edges -= place.first_id
     else:
-        edges = np.searchsorted(batch.column(0).to_numpy(), edges)
+        edges = np.searchsorted(ids_of(batch), edges)
     if len(spans) == 1:
         return batch.slice(int(edges[0]), int(edges[1] - edges[0])), None
     changes = np.zeros(batch.num_rows + 1, dtype=np.int8)
