@@ -7,13 +7,13 @@ What is secret need not be in a command line or a URL: ``PENSTOCK_USER``, ``PENS
 from __future__ import annotations
 
 import getpass
-import ipaddress
 import os
 import ssl
 from collections.abc import Callable, Mapping
 
 from penstock.client.urls import RealmUrl
 from penstock.core.errors import InvalidArgument
+from penstock.wire.addresses import is_loopback
 
 USER_VARIABLE = "PENSTOCK_USER"
 PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
@@ -66,11 +66,8 @@ def check_token_is_safe(url: RealmUrl) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Whether an address is this very machine's."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "embedded")
+    """Whether an address is this very machine's; an embedded realm's is."""
+    return host == "embedded" or is_loopback(host)
 
 
 def tls_context(url: RealmUrl) -> ssl.SSLContext | None:

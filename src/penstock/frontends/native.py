@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import socket
 from collections.abc import Coroutine
 from typing import Any
@@ -25,6 +24,7 @@ from penstock.frontends.tls import Tls
 from penstock.runtime.access import Mode
 from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
+from penstock.wire.addresses import is_loopback
 
 _log = structlog.get_logger("penstock.native")
 
@@ -228,13 +228,7 @@ def _user(connection: Connection) -> str:
 
 def check_exposed(host: str, mode: Mode) -> None:
     """Without authentication only this machine may come in (SEM A4); ``InvalidArgument`` else."""
-    if mode != "off":
-        return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = host == "localhost"
-    if not is_loopback:
+    if mode == "off" and not is_loopback(host):
         raise InvalidArgument(
             f"will not listen on {host!r}: authentication is off, so everyone who reaches that "
             "address could read and delete everything; listen on 127.0.0.1, ::1 or localhost, or "
