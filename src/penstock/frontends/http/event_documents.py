@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from penstock.columns.documents import message_in
 from penstock.columns.event import Event
 from penstock.columns.protobuf import Messages
-from penstock.core.errors import InvalidArgument, InvalidEvent, Unavailable
+from penstock.core.errors import InvalidArgument, Unavailable
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.shapes import PREVIEW_BYTES, EventAnswer, EventDetail, EventViews
 
@@ -37,7 +38,7 @@ def document_of(
     assert event.published is not None, "it is stored"
     data = event.data
     text, encoded = _shown(data, data_bytes)
-    message = _message(event, messages) if len(data) <= data_bytes else None
+    message = message_in(event, messages) if len(data) <= data_bytes else None
     return EventAnswer(
         event_id=event.event_id,
         published=event.published,
@@ -69,15 +70,6 @@ def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
         if len(data) > data_bytes and error.start >= len(part) - _UTF8_TAIL:
             return part[: error.start].decode(), None
     return None, base64.b64encode(part).decode()
-
-
-def _message(event: Event, messages: Messages | None) -> Any:
-    if messages is None or not messages.has(event):
-        return None
-    try:
-        return messages.decode(event)
-    except InvalidEvent:
-        return None
 
 
 def detail_of(event: Event, messages: Messages | None) -> EventDetail:
