@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -22,6 +22,8 @@ WINDOW = 500
 """Events a consumer may hold unacknowledged, equal for all."""
 BATCH = 1_000
 """Events in one call of a batch API, equal for all."""
+CONTENDERS: Final = ("penstock", "nats", "redis", "rabbitmq", "postgres", "kafka", "artemis")
+"""Who takes part in what every broker does, in the order of the tables' columns."""
 
 
 class Case(Struct, frozen=True):

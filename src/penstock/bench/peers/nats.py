@@ -65,6 +65,26 @@ class Nats:
         return NatsBroker(await nats.connect(url), url)
 
 
+class _Inbox:
+    """What a subscription has pushed, until it is taken."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self._has_messages = asyncio.Event()
+
+    async def arrived(self, message: Any) -> None:
+        self.messages.append(message)
+        self._has_messages.set()
+
+    async def take(self) -> list[Any]:
+        """All of it, at least one."""
+        while not self.messages:
+            self._has_messages.clear()
+            await self._has_messages.wait()
+        messages, self.messages = self.messages, []
+        return messages
+
+
 class NatsBroker:
     def __init__(self, connection: Any, url: str) -> None:
         self._connection = connection
@@ -73,8 +93,7 @@ class NatsBroker:
         self._batches = 0
         self._subject = SUBJECT
         self._keeps_nothing = False
-        self._messages: list[Any] = []
-        self._has_messages = asyncio.Event()
+        self._inbox = _Inbox()
 
     async def _make_stream(self, name: str = SUBJECT, **attributes: Any) -> None:
         from nats.js.api import StorageType, StreamConfig
@@ -110,7 +129,7 @@ class NatsBroker:
         self._subject = stream
         if consumes:
             self._subscription = await self._stream.subscribe_bind(
-                stream, _pushed(stream), DURABLE, cb=self._arrived, manual_ack=True
+                stream, _pushed(stream), DURABLE, cb=self._inbox.arrived, manual_ack=True
             )
 
     async def attach_at_end(self, stream: str) -> None:
@@ -120,7 +139,7 @@ class NatsBroker:
         await self._stream.add_consumer(stream, latest)
         self._subject = stream
         self._subscription = await self._stream.subscribe_bind(
-            stream, latest, "latest", cb=self._arrived, manual_ack=True
+            stream, latest, "latest", cb=self._inbox.arrived, manual_ack=True
         )
 
     async def publish_to(self, stream: str, events: Events) -> None:
@@ -157,12 +176,12 @@ class NatsBroker:
         connection = await nats.connect(self._url)
         subscriber = NatsSubscriber(connection)
         if self._keeps_nothing:
-            await connection.subscribe(SUBJECT, cb=subscriber.arrived)
+            await connection.subscribe(SUBJECT, cb=subscriber.inbox.arrived)
         else:
             await connection.jetstream().subscribe(
                 SUBJECT,
                 config=ConsumerConfig(ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.NEW),
-                cb=subscriber.arrived,
+                cb=subscriber.inbox.arrived,
                 manual_ack=True,
             )
         await connection.flush()
@@ -208,10 +227,6 @@ class NatsBroker:
             return client
         subscription = await stream.pull_subscribe_bind(durable, "orders")
         return NatsClient(connection, self._fetches, subscription)
-
-    async def _arrived(self, message: Any) -> None:
-        self._messages.append(message)
-        self._has_messages.set()
 
     async def publish_batch(self, events: Events, api: str) -> None:
         if self._keeps_nothing:
@@ -273,10 +288,7 @@ class NatsBroker:
 
     async def consume(self, count: int, api: str) -> tuple[int, float]:
         """Pushed, not fetched: that is faster, and a fetch waits until it has all it asked for."""
-        while not self._messages:
-            self._has_messages.clear()
-            await self._has_messages.wait()
-        messages, self._messages = self._messages, []
+        messages = await self._inbox.take()
         price = 0.0
         for message in messages:
             event = decode(message.data)
@@ -298,19 +310,11 @@ class NatsBroker:
 class NatsSubscriber:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._messages: list[Any] = []
-        self._has_messages = asyncio.Event()
-
-    async def arrived(self, message: Any) -> None:
-        self._messages.append(message)
-        self._has_messages.set()
+        self.inbox = _Inbox()
 
     async def work(self, ledger: Ledger, api: str) -> None:
         while True:
-            while not self._messages:
-                self._has_messages.clear()
-                await self._has_messages.wait()
-            messages, self._messages = self._messages, []
+            messages = await self.inbox.take()
             price = 0.0
             for message in messages:
                 event = decode(message.data)
@@ -329,17 +333,12 @@ class NatsClient:
         self._subscription = subscription
         self._is_pulled = subscription is not None
         self._holding: asyncio.Task[list[Any]] | None = None
-        self._messages: list[Any] = []
-        self._has_messages = asyncio.Event()
+        self._inbox = _Inbox()
 
     async def attach_pushed(self, stream: Any, durable: str, configuration: Any) -> None:
         self._subscription = await stream.subscribe_bind(
-            "orders", configuration, durable, cb=self._arrived, manual_ack=True
+            "orders", configuration, durable, cb=self._inbox.arrived, manual_ack=True
         )
-
-    async def _arrived(self, message: Any) -> None:
-        self._messages.append(message)
-        self._has_messages.set()
 
     async def work(self, ledger: Ledger, api: str) -> None:
         while True:
@@ -352,11 +351,7 @@ class NatsClient:
             except TimeoutError:
                 return []
             return fetched
-        while not self._messages:
-            self._has_messages.clear()
-            await self._has_messages.wait()
-        messages, self._messages = self._messages, []
-        return messages
+        return await self._inbox.take()
 
     async def hold(self) -> None:
         if self._is_pulled:
@@ -369,7 +364,7 @@ class NatsClient:
             unsettled = (await self._subscription.consumer_info()).num_ack_pending
 
     async def close(self) -> None:
-        held = self._messages
+        held = self._inbox.messages
         if self._holding is not None:
             held = await self._holding
         for message in held:

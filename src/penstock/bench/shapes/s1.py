@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.bench.measuring import Stopwatch
 from penstock.bench.processes import run_client
-from penstock.bench.shape import BATCH, Broker, Case, Figures
+from penstock.bench.shape import BATCH, CONTENDERS, Broker, Case, Figures
 from penstock.bench.workload import Events, pool
 
 POOL_BATCHES = 16
@@ -26,15 +26,7 @@ class PublishAndConsume:
     title = "publish and durable consume, 1 producer, 1 consumer"
     figure = "events_per_s"
     higher_is_better = True
-    contenders: Sequence[str] = (
-        "penstock",
-        "nats",
-        "redis",
-        "rabbitmq",
-        "postgres",
-        "kafka",
-        "artemis",
-    )
+    contenders: Sequence[str] = CONTENDERS
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         return [

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.bench.measuring import cpu_s_of_all, percentiles_us
 from penstock.bench.pacing import at_rate
 from penstock.bench.processes import run_client
-from penstock.bench.shape import BATCH, Broker, Case, Figures
+from penstock.bench.shape import BATCH, CONTENDERS, Broker, Case, Figures
 from penstock.bench.workload import Events, pool
 
 WARM_UP = 200
@@ -26,15 +26,7 @@ class Latency:
     title = "latency of one event per publish, 128 B"
     figure = "p50_us"
     higher_is_better = False
-    contenders: Sequence[str] = (
-        "penstock",
-        "nats",
-        "redis",
-        "rabbitmq",
-        "postgres",
-        "kafka",
-        "artemis",
-    )
+    contenders: Sequence[str] = CONTENDERS
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         seconds = 0.2 if quick else 3.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.bench.processes import figures_of
-from penstock.bench.shape import Broker, Case, Figures, Missing, peers
+from penstock.bench.shape import CONTENDERS, Broker, Case, Figures, Missing, peers
 from penstock.bench.workload import Events, pool
 from penstock.client.threads import fast_loop
 
@@ -35,15 +35,7 @@ class FirstEvent:
     title = "time to the first acknowledged event"
     figure = "first_ack_ms"
     higher_is_better = False
-    contenders: Sequence[str] = (
-        "penstock",
-        "nats",
-        "redis",
-        "rabbitmq",
-        "postgres",
-        "kafka",
-        "artemis",
-    )
+    contenders: Sequence[str] = CONTENDERS
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         return [

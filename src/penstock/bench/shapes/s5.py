@@ -14,7 +14,18 @@ from typing import cast
 from penstock.bench.fanning import events_of
 from penstock.bench.measuring import Stopwatch, memory_kb_of
 from penstock.bench.processes import Job, bytes_below, client_figures
-from penstock.bench.shape import BATCH, Broker, Case, Crowded, Figures, Missing, Peer, Server, peers
+from penstock.bench.shape import (
+    BATCH,
+    CONTENDERS,
+    Broker,
+    Case,
+    Crowded,
+    Figures,
+    Missing,
+    Peer,
+    Server,
+    peers,
+)
 from penstock.client.threads import fast_loop
 
 BACKLOG = 1_000_000
@@ -38,15 +49,7 @@ class Backlog:
     title = "a backlog drained; restart with events stored, 128 B"
     figure = "events_per_s"
     higher_is_better = True
-    contenders: Sequence[str] = (
-        "penstock",
-        "nats",
-        "redis",
-        "rabbitmq",
-        "postgres",
-        "kafka",
-        "artemis",
-    )
+    contenders: Sequence[str] = CONTENDERS
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         backlog, stored = (20_000, 20_000) if quick else (BACKLOG, STORED)
