@@ -26,7 +26,10 @@ Asked = tuple[str, str, Any]
 
 ASKED: dict[str, tuple[Asked, ...]] = {
     "session.open": (("GET", "me", None),),
-    "realm.describe": (("GET", "realm", None),),
+    "realm.describe": (
+        ("GET", "realm", None),
+        ("POST", "selectors/check", {"selector": "a = 1"}),
+    ),
     "realm.watch": (
         ("GET", "/metrics", None),
         ("GET", "pipelines", None),
@@ -84,6 +87,8 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", f"{_C}/columns", None),
         ("GET", f"{_C}/storage", None),
         ("GET", f"{_C}/missing", None),
+        ("GET", f"{_C}/state?key=EUR", None),
+        ("POST", "selectors/check", {"selector": "a = 1", "channel": CHANNEL}),
     ),
     "queue.peek": (
         ("GET", f"{_Q}/events", None),
@@ -93,6 +98,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", f"{_Q}/columns", None),
         ("GET", f"{_Q}/storage", None),
         ("GET", f"{_Q}/missing", None),
+        ("POST", "selectors/check", {"selector": "a = 1", "channel": QUEUE}),
     ),
     "queue.pop": (("POST", f"{_Q}/pop", {"count": 1}),),
     "channel.purge": (

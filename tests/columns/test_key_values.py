@@ -37,3 +37,12 @@ def test_what_is_kept_moves_up_and_new_values_follow() -> None:
 
     assert len(values) == 2
     assert [slots(values, value) for value in (1, "b", "a", 2)] == [[0], [1], [2], [3]]
+
+
+def test_the_slot_of_a_value_is_found_and_none_is_made() -> None:
+    values = Values("k")
+    slots(values, "a", 1, True)
+
+    assert [values.slot_of(each) for each in ("a", 1.0, True)] == [0, 1, 2]
+    assert {values.slot_of(each) for each in ("b", 2, None, [1], float("nan"))} == {NO_SLOT}
+    assert len(values) == 3

@@ -140,12 +140,17 @@ class Values:
                 found[row] = self._of_value(properties[self._name])
 
     def _of_value(self, value: Any) -> int:
-        if value is None or isinstance(value, list | dict) or value != value:
+        if not _counts(value):
             return NO_SLOT
-        leaf, plain = leaf_of(value)
-        if isinstance(plain, datetime):
-            plain = int((np.datetime64(plain.replace(tzinfo=None), "us") - _EPOCH).astype(int))
-        return self._families[_FAMILIES[leaf]][plain]
+        family, plain = _family_of(value)
+        return self._families[family][plain]
+
+    def slot_of(self, value: Any) -> int:
+        """The slot of a value; :data:`NO_SLOT` for one that was not met. Changes nothing."""
+        if not _counts(value):
+            return NO_SLOT
+        family, plain = _family_of(value)
+        return self._families[family].get(plain, NO_SLOT)
 
     def known(self) -> list[tuple[str, Any]]:
         """By slot: the family and the value."""
@@ -167,6 +172,18 @@ class Values:
             slots.clear()
             slots.update(living)
             slots.following = numbers
+
+
+def _counts(value: Any) -> bool:
+    return value is not None and not isinstance(value, list | dict) and value == value
+
+
+def _family_of(value: Any) -> tuple[str, Any]:
+    """The family of a value, and what it is kept as."""
+    leaf, plain = leaf_of(value)
+    if isinstance(plain, datetime):
+        plain = int((np.datetime64(plain.replace(tzinfo=None), "us") - _EPOCH).astype(int))
+    return _FAMILIES[leaf], plain
 
 
 def _varies(column: pa.Array) -> bool:

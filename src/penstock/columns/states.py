@@ -7,7 +7,7 @@ little however many keys there are. Used by the realm, and by clients that want 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,12 @@ class States:
             room = np.full(len(self.values), NO_SLOT, dtype=np.int64)
             self._newest = np.concatenate((self._newest, room))
         return slots
+
+    def newest_of(self, value: Any) -> int | None:
+        """The id of the newest merged event of a value of the key; None: none was met."""
+        slot = self.values.slot_of(value)
+        newest = NO_SLOT if slot == NO_SLOT else int(self._newest[slot])
+        return None if newest == NO_SLOT else newest
 
     def grown(self, schema: pa.Schema) -> None:
         """Make room for what batches of ``schema`` hold."""

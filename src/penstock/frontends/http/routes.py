@@ -9,6 +9,8 @@ from penstock.frontends.http import (
     people,
     queues,
     realm,
+    selecting,
+    states,
     transfers,
 )
 from penstock.frontends.http.openapi import document
@@ -30,6 +32,8 @@ TABLE = Table(
         *queues.ROUTES,
         *transfers.ROUTES,
         *people.ROUTES,
+        *states.ROUTES,
+        *selecting.ROUTES,
         Route("GET", "openapi.json", "session.open", describe, is_open=True),
     )
 )

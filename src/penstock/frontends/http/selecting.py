@@ -1,0 +1,158 @@
+"""What a selector means, and what it would choose (SEM F)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from penstock.columns.ipc import schema_from
+from penstock.columns.selectors import MalformedSelector, Selector
+from penstock.columns.selectors.checking import checked
+from penstock.columns.selectors.explaining import explained
+from penstock.core.messages import Spans
+from penstock.core.names import destination_name
+from penstock.core.queue import READERS
+from penstock.core.starts import FromId
+from penstock.frontends.http.collecting import Collected, collect
+from penstock.frontends.http.event_documents import messages_of
+from penstock.frontends.http.finding import READ, Store, channel_of, store_of
+from penstock.frontends.http.routing import Call, Route
+from penstock.frontends.http.shapes import Answer, Body, NoQuery
+from penstock.runtime.delivery import Outlet
+from penstock.runtime.rows import Rows
+from penstock.runtime.subscriptions import Opened
+
+MATCHES_MAX: Final = 100_000
+"""Matching events counted, at most."""
+SAMPLE: Final = 5
+"""So many ids of matching events are told."""
+
+
+class CheckSelector(Body, frozen=True):
+    selector: Annotated[str, Meta(max_length=65_536)]
+    channel: Annotated[str, Meta(max_length=255)] = ""
+    """A channel or queue: say what it would choose there, too."""
+
+
+class SelectorName(Answer, frozen=True):
+    name: str
+    kind: Literal["header", "property"]
+    types: tuple[str, ...] | None
+    """As stored there, none if no event has had it; null: no channel was named."""
+
+
+class Chosen(Answer, frozen=True):
+    """What it chooses of what is stored now."""
+
+    channel: str
+    events: int
+    """Stored, matching or not."""
+    matches: int
+    first_ids: list[int]
+    is_complete: bool
+    """Whether all that is stored was looked at; it took too long otherwise, or was too much."""
+
+
+class SelectorAnswer(Answer, frozen=True):
+    valid: bool
+    message: str = ""
+    """What is wrong."""
+    line: int | None = None
+    column: int | None = None
+    """Where, both from 1."""
+    expected: str = ""
+    chooses: tuple[str, ...] = ()
+    """It in words."""
+    names: tuple[SelectorName, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What can never match there, and why."""
+    chosen: Chosen | None = None
+
+
+class Counted(Collected):
+    """An outlet that counts, and keeps the first ids."""
+
+    def __init__(self, selector: str) -> None:
+        super().__init__(selector, MATCHES_MAX)
+        self.ids: list[int] = []
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Look at the ids of a batch."""
+        ids = rows.batch.column("event_id")
+        self.ids += ids[: max(0, SAMPLE - len(self.ids))].to_pylist()
+        self.count += len(ids)
+        self.last_id = ids[-1].as_py()
+        if self.count >= self.count_max:
+            self.is_full = True
+            self.done.set()
+
+
+async def check(call: Call[NoQuery, CheckSelector]) -> SelectorAnswer:
+    """Say what a selector means, or where it is wrong; with a channel, what it chooses there.
+
+    A selector that does not parse is an answer, with ``valid`` false, and no error.
+    """
+    store = await _store(call)
+    try:
+        selector = Selector(call.body.selector)
+    except MalformedSelector as error:
+        return SelectorAnswer(
+            valid=False,
+            message=str(error),
+            line=error.line,
+            column=error.column,
+            expected=error.expected,
+        )
+    stored = None
+    if store is not None:
+        stored = schema_from(await call.realm.subscriptions.columns(store.number))
+        messages = messages_of(store)
+        stored = stored if messages is None else messages.seen_in(stored)
+    said = checked(selector.expression, stored)
+    return SelectorAnswer(
+        valid=True,
+        chooses=tuple(explained(selector.expression)),
+        names=tuple(
+            SelectorName(name=each.name, kind=each.kind, types=each.types)  # type: ignore[arg-type]  # it is one of the two
+            for each in said.names
+        ),
+        remarks=tuple(said.remarks),
+        chosen=None if store is None else await _chosen(call, store),
+    )
+
+
+async def _store(call: Call[NoQuery, CheckSelector]) -> Store | None:
+    """The channel or queue that is named, which has to be one whose events may be read."""
+    if not call.body.channel:
+        return None
+    name = destination_name(call.body.channel)
+    seen_as = call.seen_as(name)
+    call.may(f"{seen_as}.{READ[seen_as]}", name)
+    return await store_of(call.realm, name, "queue" if seen_as == "queue" else "channel")
+
+
+async def _chosen(call: Call[NoQuery, CheckSelector], store: Store) -> Chosen:
+    realm = call.realm
+    outlet = Counted(call.body.selector)
+    next_id = await collect(realm, store.number, outlet, lambda: _opened(call, store, outlet))
+    channel = channel_of(realm, store.number)
+    return Chosen(
+        channel=store.name,
+        events=0 if channel is None else len(channel.state.stored),
+        matches=outlet.count,
+        first_ids=outlet.ids,
+        is_complete=next_id is None,
+    )
+
+
+async def _opened(call: Call[NoQuery, CheckSelector], store: Store, outlet: Outlet) -> Opened:
+    subscriptions = call.realm.subscriptions
+    if store.kind == "queue":
+        return await subscriptions.browse_durable(store.number, READERS, outlet, MATCHES_MAX)
+    return await subscriptions.subscribe(
+        store.number, FromId(0), outlet, credit=MATCHES_MAX, browse=True
+    )
+
+
+ROUTES = (Route("POST", "selectors/check", "realm.describe", check),)

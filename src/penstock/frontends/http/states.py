@@ -1,0 +1,99 @@
+"""Merge channels: the state of one key (SEM K2, K5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.core.errors import InvalidArgument, NameDoesNotExist
+from penstock.frontends.http.finding import found
+from penstock.frontends.http.routing import Call, Route
+from penstock.frontends.http.shapes import Answer, Id, Query
+from penstock.runtime.key_states import state_of
+
+KeyType = Literal["string", "int", "float", "bool", "time"]
+
+
+class StateQuery(Query, frozen=True):
+    key: Annotated[str, Meta(max_length=4_096, description="Value of the publish key: EUR, 7.")]
+    type: Annotated[
+        KeyType | None,
+        Meta(description="What the key is; left out: 7 is a number, true a bool, EUR a string."),
+    ] = None
+    as_of: Id | None = None
+    """As this event left it."""
+
+
+class StateAnswer(Answer, frozen=True):
+    event_id: int
+    """Of the event that made the properties so."""
+    published: datetime
+    properties: dict[str, Any]
+    found_in: str
+
+
+async def state(call: Call[StateQuery, None]) -> StateAnswer:
+    """The state of one key of a merge channel, now or as of an event that is still its newest.
+
+    What a later event has changed is in an archive only, which ``penstock channel state`` reads.
+    """
+    store, query = await found(call), call.query
+    key = _key(query.key, query.type)
+    event = await state_of(call.realm.shard, store.number, key)
+    if event is None:
+        raise NameDoesNotExist(f"channel {store.name} has no state of the key {key!r}")
+    assert event.event_id is not None, "it is stored"
+    assert event.published is not None, "it is stored"
+    if query.as_of is not None and query.as_of < event.event_id:
+        raise InvalidArgument(
+            f"the state of {key!r} as of event {query.as_of} is gone: {store.name} has its state "
+            f"as of event {event.event_id}; penstock channel state --archive looks into an archive"
+        )
+    return StateAnswer(
+        event_id=event.event_id,
+        published=event.published,
+        properties=event.properties,
+        found_in=store.name,
+    )
+
+
+def _key(text: str, kind: KeyType | None) -> Any:
+    """Raises ``InvalidArgument``."""
+    if kind is None:
+        return _guessed(text)
+    try:
+        return _TYPES[kind](text)
+    except (ValueError, msgspec.ValidationError, msgspec.DecodeError):
+        raise InvalidArgument(f"key={text[:80]!r} is no {kind}") from None
+
+
+def _guessed(text: str) -> Any:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+def _bool(text: str) -> bool:
+    return msgspec.json.decode(text, type=bool)
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_TYPES: Final[dict[str, Callable[[str], Any]]] = {
+    "string": str,
+    "int": int,
+    "float": float,
+    "bool": _bool,
+    "time": _time,
+}
+
+ROUTES = (Route("GET", "channels/{channel}/state", "channel.subscribe", state),)
