@@ -5,6 +5,7 @@ Text is for people and may improve; ``code`` is the contract, stable for ever. T
     PenstockError
     ├── Refused             you may not; nothing has changed
     ├── Unavailable         not now; trying again may help
+    ├── Internal            a fault of the realm; its log says which
     ├── Corrupt             the disk says something it should not
     └── ProtocolViolation   one side broke the protocol
         ├── LocalProtocolViolation    this side, before anything was sent
@@ -239,6 +240,13 @@ class DataDirectoryInUse(Unavailable):
     """Another realm has this data directory open."""
 
     code = "data-directory-in-use"
+
+
+class Internal(PenstockError):
+    """The realm failed in a way nobody foresaw; its log has it under the incident that the
+    message names. Whether anything was done is unknown."""
+
+    code = "internal"
 
 
 class Corrupt(PenstockError):

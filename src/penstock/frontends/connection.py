@@ -21,6 +21,7 @@ from penstock.core.messages import Spans
 from penstock.core.rights import Principal
 from penstock.frontends.announced import Announced
 from penstock.frontends.connection_info import ConnectionInfo
+from penstock.frontends.incidents import incident, told
 from penstock.frontends.permits import Permits
 from penstock.frontends.requests import Requests
 from penstock.frontends.sign_in import SignIn
@@ -373,7 +374,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, request: int, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
-            raise error
+            number = incident()
+            _log.error("request.failed", incident=number, peer=self._peer(), exc_info=error)
+            error = told(number)
         self.send(wire.Failed(request, error.code, str(error)))
 
     def deliver(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
@@ -452,11 +455,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _answer(self, request: int, work: Callable[[], Any]) -> None:
         try:
             answer = await work()
-        except PenstockError as error:
-            self.fail(request, error)
         except Exception as error:  # noqa: BLE001  a task's root: the others must live on
-            _log.exception("request.failed", peer=self._peer())
-            self.fail(request, PenstockError(f"the realm failed to do this: {error!r}"))
+            self.fail(request, error)
         else:
             self.send(wire.Done(request, answer))
         finally:

@@ -14,6 +14,7 @@ from penstock.core.errors import (
     RemoteProtocolViolation,
 )
 from penstock.core.rights import Principal
+from penstock.frontends.incidents import incident, told
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM
 
@@ -41,8 +42,9 @@ class SignIn:
         except PenstockError as error:
             connection.end(error)
         except Exception:  # noqa: BLE001  a task's root: a stranger may end nobody else's connection
-            _log.exception("request.failed", peer=connection.host)
-            connection.end(AuthenticationFailed("the realm failed to look at this sign-in"))
+            number = incident()
+            _log.exception("request.failed", incident=number, peer=connection.host)
+            connection.end(told(number))
 
     def proven(self, data: bytes) -> None:
         """The client's proof has come. Raises ``RemoteProtocolViolation`` for one nobody wants."""

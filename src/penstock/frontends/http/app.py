@@ -37,6 +37,7 @@ from penstock.frontends.http.routing import (
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health
 from penstock.frontends.http.statuses import status_of
+from penstock.frontends.incidents import incident, told
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -91,9 +92,11 @@ class App:
             await request.refuse(refusal.status, refusal.error, refusal.headers)
         except PenstockError as error:
             await request.refuse(status_of(error), error)
-        except Exception as error:  # noqa: BLE001  a task's root: the others must live on
-            _log.exception("request.failed", method=scope["method"], path=scope["path"][:200])
-            await request.refuse(500, PenstockError(f"the realm failed to do this: {error!r}"))
+        except Exception:  # noqa: BLE001  a task's root: the others must live on
+            number = incident()
+            method, path = scope["method"], scope["path"][:200]
+            _log.exception("request.failed", incident=number, method=method, path=path)
+            await request.refuse(500, told(number))
 
 
 class Request:

@@ -31,7 +31,10 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
         "invalid-selector",
     ),
     429: ("limit-reached",),
-    500: ("corrupt", "damaged", "fenced", "newer-format", "penstock", "step-failed"),
+    500: (
+        *("corrupt", "damaged", "fenced", "internal", "newer-format", "penstock"),
+        "step-failed",
+    ),
     503: (
         *("cannot-connect", "connection-lost", "publishing-paused", "realm-stopping"),
         *("session-closed", "unavailable"),
