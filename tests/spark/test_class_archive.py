@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from penstock.spark.class_archive import ClassArchive
 from penstock.spark.jvm import Jvm
+
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux says when a process began, and what is a thread"
+)
 
 
 @pytest.fixture
@@ -72,6 +77,66 @@ def test_a_draft_whose_writer_was_killed_is_thrown_away_and_written_anew(
 
     assert path_in(archive_for(jvm).java_options()) == draft
     assert not draft.exists()
+
+
+@on_linux
+def test_a_claim_that_names_a_thread_is_nobodys(cache: Path, jvm: Jvm) -> None:
+    """Ids are given again, to threads too, and those answer to signals like processes."""
+    draft, claim = left_behind(jvm)
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    try:
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+        claim.write_text(f"{thread.native_id} {stat.rpartition(')')[2].split()[19]}")
+
+        assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@on_linux
+def test_a_claim_that_names_a_process_begun_at_another_time_is_nobodys(
+    cache: Path, jvm: Jvm
+) -> None:
+    draft, claim = left_behind(jvm)
+    process_id, began = claim.read_text().split()
+    claim.write_text(f"{process_id} {int(began) - 1}")
+
+    assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
+
+
+@pytest.mark.parametrize("text", ["", "no process", f"{os.getpid()}"])
+def test_a_claim_that_cannot_be_read_is_nobodys(cache: Path, jvm: Jvm, text: str) -> None:
+    """The last one is what earlier versions wrote: an id alone."""
+    draft, claim = left_behind(jvm)
+    claim.write_text(text)
+
+    assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
+
+
+def test_a_process_that_ended_and_was_not_waited_for_writes_nothing_more(
+    cache: Path, jvm: Jvm
+) -> None:
+    first = archive_for(jvm)
+    draft = path_in(first.java_options())
+    draft.write_bytes(b"head and classes")
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        first.written_by(process.pid)
+
+        assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
+
+
+def left_behind(jvm: Jvm) -> tuple[Path, Path]:
+    """A whole draft of this process, and the claim to it."""
+    first = archive_for(jvm)
+    draft = path_in(first.java_options())
+    first.written_by(os.getpid())
+    draft.write_bytes(b"head and classes")
+    assert archive_for(jvm).java_options() == [], "its writer is thought to run"
+    return draft, draft.with_suffix(".claim")
 
 
 def test_options_of_the_application_about_class_archives_win(cache: Path, jvm: Jvm) -> None:

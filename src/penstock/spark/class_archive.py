@@ -22,6 +22,9 @@ _SPACE_MIN = 1 << 30
 
 # The JVM reports each class that it cannot keep, and each reason not to use an archive.
 _SILENT = "-Xlog:cds*=off"
+_PROCESSES = Path("/proc")
+_STARTED = 18
+"""The field of a process's start in its ``stat``, counted behind its state."""
 _THEIR_OWN = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare:")
 
 
@@ -61,7 +64,7 @@ class ClassArchive:
         """Names the process that will write the archive, if this session claimed it."""
         if self._is_claimed:
             with contextlib.suppress(OSError):
-                self._claim.write_text(str(process_id))
+                self._claim.write_text(_life_of(process_id) or "")
 
     def _adopt_draft(self) -> bool:
         if not self._draft.exists() or self._is_writer_running():
@@ -81,17 +84,45 @@ class ClassArchive:
         self._claim.unlink(missing_ok=True)
         try:
             with self._claim.open("x") as file:
-                file.write(str(os.getpid()))
+                file.write(_life_of(os.getpid()) or "")
         except FileExistsError:  # Another session was quicker.
             return False
         self._is_claimed = True
         return True
 
     def _is_writer_running(self) -> bool:
+        """Whether the process that claimed the draft lives; a claim that is none is nobody's."""
         try:
-            os.kill(int(self._claim.read_text()), 0)
-        except (FileNotFoundError, ValueError, ProcessLookupError):
+            claim = self._claim.read_text()
+            return claim == _life_of(int(claim.partition(" ")[0]))
+        except (FileNotFoundError, ValueError):
             return False
-        except PermissionError:
-            return True
+
+
+def _life_of(process_id: int) -> str | None:
+    """A text that only this process ever has, while it runs; None when none does.
+
+    Ids are given again, and on Linux to threads as well, so an id alone would be found in use long
+    after its process has ended. Where the system does not say when a process began, it has to do.
+    """
+    if not _PROCESSES.exists():
+        return f"{process_id} ?" if _is_taken(process_id) else None
+    try:
+        stat = (_PROCESSES / str(process_id) / "stat").read_text()
+        status = (_PROCESSES / str(process_id) / "status").read_text()
+    except OSError:
+        return None
+    state, *others = stat.rpartition(")")[2].split()  # a program's name may hold anything
+    if state in "ZX" or f"\nTgid:\t{process_id}\n" not in status:
+        return None
+    return f"{process_id} {others[_STARTED]}"
+
+
+def _is_taken(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
         return True
+    return True
