@@ -62,6 +62,14 @@ pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
             Cause("the realm has lost rows of this write [no-such-stage]", True),
         ),
         (STREAM + "java.io.OptionalDataException", Cause("java.io.OptionalDataException", True)),
+        (
+            STREAM + "Python worker failed to connect back.\n\tat org.apache.spark.errors",
+            Cause("Python worker failed to connect back.", True),
+        ),
+        (
+            "Timed out while waiting for the Python worker to connect back",
+            Cause("Timed out while waiting for the Python worker to connect back", True),
+        ),
         ("Python worker exited unexpectedly (crashed)\nmore", None),
         ("", Cause("RuntimeError", False)),
     ],

@@ -40,6 +40,10 @@ _PASSING: Final = (
     # A process of Spark's that was ended from outside.
     "Python worker exited unexpectedly",
     "ExecutorLostFailure",
+    # Spark gives a new process ten seconds to import what it needs and to say that it is there,
+    # in whichever of its words; a busy machine takes longer at times.
+    "Python worker failed to connect back",
+    "waiting for the Python worker to connect back",
 )
 _RECONNECT: Final = (CannotConnect, ConnectionLost, SessionClosed)
 
