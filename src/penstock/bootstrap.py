@@ -25,6 +25,7 @@ from penstock.client.threads import LoopThread
 from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
 from penstock.core import channel_types, durables, engines
 from penstock.core.errors import Damaged, InvalidArgument
+from penstock.core.lockout import LockoutRules
 from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.core.rights import Principal
 from penstock.core.state import Rules
@@ -136,6 +137,12 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
     file = None
     if directory is not None:
         file = FileAudit(_absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
+    lockout = LockoutRules(
+        failures=wanted.lockout_failures,
+        window_s=wanted.lockout_window_s,
+        lock_s=wanted.lockout_s,
+        lock_s_max=wanted.lockout_max_s,
+    )
     kept = registry if wanted.mode != "off" else None
     return Access(
         Accounts(kept, clock, asyncio.to_thread, rounds=wanted.password_rounds),
@@ -143,7 +150,8 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
         Audit(clock, file),
         Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
         asyncio.to_thread,
-        AccessRules(wanted.mode, wanted.failure_delay_s),
+        AccessRules(wanted.mode, wanted.failure_delay_s, lockout),
+        clock,
     )
 
 

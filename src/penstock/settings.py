@@ -70,6 +70,25 @@ class AccessSettings(Section, frozen=True, kw_only=True):
     failure_delay_s: Annotated[
         float, Meta(ge=0, description="How long a failed sign-in waits for its answer.")
     ] = 1.0
+    lockout_failures: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="So many wrong passwords of one user, or from one host, within "
+            "`lockout_window_s` lock it; 0: nothing is ever locked.",
+        ),
+    ] = 10
+    lockout_window_s: Annotated[
+        float, Meta(gt=0, description="How long a wrong password counts.")
+    ] = 600.0
+    lockout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="How long the first lock lasts; each that follows lasts twice as long.",
+        ),
+    ] = 30.0
+    lockout_max_s: Annotated[float, Meta(gt=0, description="No lock lasts longer.")] = 900.0
     token_keys: Annotated[
         str,
         Meta(

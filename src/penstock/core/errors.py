@@ -179,6 +179,18 @@ class AuthenticationFailed(Refused):
     code = "authentication-failed"
 
 
+class SignInLocked(AuthenticationFailed):
+    """Too many sign-ins of this user, or from this host, have failed: the password was not even
+    looked at. The message tells how many seconds to wait."""
+
+    code = "sign-in-locked"
+    retryable = True
+
+    def __init__(self, text: str = "", wait_s: float = 1.0) -> None:
+        super().__init__(text)
+        self.wait_s = wait_s
+
+
 class CrossSite(Refused):
     """A page of another site made a browser ask, or one that is found under a strange name."""
 

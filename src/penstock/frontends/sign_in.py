@@ -71,10 +71,11 @@ class SignIn:
             raise AuthenticationFailed(
                 f"there is no mechanism {hello.mechanism[:40]!r} here; {MECHANISM} is one"
             )
-        exchange, known = self._access.scram(hello.data)
+        exchange, known = self._access.scram(hello.data, host)
         self._proof = asyncio.get_running_loop().create_future()
         self._connection.send(wire.Challenge(exchange.challenge(known)))
         final = await self._proof
+        self._access.check_locked(exchange.user, host)
         try:
             outcome = exchange.outcome(final)
         except AuthenticationFailed:

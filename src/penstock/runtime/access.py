@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +14,13 @@ import structlog
 from msgspec import Struct
 
 from penstock.core.acl import Entry
-from penstock.core.errors import AuthenticationFailed, InvalidArgument, PenstockError
+from penstock.core.errors import (
+    AuthenticationFailed,
+    InvalidArgument,
+    PenstockError,
+    SignInLocked,
+)
+from penstock.core.lockout import Lockout, LockoutRules
 from penstock.core.ports import Clock, Offload
 from penstock.core.rights import (
     ANONYMOUS,
@@ -45,6 +52,7 @@ class AccessRules(Struct, frozen=True):
     mode: Mode = "off"
     failure_delay_s: float = 1.0
     """How long a sign-in that failed waits for its answer."""
+    lockout: LockoutRules = LockoutRules()
 
 
 class Access:
@@ -58,6 +66,7 @@ class Access:
         logins: Logins,
         offload: Offload,
         rules: AccessRules,
+        clock: Clock,
     ) -> None:
         self.mode: Mode = rules.mode
         self.accounts = accounts
@@ -70,6 +79,8 @@ class Access:
         """Of an administrator made at this start; to be shown once, and forgotten."""
         self._passwords = Passwords(offload)
         self._failure_delay_s = rules.failure_delay_s
+        self._lockout = Lockout(rules.lockout)
+        self._clock = clock
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
         accounts.changed = self._changed
@@ -80,7 +91,7 @@ class Access:
         """Nobody is asked for anything: a realm of one machine, or a part of a program."""
         accounts = Accounts(None, clock, _inline)
         tokens = Tokens(TokenRules(), lambda _: b"", clock, _inline)
-        return cls(accounts, tokens, Audit(clock), Logins(clock), _inline, AccessRules())
+        return cls(accounts, tokens, Audit(clock), Logins(clock), _inline, AccessRules(), clock)
 
     @property
     def is_open(self) -> bool:
@@ -112,25 +123,40 @@ class Access:
     async def password(self, user: str, password: str, host: str) -> Principal:
         """A password given in the open: PLAIN over TLS, HTTP Basic, the console's form.
 
-        Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``.
+        Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``,
+        ``SignInLocked``.
         """
+        self.check_locked(user, host)
         known = self.accounts.verifier_of(user)
         is_right = await self._passwords.is_right(password, known or self.accounts.decoy(user))
+        self.check_locked(user, host)  # others of its kind may have failed meanwhile
         if known is None or not is_right:
             await self.failed(user, host, "password")
             raise AuthenticationFailed("the user is not known here, or the password is wrong")
-        return Principal(user, host, proof="password")
+        return self.proven(user, host)
 
-    def scram(self, first: bytes) -> tuple[ScramServer, Verifier]:
+    def scram(self, first: bytes, host: str) -> tuple[ScramServer, Verifier]:
         """An exchange of SCRAM-SHA-256 and the record it is about; users that are not known are
-        asked like others. Raises ``AuthenticationFailed``."""
+        asked like others. Raises ``AuthenticationFailed``, ``SignInLocked``."""
         exchange = ScramServer(first, secrets.token_urlsafe(NONCE_BYTES))
+        self.check_locked(exchange.user, host)
         known = self.accounts.verifier_of(exchange.user)
         return exchange, known or self.accounts.decoy(exchange.user)
 
     def proven(self, user: str, host: str) -> Principal:
-        """Whoever has ended such an exchange well."""
+        """Whoever has shown to know the password."""
+        self._lockout.passed(user, host)
         return Principal(user, host, proof="password")
+
+    def check_locked(self, user: str, host: str) -> None:
+        """Raises ``SignInLocked`` while nothing is looked at that ``user`` sends from ``host``."""
+        wait_s = self._lockout.wait_s(user, host, self._clock.now_us())
+        if wait_s > 0:
+            raise SignInLocked(
+                f"too many sign-ins of this user, or from {host}, have failed; "
+                f"try again in {math.ceil(wait_s)} s",
+                wait_s,
+            )
 
     async def token(self, text: str, host: str) -> Principal:
         """A bearer token. Raises ``AuthenticationFailed``, ``Unavailable``."""
@@ -166,8 +192,18 @@ class Access:
         return Principal(ANONYMOUS, host)
 
     async def failed(self, user: str, host: str, how: str) -> None:
-        """A sign-in was refused: said in the log, and its answer waits."""
+        """A sign-in was refused: said in the log, and its answer waits. After so many of them no
+        more passwords are looked at for a time; that is in the audit log, too."""
         _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
+        if how == "password":  # nobody guesses a signature
+            for lock in self._lockout.failed(user, host, self._clock.now_us()):
+                name = _shown(lock.name)
+                _log.warning(
+                    "access.sign_in_locked", what=lock.what, name=name, host=host, s=lock.seconds
+                )
+                await self.audit.note(
+                    "realm", "sign_in.lock", name, what=lock.what, host=host, seconds=lock.seconds
+                )
         await asyncio.sleep(self._failure_delay_s)
 
     def check_still(self, principal: Principal, now_us: int) -> None:

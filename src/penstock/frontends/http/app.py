@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote
@@ -16,6 +17,7 @@ from penstock.core.errors import (
     NameDoesNotExist,
     PenstockError,
     RealmStopping,
+    SignInLocked,
     Unavailable,
 )
 from penstock.core.names import destination_name
@@ -336,7 +338,8 @@ class Request:
         if status in (408, 413):
             own.append(("connection", "close"))  # the rest of its body is not read
         if error.retryable:
-            own.append(("retry-after", "1"))
+            wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
+            own.append(("retry-after", str(math.ceil(wait_s))))
         detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
         own.append(("cache-control", "no-store"))
         await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, own)

@@ -30,7 +30,7 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
         "invalid-event",
         "invalid-selector",
     ),
-    429: ("limit-reached",),
+    429: ("limit-reached", "sign-in-locked"),
     500: (
         *("corrupt", "damaged", "fenced", "internal", "newer-format", "penstock"),
         "step-failed",

@@ -1,0 +1,120 @@
+"""Who has guessed too often has to wait: failed sign-ins, by user and by host (SEM A4).
+
+Failures are counted for a user wherever they come from, and for a host whomever it claims to be.
+Somebody who has signed in from a host before has a count of its own there, as has every user on
+this machine: whoever guesses a name elsewhere keeps them out of nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+KNOWN_MAX = 10_000
+"""Counts kept, and users known at a host; those that were used longest ago go first."""
+LOCAL_HOSTS = frozenset(("localhost", "::1"))
+
+_S = 1_000_000
+
+Key = tuple[str, str, str]
+"""What is counted: ``user``, ``host`` or ``pair``, then the user, then the host."""
+
+
+class LockoutRules(Struct, frozen=True):
+    """What the settings say."""
+
+    failures: int = 10
+    """So many within :attr:`window_s` lock; 0: nothing ever does."""
+    window_s: float = 600.0
+    lock_s: float = 30.0
+    """How long the first lock lasts; each one that follows twice as long, up to the most."""
+    lock_s_max: float = 900.0
+
+
+class Locked(Struct, frozen=True):
+    """A lock that has just begun."""
+
+    what: str
+    """``user`` or ``host``."""
+    name: str
+    seconds: float
+
+
+class _Count(Struct):
+    failures: int = 0
+    began_us: int = 0
+    locks: int = 0
+    until_us: int = 0
+
+
+class Lockout:
+    """The counts of one realm. Memory is bounded, whatever names strangers make up."""
+
+    def __init__(self, rules: LockoutRules) -> None:
+        self._rules = rules
+        self._counts: OrderedDict[Key, _Count] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._counts) + len(self._known)
+
+    def wait_s(self, user: str, host: str, now_us: int) -> float:
+        """For how long no sign-in of ``user`` from ``host`` is looked at; 0: it is."""
+        counts = (self._counts.get(key) for key in self._keys(user, host))
+        return max((each.until_us - now_us for each in counts if each), default=0) / _S
+
+    def failed(self, user: str, host: str, now_us: int) -> list[Locked]:
+        """A password was wrong; gives the locks that begin with it."""
+        if not self._rules.failures:
+            return []
+        begun = []
+        for key in self._keys(user, host):
+            seconds = self._add(key, now_us)
+            if seconds:
+                kind, *_ = key
+                locked = Locked("host", host, seconds) if kind == "host" else None
+                begun.append(locked or Locked("user", user, seconds))
+        return begun
+
+    def passed(self, user: str, host: str) -> None:
+        """``user`` has signed in from ``host``: what it failed before is forgotten there. The
+        host's own count stays, or one account would be enough to try all others from it."""
+        for key in self._keys(user, host):
+            if key[0] != "host":
+                self._counts.pop(key, None)
+        self._known[user, host] = None
+        self._known.move_to_end((user, host))
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def _keys(self, user: str, host: str) -> Iterator[Key]:
+        is_local = host in LOCAL_HOSTS or host.startswith("127.")
+        if is_local or (user, host) in self._known:
+            yield "pair", user, host
+        else:
+            yield "user", user, ""
+        if not is_local:
+            yield "host", "", host
+
+    def _add(self, key: Key, now_us: int) -> float:
+        """Count one more; gives how long it locks from now on, 0 if it does not."""
+        rules, window_us = self._rules, int(self._rules.window_s * _S)
+        count = self._counts.setdefault(key, _Count())
+        self._counts.move_to_end(key)
+        if len(self._counts) > KNOWN_MAX:
+            self._counts.popitem(last=False)
+        if now_us < count.until_us:
+            return 0.0  # it was on its way when the lock began
+        if now_us - max(count.began_us, count.until_us) > window_us:
+            count.failures = count.locks = 0
+        if not count.failures:
+            count.began_us = now_us
+        count.failures += 1
+        if count.failures < rules.failures:
+            return 0.0
+        seconds = min(rules.lock_s * 2.0 ** min(count.locks, 32), rules.lock_s_max)
+        count.failures, count.locks = 0, count.locks + 1
+        count.until_us = now_us + int(seconds * _S)
+        return seconds
