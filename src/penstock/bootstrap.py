@@ -61,6 +61,7 @@ from penstock.storage.embedded.repairing import (
 )
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
 from penstock.storage.overlay import OverlayDisk
+from penstock.storage.secrecy import mend
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -199,9 +200,9 @@ class InMemory(NamedTuple):
 async def _stores(directory: Path | None, clock: Clock) -> Stores:
     if directory is None:
         return InMemory(MemoryJournal(), MemoryBlobs(), MemoryPages(), MemoryRegistry())
-    return await asyncio.to_thread(
+    opened = await asyncio.to_thread(
         lambda: open_embedded(
-            str(directory.expanduser().absolute()),
+            _absolute(directory),
             disk=RealDisk(),
             offload=asyncio.to_thread,
             clock=clock,
@@ -209,6 +210,8 @@ async def _stores(directory: Path | None, clock: Clock) -> Stores:
             holder=f"the process {os.getpid()}",
         )
     )
+    await asyncio.to_thread(mend, _absolute(directory))
+    return opened
 
 
 async def _identity(registry: Registry) -> str:

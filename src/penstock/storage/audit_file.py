@@ -68,7 +68,7 @@ class FileAudit:
             try:
                 self._file = self._disk.open(self._path)
             except FileNotFoundError:
-                self._file = self._disk.open(self._path, create=True)
+                self._file = self._disk.open(self._path, create=True, private=True)
                 self._disk.sync_directory(self._root)
             self._size = self._disk.size(self._file)
             if self._size and self._disk.pread(self._file, 1, self._size - 1) != b"\n":

@@ -27,6 +27,10 @@ class LockHeld(Exception):
     """Another holder has the lock; its text is the holder's own description."""
 
 
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
 class Entry(NamedTuple):
     """One name in a directory."""
 
@@ -38,8 +42,9 @@ class Entry(NamedTuple):
 class Disk(Protocol):
     """Files by path, open files by number. Paths use ``/`` and are absolute."""
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing. ``create`` wants a file that does not exist yet."""
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
+        """Open for reading and writing. ``create`` wants a file that does not exist yet; a
+        ``private`` one is its owner's alone."""
         ...
 
     def close(self, file: int) -> None: ...
@@ -81,8 +86,8 @@ class Disk(Protocol):
         """What a directory holds, ordered by name. ``FileNotFoundError`` if there is none."""
         ...
 
-    def make_directory(self, path: str) -> None:
-        """Make one directory; one that exists is fine."""
+    def make_directory(self, path: str, *, private: bool = False) -> None:
+        """Make one directory; one that exists is fine. A ``private`` one is its owner's alone."""
         ...
 
     def remove_directory(self, path: str) -> None:
@@ -106,9 +111,9 @@ class Disk(Protocol):
 class RealDisk:
     """The operating system's files."""
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return os.open(path, flags, 0o640)
+        return os.open(path, flags, PRIVATE_FILE if private else 0o640)
 
     def close(self, file: int) -> None:
         os.close(file)
@@ -190,9 +195,9 @@ class RealDisk:
             ]
         return sorted(entries)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, private: bool = False) -> None:
         try:
-            os.mkdir(path, 0o750)
+            os.mkdir(path, PRIVATE_DIRECTORY if private else 0o750)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
@@ -223,7 +228,7 @@ class RealDisk:
         return path
 
 
-def make_directories(disk: Disk, path: str, below: str) -> None:
+def make_directories(disk: Disk, path: str, below: str, *, private: bool = False) -> None:
     """Make ``path`` and what is missing between it and ``below``, each one durably."""
     parts = path.removeprefix(below).strip("/").split("/")
     parent = below.rstrip("/") or "/"
@@ -232,16 +237,16 @@ def make_directories(disk: Disk, path: str, below: str) -> None:
         try:
             is_used = bool(disk.list(child))
         except FileNotFoundError:
-            disk.make_directory(child)
+            disk.make_directory(child, private=private)
             is_used = False
         if not is_used:  # who made it may have ended, or failed, before the sync
             disk.sync_directory(parent)
         parent = child
 
 
-def write_all(disk: Disk, path: str, chunks: Sequence[Buffer]) -> None:
+def write_all(disk: Disk, path: str, chunks: Sequence[Buffer], *, private: bool = False) -> None:
     """Create ``path`` with these bytes, on disk on return; on failure nothing is left of it."""
-    file = disk.open(path, create=True)
+    file = disk.open(path, create=True, private=private)
     try:
         disk.pwrite(file, chunks, 0)
         disk.datasync(file)

@@ -23,7 +23,7 @@ class OverlayDisk:
         """The other disk's number of an open file."""
         self._numbers = 1 << 30
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         self._numbers += 1
         if create:
             if self._exists(path):
@@ -101,7 +101,7 @@ class OverlayDisk:
                 found.setdefault(name, Entry(name, 0, is_directory=True))
         return sorted(found.values())
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, private: bool = False) -> None:
         self._directories.add(path)
         self._removed.discard(path)
 

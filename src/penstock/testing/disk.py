@@ -187,7 +187,7 @@ class FaultyDisk:
 
     # Disk
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         directory, name = self._parent(path)
         if create:
             if name in directory.live:
@@ -274,7 +274,7 @@ class FaultyDisk:
             for name, node in self._directory(path).live.items()
         )
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, private: bool = False) -> None:
         directory, name = self._parent(path)
         if not isinstance(directory.live.get(name), _Directory):
             directory.apply({name: _Directory()})

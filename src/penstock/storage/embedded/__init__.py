@@ -125,7 +125,7 @@ def _open_locked(
 ) -> Embedded:
     is_new = _check_ours(disk, root)
     for directory in _DIRECTORIES:
-        make_directories(disk, f"{root}/{directory}", root)
+        make_directories(disk, f"{root}/{directory}", root, private=directory == "registry")
     records = RecordFiles(disk, f"{root}/registry")
     records.remove_leftovers()
     if is_new:

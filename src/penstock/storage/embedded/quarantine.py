@@ -18,7 +18,7 @@ class Quarantine:
 
     def keep(self, name: str, damaged: Buffer) -> str:
         """Put a durable copy of ``damaged`` aside; say where. The same bytes are kept once."""
-        make_directories(self._disk, self._path, self._root)
+        make_directories(self._disk, self._path, self._root, private=True)
         taken = {entry.name: entry.size for entry in self._disk.list(self._path)}
         number, target = 1, name
         while target in taken:
@@ -26,7 +26,7 @@ class Quarantine:
                 return f"{self._path}/{target}"
             number += 1
             target = f"{name}.{number}"
-        write_all(self._disk, f"{self._path}/{target}", [damaged])
+        write_all(self._disk, f"{self._path}/{target}", [damaged], private=True)
         self._disk.sync_directory(self._path)
         return f"{self._path}/{target}"
 

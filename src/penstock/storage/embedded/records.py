@@ -53,7 +53,8 @@ def record_name(key: str) -> str:
 
 
 class RecordFiles:
-    """A directory with one file per key."""
+    """A directory with one file per key, of which nobody but the realm may read any: verifiers of
+    passwords are among them."""
 
     __slots__ = ("_disk", "_path")
 
@@ -92,7 +93,7 @@ class RecordFiles:
         :class:`Unsettled` after it leaves open which of the two a crash would show."""
         name = record_name(key)
         temporary = f"{self._path}/{_TEMPORARY}{name}"
-        write_all(self._disk, temporary, [encode_record(record)])
+        write_all(self._disk, temporary, [encode_record(record)], private=True)
         try:
             self._disk.rename(temporary, f"{self._path}/{name}", replace=True)
         except OSError:

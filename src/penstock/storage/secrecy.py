@@ -1,0 +1,51 @@
+"""What nobody but the realm's own user may read: verifiers of passwords, the audit log.
+
+Such files are made so. Folders of earlier versions, and those that were restored or copied, are
+mended when they are opened.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+_log = structlog.get_logger("penstock.storage")
+
+
+def mend(root: str) -> None:
+    """Take from others what they may do with the secrets in the data directory ``root``, and say
+    in the log what they could."""
+    for path, mode in _secret(Path(root)):
+        _mend(path, mode)
+
+
+def _secret(root: Path) -> Iterator[tuple[Path, int]]:
+    registry = root / "registry"
+    if registry.is_dir():
+        yield registry, PRIVATE_DIRECTORY
+        yield from ((path, PRIVATE_FILE) for path in sorted(registry.iterdir()))
+    kept = root / "quarantine"
+    if kept.is_dir():  # copies of damaged records
+        yield from ((path, PRIVATE_FILE) for path in sorted(kept.glob("registry-*")))
+    yield from ((path, PRIVATE_FILE) for path in sorted(root.glob("audit*.ndjson")))
+
+
+def _mend(path: Path, mode: int) -> None:
+    found = path.lstat().st_mode
+    if stat.S_ISLNK(found) or not found & _OTHERS:
+        return
+    was = f"{stat.S_IMODE(found):04o}"
+    try:
+        path.chmod(mode)
+    except OSError as error:
+        _log.error("secrets.exposed", path=str(path), mode=was, reason=str(error))
+    else:
+        _log.warning("secrets.mended", path=str(path), mode=was)

@@ -1,0 +1,102 @@
+"""Verifiers and the audit log are for nobody but the realm's own user."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+import penstock
+from penstock.storage.secrecy import mend
+
+MODES = {"access__mode": "mandatory", "access__password_rounds": 4_096}
+
+
+@pytest.fixture
+def loose() -> Iterator[None]:
+    """A process that hides nothing from anybody by itself."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def secrets_in(root: Path) -> list[Path]:
+    return [*(root / "registry").iterdir(), *root.glob("audit*.ndjson")]
+
+
+@pytest.mark.usefixtures("loose")
+def test_secrets_are_made_for_nobody_else(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with capture_logs() as logged, penstock.Realm(root, **MODES):
+        pass
+
+    assert {path.name for path in secrets_in(root)} > {"audit.ndjson", "access%2Fusers"}
+    assert {mode(path) for path in secrets_in(root)} == {0o600}
+    assert mode(root / "registry") == 0o700
+    assert [each for each in logged if each["event"].startswith("secrets.")] == []
+
+
+@pytest.mark.usefixtures("loose")
+def test_events_stay_readable_for_the_group(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data"):
+        pass
+
+    assert mode(tmp_path / "data" / "segments") == 0o750
+
+
+def test_secrets_that_others_can_read_are_mended_at_the_start_and_said(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with penstock.Realm(root, **MODES):
+        pass
+    exposed = [root / "registry" / "access%2Fusers", root / "audit.ndjson"]
+    for path in exposed:
+        path.chmod(0o644)
+    (root / "registry").chmod(0o755)
+
+    with capture_logs() as logged, penstock.Realm(root, **MODES):
+        pass
+
+    assert {mode(path) for path in exposed} == {0o600}
+    assert mode(root / "registry") == 0o700
+    said = {each["path"]: each["mode"] for each in logged if each["event"] == "secrets.mended"}
+    assert said == {
+        str(root / "registry"): "0755",
+        **{str(path): "0644" for path in exposed},
+    }
+
+
+def test_what_cannot_be_mended_is_an_error_and_does_not_end_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "audit.ndjson").touch(0o600)
+    (tmp_path / "audit.ndjson").chmod(0o666)
+
+    def chmod(self: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", chmod)
+    with capture_logs() as logged:
+        mend(str(tmp_path))
+
+    [entry] = logged
+    assert (entry["event"], entry["log_level"]) == ("secrets.exposed", "error")
+    assert "not permitted" in entry["reason"]
+
+
+def test_links_lead_nowhere(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    elsewhere.chmod(0o644)
+    (tmp_path / "audit-1.ndjson").symlink_to(elsewhere)
+
+    mend(str(tmp_path))
+
+    assert mode(elsewhere) == 0o644
