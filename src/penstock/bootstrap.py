@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -25,7 +25,6 @@ from penstock.client.threads import LoopThread
 from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
 from penstock.core import channel_types, durables, engines
 from penstock.core.errors import Damaged, InvalidArgument
-from penstock.core.lockout import LockoutRules
 from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.core.rights import Principal
 from penstock.core.state import Rules
@@ -59,7 +58,7 @@ from penstock.storage.embedded.repairing import (
     mend_format,
     remove_damaged_records,
 )
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
+from penstock.storage.memory import InMemory
 from penstock.storage.overlay import OverlayDisk
 from penstock.storage.secrecy import mend
 
@@ -138,12 +137,6 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
     file = None
     if directory is not None:
         file = FileAudit(_absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
-    lockout = LockoutRules(
-        failures=wanted.lockout_failures,
-        window_s=wanted.lockout_window_s,
-        lock_s=wanted.lockout_s,
-        lock_s_max=wanted.lockout_max_s,
-    )
     kept = registry if wanted.mode != "off" else None
     return Access(
         Accounts(kept, clock, asyncio.to_thread, rounds=wanted.password_rounds),
@@ -151,7 +144,7 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
         Audit(clock, file),
         Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
         asyncio.to_thread,
-        AccessRules(wanted.mode, wanted.failure_delay_s, lockout),
+        AccessRules(wanted.mode, wanted.failure_delay_s, wanted.lockout),
         clock,
     )
 
@@ -188,18 +181,9 @@ class Stores(Protocol):
     def registry(self) -> Registry: ...
 
 
-class InMemory(NamedTuple):
-    """The stores of a realm without a data directory."""
-
-    journal: MemoryJournal
-    blobs: MemoryBlobs
-    pages: MemoryPages
-    registry: MemoryRegistry
-
-
 async def _stores(directory: Path | None, clock: Clock) -> Stores:
     if directory is None:
-        return InMemory(MemoryJournal(), MemoryBlobs(), MemoryPages(), MemoryRegistry())
+        return InMemory()
     opened = await asyncio.to_thread(
         lambda: open_embedded(
             _absolute(directory),
@@ -470,6 +454,26 @@ async def repair_store(directory: Path) -> Repaired:
         await store.pages.close()
         await store.journal.close()
     return repaired
+
+
+async def reset_administrator(
+    directory: Path, settings: Settings, user: str, password: str = ""
+) -> str:
+    """Give an administrator of a realm that does not run a password, made up where none is given,
+    and every right; gives the password.
+
+    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
+    """
+    check_exists(RealDisk(), _absolute(directory))
+    clock = SystemClock()
+    stores = await _stores(directory, clock)
+    given = access(stores.registry, directory, settings, clock)
+    try:
+        return await given.reset(user, password)
+    finally:
+        given.close()
+        await stores.pages.close()
+        await stores.journal.close()
 
 
 def _absolute(directory: Path) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.errors import InvalidArgument
+from penstock.core.lockout import LockoutRules
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +109,16 @@ class AccessSettings(Section, frozen=True, kw_only=True):
     login_total_s: Annotated[
         float, Meta(gt=0, description="A console session ends after this time in any case.")
     ] = 43_200.0
+
+    @property
+    def lockout(self) -> LockoutRules:
+        """When wrong passwords lock, and for how long."""
+        return LockoutRules(
+            failures=self.lockout_failures,
+            window_s=self.lockout_window_s,
+            lock_s=self.lockout_s,
+            lock_s_max=self.lockout_max_s,
+        )
 
 
 class HttpSettings(Section, frozen=True, kw_only=True):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -12,6 +15,11 @@ import penstock
 from penstock.cli.program import app
 
 Run = Callable[..., Result]
+QUICK: dict[str, Any] = {
+    "access__mode": "mandatory",
+    "access__password_rounds": 4_096,
+    "access__failure_delay_s": 0.0,
+}
 
 
 @pytest.fixture
@@ -35,6 +43,65 @@ def run(realm: penstock.Realm) -> Run:
         return runner.invoke(app, list(arguments), input=given, env=environment)
 
     return run
+
+
+def stopped(tmp_path: Path) -> Path:
+    """The data directory of a realm with an administrator who has no right any more."""
+    with penstock.Realm(tmp_path, **QUICK) as realm, realm.connect() as session:
+        session.access.create_user("alice", "secret")
+        session.access.grant("alice@*", "full")
+        session.access.revoke("admin@*")
+    return tmp_path
+
+
+def reset(data: Path, *more: str, **environment: str) -> Result:
+    arguments = ["user", "reset-admin", "--data", str(data), *more]
+    return CliRunner().invoke(app, arguments, env=environment)
+
+
+@pytest.mark.spec("A1", "A4")
+def test_a_lost_password_is_replaced_while_the_realm_is_stopped(tmp_path: Path) -> None:
+    data = stopped(tmp_path)
+
+    done = reset(data)
+
+    assert done.exit_code == 0, done.output
+    found = re.search(r"user admin has password (\S+), and every right", done.output)
+    assert found
+    with penstock.Realm(data, **QUICK) as realm:
+        assert realm.access.first_password == ""
+        url = realm.listen().replace("://", f"://admin:{found[1]}@")
+        with penstock.connect(url) as session:
+            assert "full" in session.access.me().realm
+            newest = session.access.audit()[0]
+    assert (newest.principal, newest.operation, newest.target) == ("offline", "user.reset", "admin")
+    assert found[1] not in str(newest)
+
+
+def test_a_password_of_ones_own_is_not_shown(tmp_path: Path) -> None:
+    data = stopped(tmp_path)
+
+    done = reset(data, "--user", "root", PENSTOCK_NEW_PASSWORD="a secret of mine")
+
+    assert done.exit_code == 0, done.output
+    assert "secret of mine" not in done.output
+    with penstock.Realm(data, **QUICK) as realm:
+        url = realm.listen().replace("://", "://root:a%20secret%20of%20mine@")
+        with penstock.connect(url) as session:
+            assert "full" in session.access.me().realm
+
+
+def test_a_realm_that_runs_and_a_folder_that_is_none_are_left_alone(tmp_path: Path) -> None:
+    data = stopped(tmp_path)
+    with penstock.Realm(data, **QUICK):
+        running = reset(data)
+    (tmp_path / "other").mkdir()
+    other = reset(tmp_path / "other")
+
+    assert (running.exit_code, other.exit_code) == (1, 1)
+    assert "data-directory-in-use" in running.output
+    assert "is not a Penstock data directory" in other.output
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 @pytest.mark.spec("A1", "A3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -95,6 +96,44 @@ def change_password(user: User, url: Url = DEFAULT_URL) -> None:
     with session(url) as realm:
         realm.access.set_password(user, password)
     write(f"user {user} has a new password")
+
+
+@users.command("reset-admin")
+def reset_admin(
+    data: Annotated[
+        Path, typer.Option(help="Data directory of a realm that does not run.", metavar="DIR")
+    ],
+    user: Annotated[str, typer.Option(help="The administrator.", metavar="USER")] = "admin",
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            help="The realm's settings file; says how passwords are kept.", metavar="FILE"
+        ),
+    ] = None,
+) -> None:
+    """Give the administrator a new password while the realm is stopped, and every right.
+
+    The password is made up and shown this once, or taken from PENSTOCK_NEW_PASSWORD. Whoever may
+    write to the data directory may do this; the audit log has it.
+
+    \b
+    Example:
+      penstock user reset-admin --data ./data
+    """
+    import asyncio
+
+    from structlog.testing import capture_logs
+
+    from penstock import bootstrap  # brings Arrow: not before a command needs it
+    from penstock.cli.server import text_of
+    from penstock.settings import load
+
+    chosen = load(text_of(settings), os.environ, {"access.mode": "mandatory"})
+    given = os.environ.get(NEW_PASSWORD_VARIABLE, "")
+    with capture_logs():  # standard output is for the password
+        password = asyncio.run(bootstrap.reset_administrator(data, chosen, user, given))
+    shown = "the password in PENSTOCK_NEW_PASSWORD" if given else f"password {password}"
+    write(f"user {user} has {shown}, and every right; it counts from the next start on")
 
 
 @users.command("delete")

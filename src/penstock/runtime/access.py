@@ -118,6 +118,24 @@ class Access:
         await self.accounts.grant("realm", "", f"{FIRST_USER}@*", ("full",))
         await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
 
+    async def reset(self, user: str, password: str = "") -> str:
+        """On a realm that does not run: ``user`` gets a password, made up where none is given,
+        and every right; made where there is none of this name. Gives the password.
+
+        Raises ``IllegalState`` where authentication is off, ``InvalidArgument``, ``Damaged``,
+        ``StorageFailed``.
+        """
+        await self.accounts.load()
+        await self.audit.load()
+        chosen = password or new_password()
+        if self.accounts.knows(user):
+            await self.accounts.set_password(user, chosen)
+        else:
+            await self.accounts.create_user(user, chosen)
+        await self.accounts.grant("realm", "", f"{user}@*", ("full",))
+        await self.audit.note("offline", "user.reset", user, granted=("full",))
+        return chosen
+
     # --- who is it -----------------------------------------------------------------------
 
     async def password(self, user: str, password: str, host: str) -> Principal:

@@ -253,3 +253,13 @@ class MemoryRegistry:
     def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
         """Changes from now on; a slow watcher misses records between."""
         return self._watches.add(prefix)
+
+
+class InMemory:
+    """All the stores of a realm without a data directory."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self.blobs = MemoryBlobs()
+        self.pages = MemoryPages()
+        self.registry = MemoryRegistry()
