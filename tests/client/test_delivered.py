@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import penstock
+from penstock import aio
 from penstock.client.sync import Channel, Session
 
 EVENTS = 40
@@ -59,3 +62,34 @@ def test_who_looks_without_taking_sees_how_often_events_were_delivered_before(
     assert [event.redelivery_count for event in work.peek()] == [2, 0, 0]
     assert [event.redelivery_count for event in work.peek(selector="event_id < 2")] == [2, 0]
     assert [event.redelivered for event in orders.browse()] == [False] * 3
+
+
+@pytest.mark.spec("D11")
+def test_what_is_recalled_leaves_a_batch_in_which_an_earlier_event_has_come_again(
+    realm: penstock.Realm,
+) -> None:
+    async def seen_of(url: str) -> list[int | None]:
+        async with await aio.connect(url) as session:
+            orders = await session.channels.create("orders")
+            events = [penstock.Event(properties={"sku": sku}) for sku in "abb"]
+            await orders.publish_many(events[:1])
+            durable = await orders.durables.create("d", type="serial", order_by="sku")
+            seen: list[int | None] = []
+            async with durable.subscribe(window=3, timeout=5.0) as subscription:
+                assert await subscription.next_batch() is not None
+                await orders.publish_many(events[1:])
+                await durable.info()  # what is answered later has been delivered by now
+                await subscription.rollback([0])
+                await durable.info()
+                async for event in subscription:  # 1, 2 and 0 are one batch
+                    seen.append(event.event_id)
+                    await (event.rollback() if len(seen) == 1 else event.ack())
+                    if len(seen) == 4:
+                        break
+            return seen
+
+    seen = asyncio.run(seen_of(realm.listen()))
+
+    assert seen[0] == 1
+    assert sorted(map(str, seen[1:])) == ["0", "1", "2"]
+    assert seen.index(1, 1) < seen.index(2)

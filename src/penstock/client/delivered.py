@@ -108,7 +108,8 @@ class DeliveredBatch(EventBatch):
         """Its other events; None when there are none."""
         own = self.event_ids
         kept = np.ones(len(own), dtype=bool)
-        around = Span(int(own[0]), int(own[-1]) + 1)
+        # A delivery that comes again is behind later ids in a batch of several.
+        around = Span(int(own.min()), int(own.max()) + 1)
         for first, end in ids.within(around).spans:
             kept &= (own < first) | (own >= end)
         if kept.all():
