@@ -10,14 +10,17 @@ import pytest
 from penstock.client.conversation import Conversation
 from penstock.client.pending import Pending
 from penstock.client.subscription import Subscription
+from penstock.core import decide
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
+from penstock.core.lanes import Lanes
 from penstock.core.messages import Spans
 from penstock.core.ports import Buffer
 from penstock.core.seat import Seat
 from penstock.core.starts import FromId
 from penstock.frontends.connection import Connection
 from penstock.frontends.native import NativeListener
+from penstock.runtime.delivery import Dispatch
 from penstock.runtime.group import Group
 from penstock.runtime.places import Places
 from penstock.runtime.shard import Shard
@@ -124,6 +127,17 @@ def late_resume(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscription, "reopen", reopen)
 
 
+def lost_recall(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of what the realm takes back, and who settles it anyway is believed."""
+    patch.setattr(Dispatch, "recall", lambda *_: None)
+    patch.setattr(decide, "refuse_recalled", lambda *_: None)
+
+
+def open_lanes(patch: pytest.MonkeyPatch) -> None:
+    """What follows a rolled-back event in its lane stays in hands."""
+    patch.setattr(Lanes, "after", lambda *_: IdSet())
+
+
 def lost_place(patch: pytest.MonkeyPatch) -> None:
     """A listener that comes back is taken for a new one (SEM J5)."""
     patch.setattr(Places, "take", lambda *_: None)
@@ -139,6 +153,8 @@ MUTANTS: dict[str, tuple[Spoil, tuple[str, ...], int]] = {
     "torn tail": (torn_tail, ("queues", "durables"), 25),
     "stale session": (stale_session, ("wired",), 25),
     "late resume": (late_resume, ("wired",), 25),
+    "lost recall": (lost_recall, ("ordered",), 25),
+    "open lanes": (open_lanes, ("ordered",), 25),
     "lost place": (lost_place, ("jms",), 25),
 }
 """By name: how it is made, the scenes that are to notice, and within how many seeds."""

@@ -38,7 +38,7 @@ from tests.sim.scenes.scene import Scene
 SCENES_MAX = 3
 """Small worlds, many of them: each seed has some of the scenes."""
 
-WIRED = frozenset({"jms", "wired"})
+WIRED = frozenset({"jms", "ordered", "wired"})
 """Scenes whose clients are programs on other machines, which outlive the realm's lives."""
 KEEPS_TIME = frozenset({"chain", "dead", "paused", "scheduled", "travel"})
 """Scenes that reckon with the time: in a world of others the realm's clock may jump."""
@@ -328,12 +328,26 @@ class World:
         return self.numbers[store]
 
     async def create_durable(
-        self, store: str, name: str, kind: str = "shared", selector: str = ""
+        self,
+        store: str,
+        name: str,
+        kind: str = "shared",
+        selector: str = "",
+        *,
+        strict_order: bool = False,
+        order_by: str = "",
     ) -> None:
         number = self.numbers[store]
         with contextlib.suppress(NameAlreadyBound):
             await self.realm.subscriptions.create_durable(
-                number, name, kind, FromEarliest(), selector, persistent=None
+                number,
+                name,
+                kind,
+                FromEarliest(),
+                selector,
+                persistent=None,
+                strict_order=strict_order,
+                order_by=order_by,
             )
 
     async def is_consumed(self, store: str, durable: str) -> bool:

@@ -13,6 +13,7 @@ from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
 from tests.sim.scenes.memory import Memory
 from tests.sim.scenes.merged import Merged
+from tests.sim.scenes.ordered import Ordered
 from tests.sim.scenes.passing import Passing
 from tests.sim.scenes.paused import Paused
 from tests.sim.scenes.queues import Queues
@@ -36,6 +37,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "passing": Passing,
     "paused": Paused,
     "merged": Merged,
+    "ordered": Ordered,
     "queues": Queues,
     "scheduled": Scheduled,
     "transfers": Transfers,

@@ -1,0 +1,179 @@
+"""Durables that keep an order, whatever is rolled back, cut off and killed: strictly by id, and in
+lanes (SEM D11, D12), with real sessions over a network that breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.columns.event import Event
+from penstock.core.errors import ConnectionLost, DurableInUse, PenstockError, Unavailable
+from penstock.core.messages import Definition
+from penstock.testing.loop import pass_time
+from tests.sim.clients import stored
+from tests.sim.consumers import IsDone, is_stale, unasked
+from tests.sim.programs import Program, Steady
+from tests.sim.promises import Ledger, Receipts
+from tests.spindles import spindles
+
+if TYPE_CHECKING:
+    from penstock.client.delivered import DeliveredEvent
+    from tests.sim.world import World
+
+STORE = "line"
+LANES = 3
+DURABLES = {"strict": 2, "laned": 3}
+"""And how many programs sit at them."""
+
+
+class Ordered:
+    def __init__(self, world: World) -> None:
+        random = world.random
+        self._world = world
+        type = random.choice(("persistent", "mixed", "paged"))
+        self._definition = Definition(
+            type=type, retain_consumed=True, storage=spindles(type, random.choice((0, 10)))
+        )
+        self._ledger = Ledger(STORE)
+        self._lanes: dict[bytes, str | None] = {}
+        """By content."""
+        self._publishers = [
+            Steady(world, self._ledger, name, self._events, publishes=10) for name in ("p", "q")
+        ]
+        self._receipts = {name: Receipts(name, self._ledger, remote=True) for name in DURABLES}
+        self._programs = [publisher.program for publisher in self._publishers]
+        before = {"strict": self._all_before, "laned": self._before_in_lane}
+        for name, seats in DURABLES.items():
+            is_done = partial(self._is_consumed, name)
+            for number in range(seats):
+                receipts = self._receipts[name]
+                seat = OrderedSeat(world, receipts, before[name], is_done, number)
+                self._programs.append(seat.program)
+        self._running: list[asyncio.Task[None]] = []
+
+    async def prepare(self) -> None:
+        await self._world.create(STORE, self._definition)
+        await self._world.create_durable(STORE, "strict", "serial", strict_order=True)
+        await self._world.create_durable(STORE, "laned", "serial", order_by="lane")
+        found = await stored(self._world, STORE)
+        self._ledger.accounts_for([(row.event_id, row.data) for row in found])
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        if not self._running:
+            outside = self._world.outside
+            self._running = [outside.create_task(each.run()) for each in self._programs]
+        if quiet:
+            group.create_task(self._all_done())
+
+    async def _all_done(self) -> None:
+        await asyncio.wait(self._running)
+
+    def _all_before(self, event_id: int) -> Iterable[int]:
+        return range(event_id)
+
+    def _before_in_lane(self, event_id: int) -> Iterable[int]:
+        """Those that somebody has seen; whoever was given them has."""
+        content = self._ledger.content
+        lane = self._lanes[content[event_id]]
+        return (i for i in range(event_id) if i in content and self._lanes[content[i]] == lane)
+
+    async def _is_consumed(self, durable: str) -> bool:
+        done = all(publisher.is_done for publisher in self._publishers)
+        try:
+            return done and await self._world.is_consumed(STORE, durable)
+        except PenstockError:  # the realm is gone, or is not there yet
+            return False
+
+    async def check(self) -> None:
+        found = await stored(self._world, STORE)
+        self._ledger.holds([(row.event_id, row.data) for row in found])
+        ids = self._ledger.ids
+        assert ids == list(range(len(ids))), f"ids have gaps: {ids}"
+        for name, receipts in self._receipts.items():
+            lost = unasked(receipts, ids)
+            assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
+
+    def _events(self, draw: Random, label: str) -> list[Event]:
+        events = []
+        for i in range(draw.randint(1, 5)):
+            data, lane = f"{label}/{i}".encode(), draw.choice((None, *map(str, range(LANES))))
+            self._lanes[data] = lane
+            events.append(Event(data, properties={} if lane is None else {"lane": lane}))
+        return events
+
+
+class OrderedSeat:
+    """Takes one event after the other, acknowledges or gives it back, and looks whether all that
+    has to come before it was acknowledged."""
+
+    def __init__(
+        self,
+        world: World,
+        receipts: Receipts,
+        before: Callable[[int], Iterable[int]],
+        is_done: IsDone,
+        number: int,
+    ) -> None:
+        self.world = world
+        self.receipts = receipts
+        self._before = before
+        self._is_done = is_done
+        name = f"ordered-{receipts.name}-{number}"
+        self.program = Program(world, name, self._main)
+
+    async def _main(self, session: aio.Session) -> None:
+        channel = await session.channels.get(STORE)
+        durable = await channel.durables.get(self.receipts.name)
+        while True:
+            window = self.world.random.randint(1, 8)
+            try:
+                if await self._consume(durable.subscribe(window=window, timeout=1.0)):
+                    return
+            except DurableInUse:
+                await pass_time(1)
+            except (ConnectionLost, Unavailable) as error:
+                self.world.note(f"{self.program.name} is not answered: {error.code}")
+
+    async def _consume(self, seat: aio.DurableSubscription) -> bool:
+        """Until all is done; false when the seat is to be left before."""
+        async with seat:
+            while True:
+                acked: list[int] = []
+                async for event in seat:
+                    await self._take(event, acked)
+                    if self.world.random.random() < 0.2:
+                        await self._confirm(seat, acked)
+                    if self.world.random.random() < 0.03:
+                        return False
+                await self._confirm(seat, acked)
+                if await self._is_done():
+                    return True
+
+    async def _take(self, event: DeliveredEvent, acked: list[int]) -> None:
+        event_id, receipts = event.event_id, self.receipts
+        assert event_id is not None, "a durable has stored events only"
+        stale = is_stale(self.world, self.program)
+        counts = {event_id: event.redelivery_count} if event.redelivered else {}
+        receipts.delivered([event_id], [event.data], counts, stale=stale)
+        self.world.note(f"{self.program.name} has {event_id} {counts}")
+        if not stale:
+            early = [i for i in self._before(event_id) if i not in receipts.asked]
+            assert not early, f"{self.program.name} was given {event_id} before {early}"
+        await pass_time(self.world.random.expovariate(40))
+        if self.world.random.random() < 0.25:
+            receipts.going_back([event_id])
+            await event.rollback()
+            self.world.note(f"{self.program.name} gives back {event_id}")
+            return
+        receipts.asking([event_id], self.world.now_us)
+        await event.ack()
+        acked.append(event_id)
+
+    async def _confirm(self, seat: aio.DurableSubscription, acked: list[int]) -> None:
+        settled, acked[:] = list(acked), []
+        await seat.flush()  # raises where some of it was on its way as a connection was lost
+        self.world.note(f"{self.program.name} has acknowledged {settled}")
