@@ -50,9 +50,9 @@ class WatchedDisk(FaultyDisk):
         self.changes["allocate"] += 1
         super().allocate(*asked)
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         self.changes["create"] += create
-        return super().open(path, create=create)
+        return super().open(path, create=create, private=private)
 
 
 def watched(**options: Any) -> tuple[Lives, WatchedDisk]:

@@ -107,7 +107,7 @@ def test_a_claim_that_names_a_process_begun_at_another_time_is_nobodys(
     assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
 
 
-@pytest.mark.parametrize("text", ["", "no process", f"{os.getpid()}"])
+@pytest.mark.parametrize("text", ["", "no process", str(os.getpid())], ids=["empty", "words", "id"])
 def test_a_claim_that_cannot_be_read_is_nobodys(cache: Path, jvm: Jvm, text: str) -> None:
     """The last one is what earlier versions wrote: an id alone."""
     draft, claim = left_behind(jvm)
