@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.testing.process import ServerProcess
+from tests.thorough import QUICK
 
 Serve = Callable[..., ServerProcess]
 
@@ -20,14 +21,28 @@ DOORS = ("access", "cli", "frontends")
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile(QUICK, settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run without front doors need not import their tests; writing down what a machine may ask
+    of HTTP alone takes seconds."""
+    asked: str = config.getoption("markexpr")
+    without_doors = " or " not in asked and "not door" in asked.split(" and ")
+    return True if without_doors and _folder(collection_path) in DOORS else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What goes through a front door says so by where it lies."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in DOORS:
+        if _folder(item.path) in DOORS:
             item.add_marker(pytest.mark.door)
+
+
+def _folder(path: Path) -> str:
+    """Which of the folders beside this file it lies in."""
+    return path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture

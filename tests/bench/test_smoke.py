@@ -110,6 +110,7 @@ def test_a_peer_that_is_not_installed_is_in_the_table_with_the_reason(tmp_path: 
     assert not theirs.runs
 
 
+@pytest.mark.process
 def test_an_unknown_shape_is_refused_with_those_there_are() -> None:
     done = run_bench("S99")
 
@@ -117,6 +118,7 @@ def test_an_unknown_shape_is_refused_with_those_there_are() -> None:
     assert f"no shape S99; there are {', '.join(shapes())}" in done.stderr
 
 
+@pytest.mark.process
 def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     done = run_bench("S1", "--peer", "carrier-pigeon")
 
@@ -134,6 +136,7 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
     }
 
 
+@pytest.mark.process
 def test_what_is_in_the_file_already_is_not_measured_again(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     kept.write_bytes(msgspec.json.encode([result_of(cell("penstock", 200))]))
@@ -146,6 +149,7 @@ def test_what_is_in_the_file_already_is_not_measured_again(tmp_path: Path) -> No
     assert kept.read_bytes() == before
 
 
+@pytest.mark.process
 def test_only_what_comes_as_java_archives_is_installed() -> None:
     done = run_bench("install", "nats")
 

@@ -173,7 +173,7 @@ def test_an_event_that_is_too_large_fails_the_commit_alone() -> None:
 
 
 @pytest.mark.spec("X1")
-@pytest.mark.parametrize("add", ["many", "runs"])
+@pytest.mark.parametrize("add", [pytest.param("many", marks=pytest.mark.slow), "runs"])
 def test_a_transaction_larger_than_a_frame_is_one_step(orders: Channel, add: str) -> None:
     large = [penstock.Event(data=bytes(1 << 20), properties={"n": n}) for n in range(70)]
     with orders.transaction() as tx:

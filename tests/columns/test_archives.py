@@ -20,6 +20,7 @@ from penstock.columns.schema import ChannelSchema
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
 from penstock.tables.kinds import conformed, stored_schema, united
+from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed
 
@@ -45,7 +46,7 @@ def through_archive(batches: list[pa.RecordBatch]) -> tuple[pa.Schema, pa.Record
 
 @pytest.mark.slow
 @pytest.mark.spec("E2")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_properties_survive_an_archive_that_grows(batches: list[Rows]) -> None:
     table, rows = through_archive([stored(each) for each in batches])

@@ -13,8 +13,9 @@ from penstock.columns.check import check_body
 from penstock.columns.ipc import batch_bytes, batch_from, packed_bytes, schema_bytes, schema_from
 from penstock.columns.rows import Rows
 from penstock.core.errors import InvalidEvent
+from tests.thorough import examples
 
-FLIPS = 4_000
+FLIPS = examples(4_000)
 
 
 def body() -> pa.RecordBatch:

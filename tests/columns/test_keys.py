@@ -16,6 +16,7 @@ from penstock.columns.body import body_of_columns
 from penstock.columns.keys import PRUNE_MIN, KeyIndex
 from penstock.columns.schema import ChannelSchema
 from penstock.core.ids import IdSet, Span
+from tests.thorough import examples
 
 MISSING = "the property is absent"
 
@@ -266,7 +267,7 @@ def bodies_of(batches: list[list[dict[str, Any]]]) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.spec("K1")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(
         [{"k": 1}, {"k": 2}, {"k": 3}, {"k": 1, "j": 1}, {"k": 1, "j": 3}, {"k": 2, "j": 2}]

@@ -18,6 +18,7 @@ from penstock.columns.rows import row_properties
 from penstock.columns.schema import ChannelSchema
 from penstock.core.errors import InvalidEvent
 from penstock.core.ids import Span
+from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed
 
@@ -48,7 +49,7 @@ def through_channel(batches: list[Rows]) -> tuple[ChannelSchema, Rows]:
 
 @pytest.mark.slow
 @pytest.mark.spec("E2")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_properties_survive_a_growing_channel_unchanged(batches: list[Rows]) -> None:
     _, found = through_channel(batches)
@@ -58,7 +59,7 @@ def test_properties_survive_a_growing_channel_unchanged(batches: list[Rows]) -> 
 
 @pytest.mark.slow
 @pytest.mark.spec("E2")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(PROPERTIES, min_size=1, max_size=6),
     st.lists(PROPERTIES, min_size=1, max_size=3),

@@ -20,6 +20,7 @@ from penstock.columns.selectors import Selector
 from penstock.columns.stamping import with_dictionary, with_priority
 from penstock.core.errors import InvalidEvent
 from penstock.core.ids import Span
+from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed
 
@@ -79,7 +80,7 @@ def test_a_row_whose_properties_are_null_stays_without_them() -> None:
 
 
 @pytest.mark.spec("E2")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(PROPERTIES, min_size=1, max_size=5))
 def test_all_properties_survive_the_stamp_and_the_channel(rows: list[dict[str, Any]]) -> None:
     batch = stamp(stamped(body(list(rows))), Span(0, len(rows)), 0)

@@ -15,6 +15,7 @@ from penstock.columns.event import Event
 from penstock.columns.rows import Rows
 from penstock.columns.states import States, deltas_of
 from penstock.core.ids import IdSet, Span
+from tests.thorough import examples
 
 from .strategies import PROPERTIES, VALUES, typed
 
@@ -98,7 +99,7 @@ CHANGES = st.builds(
 
 @pytest.mark.slow
 @pytest.mark.spec("K2")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=6), min_size=1, max_size=6))
 def test_merged_states_are_those_of_a_model_that_takes_event_by_event(
     batches: list[list[Change]],

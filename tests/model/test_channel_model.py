@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.channel_life import ChannelLife
 from tests.model.jms_life import JmsLife
+from tests.thorough import examples
 
 NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "night"
 
@@ -20,7 +21,7 @@ settings.register_profile(
     "night", max_examples=20_000, stateful_step_count=80, deadline=None, derandomize=False
 )
 DAY = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.core.bitmaps import BLOCK
 from penstock.core.ids import IdSet, Span
+from tests.thorough import examples
 
 BASES = st.sampled_from([0, 0, 0, 0, (1 << 62) - 3 * BLOCK])
 
@@ -176,7 +177,9 @@ class OneSetLives(RuleBasedStateMachine):
         assert self.ours.packed() == fresh.packed(), "whatever it lived through"
 
 
-OneSetLives.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+OneSetLives.TestCase.settings = settings(
+    max_examples=examples(25), stateful_step_count=20, deadline=None
+)
 test_one_set_lives = OneSetLives.TestCase
 
 

@@ -385,7 +385,9 @@ async def _many_lives(seed: int, type: str, storage: Storage) -> None:
 
 
 @pytest.mark.spec("J7", "J6", "D4")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 12))]
+)
 @pytest.mark.parametrize("rows", [50_000, 0])
 @pytest.mark.parametrize("type", DISK)
 def test_over_many_lives_nothing_owed_is_lost_and_nothing_consumed_returns(

@@ -87,6 +87,7 @@ def test_a_recovery_that_drops_the_last_block_is_caught(monkeypatch: pytest.Monk
     assert complaint("durables")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T7")
 def test_dead_events_that_leave_after_they_were_moved_are_caught(
     monkeypatch: pytest.MonkeyPatch,
@@ -144,6 +145,7 @@ def test_a_restart_that_forgets_the_publish_keys_is_caught(
     assert "at most" in complaint("keyed")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("L1")
 def test_a_copy_of_a_join_stored_after_its_event_is_caught(
     monkeypatch: pytest.MonkeyPatch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from tests.sim.scenes import SCENES
 from tests.sim.world import World, life_of
 
-SOON = [range(n, n + 10) for n in range(0, 30, 10)]
+SOON = [(5, 6, 7, 19), (22, 23, 24, 26)]
+"""A few that together play every scene."""
 LATER = [
     pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
-    for n in range(30, 310, 20)
+    for n in range(0, 310, 20)
 ]
 
 
@@ -27,7 +29,7 @@ _ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True
 @pytest.mark.spec("L3", "L5", "Q2", "Q3", "S1", "T1", "T3", "T6", "T7", "T8", "T10", "X1", "X2")
 @pytest.mark.spec("X3", "X4", "X5", "D11", "D12", "D13", "D14", "D15", "J2", "J3", "J5", "J6", "Q1")
 @pytest.mark.parametrize("seeds", [*SOON, *LATER], ids=str)
-def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: range) -> None:
+def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: Sequence[int]) -> None:
     for seed in seeds:
         try:
             life_of(seed)
@@ -47,6 +49,7 @@ def test_a_seed_tells_the_whole_story(scenes: tuple[str, ...]) -> None:
     assert life_of(7, scenes) == life_of(7, scenes)
 
 
+@pytest.mark.process
 def test_a_seed_tells_it_whatever_the_hashes_of_the_process_are() -> None:
     told = {
         subprocess.run(

@@ -13,10 +13,10 @@ from penstock.storage.embedded import frames, journal
 from penstock.storage.embedded.page_files import PageFiles
 from tests.sim.rot import rot_of
 
-SOON = [range(n, n + 4) for n in range(0, 8, 4)]
+SOON = [range(4)]
 LATER = [
     pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
-    for n in range(20, 60, 20)
+    for n in range(0, 60, 20)
 ]
 SEEDS_MAX = 60
 

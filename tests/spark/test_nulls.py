@@ -18,6 +18,7 @@ from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
 from penstock.spark.options import source_options
 from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
+from tests.thorough import examples
 
 URL = {"url": "penstock://localhost:9000", "channel": "rates"}
 
@@ -54,7 +55,7 @@ def rows_of(batches: list[pa.RecordBatch], *columns: str) -> list[dict[str, Any]
     return [row for batch in found for row in batch.to_pylist()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_exactly_the_columns_that_an_event_mentions_and_that_are_null_are_named(
     published: list[list[dict[str, Any]]],

@@ -14,6 +14,7 @@ from penstock.core.ports import Block
 from penstock.storage.embedded import FileJournal
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
+from tests.thorough import examples
 
 block_bytes = st.binary(max_size=40) | st.integers(0, 3_000).map(lambda size: b"\xf1" * size)
 
@@ -146,7 +147,7 @@ class JournalLife(RuleBasedStateMachine):
 
 TestJournalLife = pytest.mark.spec("S1")(JournalLife.TestCase)
 TestJournalLife.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

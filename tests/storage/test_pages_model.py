@@ -14,6 +14,7 @@ from penstock.core.ports import Place
 from penstock.storage.embedded import FilePages
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
+from tests.thorough import examples
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +134,7 @@ class PagesLife(RuleBasedStateMachine):
 
 TestPagesLife = pytest.mark.spec("S1")(PagesLife.TestCase)
 TestPagesLife.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

@@ -94,6 +94,7 @@ def test_an_append_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> 
     assert steps >= 8, "files, commit, moves"
 
 
+@pytest.mark.slow
 def test_a_compaction_that_is_cut_changes_no_row(tmp_path: Path) -> None:
     cut, steps = 0, 0
     while not steps:

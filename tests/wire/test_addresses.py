@@ -1,3 +1,5 @@
+"""What leads to this very machine, and what may not."""
+
 from __future__ import annotations
 
 import pytest

@@ -16,6 +16,7 @@ from penstock.core.messages import Definition, Storage
 from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.messages import FromClient, FromServer, Message
+from tests.thorough import examples
 
 TEXT = st.text(max_size=8)
 COUNT = st.integers(0, 2**63 - 1)
@@ -54,7 +55,7 @@ def made(kind: type[Message]) -> st.SearchStrategy[Message]:
 
 
 @pytest.mark.parametrize("kind", get_args(FromClient))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_a_client_message_arrives_as_it_was_sent(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(made(kind))
@@ -63,7 +64,7 @@ def test_a_client_message_arrives_as_it_was_sent(kind: type[Message], data: st.D
 
 
 @pytest.mark.parametrize("kind", get_args(FromServer))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_a_server_message_arrives_as_it_was_sent(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(made(kind))

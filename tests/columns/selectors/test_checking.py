@@ -15,6 +15,7 @@ from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of, properties_batch
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
+from tests.thorough import examples
 
 STORED = properties_batch(
     {
@@ -105,7 +106,7 @@ def test_the_overflow_column_may_hold_anything() -> None:
     assert remarks("price = 'x' AND prise = 1", STORED.append(pa.field("more", pa.binary()))) == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_what_never_matches_never_does(
     expression: Expression, events: list[dict[str, Any]]

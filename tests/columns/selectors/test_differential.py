@@ -13,13 +13,14 @@ from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.rows import Interpreter
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
+from tests.thorough import examples
 
 NOW_US = 2_500
 
 
 @pytest.mark.slow
 @pytest.mark.spec("F1", "F2", "F3")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_columns_and_rows_agree(expression: Expression, events: list[dict[str, Any]]) -> None:
     answers = [Interpreter(event, NOW_US).holds(expression) for event in events]
@@ -34,7 +35,7 @@ def test_columns_and_rows_agree(expression: Expression, events: list[dict[str, A
 
 
 @pytest.mark.spec("F1")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_a_slice_of_a_batch_is_selected_like_the_batch(
     expression: Expression, events: list[dict[str, Any]]
@@ -49,7 +50,7 @@ def test_a_slice_of_a_batch_is_selected_like_the_batch(
 
 
 @pytest.mark.spec("F1")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(EXPRESSIONS)
 def test_canonical_text_means_the_same_expression(expression: Expression) -> None:
     assert parse(canonical(expression)) == expression

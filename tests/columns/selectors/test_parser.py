@@ -38,6 +38,7 @@ from penstock.columns.selectors.expressions import (
 )
 from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
+from tests.thorough import examples
 
 A, B, C = (Reference((name,)) for name in "abc")
 
@@ -369,7 +370,7 @@ def outcome(text: str) -> Expression | str:
 
 
 @pytest.mark.spec("F4")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.one_of(st.text(max_size=40), st.lists(WORDS, max_size=14).map(" ".join)))
 def test_any_text_parses_or_is_an_invalid_selector(text: str) -> None:
     match outcome(text):

@@ -17,6 +17,7 @@ from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
+from tests.thorough import examples
 
 KNOWN = {
     "properties.carrier": ColumnStatistics("AA", "WN", 0, ["AA", "DL", "WN"]),
@@ -149,7 +150,7 @@ def _leaves(column: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 @pytest.mark.spec("F5")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_nothing_that_matches_is_pruned(
     expression: Expression, events: list[dict[str, Any]]

@@ -16,6 +16,7 @@ from penstock.columns.selectors.summaries import BYTES_MAX, TEXT_MAX, known_of
 from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of, properties_batch
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
+from tests.thorough import examples
 
 NOW_US = 2_500
 
@@ -91,7 +92,7 @@ def test_it_does_not_know(text: str) -> None:
 
 
 @pytest.mark.spec("F5")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_nothing_that_matches_is_ruled_out(
     expression: Expression, events: list[dict[str, Any]]

@@ -19,6 +19,7 @@ from penstock.spark.replaying.ordering import (
     merged,
     order_of,
 )
+from tests.thorough import examples
 
 
 def batches(source: int, keys: list[int], rows: int) -> list[Keyed]:
@@ -46,7 +47,7 @@ RUNS = st.lists(
 
 
 @given(RUNS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_order_is_by_key_then_source_then_row(runs: list[tuple[list[int], int]]) -> None:
     parts = [batches(index, keys, rows) for index, (keys, rows) in enumerate(runs)]
     found: list[int] = []

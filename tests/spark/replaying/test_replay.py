@@ -143,7 +143,7 @@ def test_a_replay_that_is_done_publishes_nothing_again_but_what_has_come_since(
     assert list(stored(client, "a")) == [b"e1", b"e2", b"e3"]
 
 
-@pytest.mark.parametrize("speed", [FLAT_OUT, 1.0])
+@pytest.mark.parametrize("speed", [FLAT_OUT, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_killed_at_any_point_it_publishes_each_event_once(
     client: Session, tmp_path: Path, speed: float
 ) -> None:
