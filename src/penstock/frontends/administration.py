@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RemoteProtocolViolation
@@ -78,7 +79,10 @@ class Administration:
             case wire.ListJoins():
                 return realm.joins.list()
             case wire.Redrive(_, source, destination, selector, dry_run):
-                return realm.redrive(source, destination, selector, dry_run=dry_run)
+                principal = self._connection.principal
+                assert principal is not None, "it was welcomed"
+                may = partial(realm.access.require_publish, principal)
+                return realm.redrive(source, destination, selector, dry_run=dry_run, may=may)
             case wire.PausePublishing(_, paused):
                 return realm.pause(paused)
             case _ if isinstance(message, AccessRequest):

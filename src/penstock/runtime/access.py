@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from penstock.core.acl import Entry
 from penstock.core.errors import (
+    AccessDenied,
     AuthenticationFailed,
     InvalidArgument,
     PenstockError,
@@ -40,6 +41,7 @@ from penstock.wire.scram import NONCE_BYTES, ScramServer, Verifier
 
 Mode = Literal["off", "optional", "mandatory"]
 
+_PUBLISH = ("channel.publish", "publish")
 _SEEN_AS = ("channels", "admin")
 """Rights on the realm that show every channel and queue."""
 
@@ -254,6 +256,21 @@ class Access:
         if self.is_open or principal.trusted:
             return True
         return self.accounts.acl.missing(principal, OPERATIONS[operation], name) is None
+
+    def require_publish(self, principal: Principal, kind: str, name: str) -> None:
+        """Where dead events go back to, who sends them has to be allowed to publish.
+
+        Raises ``AccessDenied``, which does not tell names that ``principal`` may not see.
+        """
+        operation, right = ("queue.push", "push") if kind == "queue" else _PUBLISH
+        if self.allows(principal, operation, name):
+            return
+        if self.visible(principal, kind, [name]):
+            self.require(principal, operation, name)
+        raise AccessDenied(
+            f"{principal.name} lacks {right!r} on a {kind} that these events came from; choose "
+            "others by a selector, or name a destination"
+        )
 
     def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
         """The rights of ``principal`` on a resource."""

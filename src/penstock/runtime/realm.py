@@ -28,7 +28,7 @@ from penstock.runtime.message_fields import check_all
 from penstock.runtime.placing import MemoryLimits, Placing
 from penstock.runtime.reading import act_reading
 from penstock.runtime.recovery import Recovered, index_keys, recover
-from penstock.runtime.redriving import Redriving
+from penstock.runtime.redriving import MayPublish, Redriving
 from penstock.runtime.scheduling import Alarm
 from penstock.runtime.sealed_file import SealedFile
 from penstock.runtime.sealing import Sealer, SealingLimits
@@ -345,10 +345,19 @@ class RunningRealm:
         return opened
 
     async def redrive(
-        self, source: str, destination: str, selector: str, *, dry_run: bool = False
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        *,
+        dry_run: bool = False,
+        may: MayPublish | None = None,
     ) -> Redriven:
-        """Publish dead events again, each once (SEM T10)."""
-        return await self._redriving.redrive(source, destination, selector, dry_run=dry_run)
+        """Publish dead events again, each once (SEM T10); ``may`` is asked for each place they go
+        to."""
+        return await self._redriving.redrive(
+            source, destination, selector, dry_run=dry_run, may=may
+        )
 
     async def pause(self, paused: bool) -> None:
         """Refuse publishes and commits of clients, or take them again (SEM X5)."""

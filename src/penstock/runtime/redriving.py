@@ -7,7 +7,7 @@ redrive that is broken off goes on where it was when it is asked for again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -38,6 +38,9 @@ from penstock.wire.native.answers import Redriven
 Wanted = list[tuple[str, pa.RecordBatch]]
 """Events, in order, with who published them."""
 
+MayPublish = Callable[[str, str], None]
+"""Given a kind and a name: raises ``AccessDenied`` where who asks may not publish."""
+
 
 class Redriving:
     def __init__(self, shard: Shard, files: OpenFiles) -> None:
@@ -45,13 +48,20 @@ class Redriving:
         self._files = files
 
     async def redrive(
-        self, source: str, destination: str, selector: str, *, dry_run: bool
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        *,
+        dry_run: bool,
+        may: MayPublish | None = None,
     ) -> Redriven:
         """Move the dead events a selector matches to ``destination``, or each to its origin.
 
-        Those without a place to go stay. Raises ``NameDoesNotExist``, ``InvalidArgument``; and
-        ``CapacityReached`` (nothing is evicted for them), ``MemoryLimit`` or ``StorageFailed``
-        (the disk is full): what was moved before stays moved, nothing else is changed.
+        Those without a place to go stay. ``may`` is asked for each place events go to. Raises
+        what it does, ``NameDoesNotExist``, ``InvalidArgument``; and ``CapacityReached`` (nothing
+        is evicted for them), ``MemoryLimit`` or ``StorageFailed`` (the disk is full): what was
+        moved before stays moved, nothing else is changed.
         """
         wanted = Selector(selector) if selector else None
         number = await self._shard.act(lambda group: _checked(group, source, destination))
@@ -60,7 +70,7 @@ class Redriving:
         end: int | None = None
         while end is None or at < end:
             room = 0 if dry_run else max(writes, self._room(number, destination))
-            step = _Step(number, destination, wanted, dry_run=dry_run, room=room)
+            step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
             run = partial(step.run, at=at, end=end)
             at, end = await act_reading(self._shard, self._files, number, run, room=room)
             writes = step.writes
@@ -83,8 +93,16 @@ class _Step:
     """Some events of a redrive, in one block."""
 
     def __init__(
-        self, number: int, destination: str, wanted: Selector | None, *, dry_run: bool, room: int
+        self,
+        number: int,
+        destination: str,
+        wanted: Selector | None,
+        *,
+        dry_run: bool,
+        room: int,
+        may: MayPublish | None,
     ) -> None:
+        self.may = may
         self.room = room
         """Bytes it may write. It does nothing where that is too little, to be asked again."""
         self.writes = 0
@@ -115,6 +133,7 @@ class _Step:
             for target, batch in self._parts(group, rows):
                 by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
                 gone.add_all(IdSet.of(ids_of(batch).tolist()))
+        self._ask(group, by_target)
         if gone and not self.dry_run and not self._publish(group, by_target, gone):
             return at, end
         if damage.ids and not self.dry_run:
@@ -126,6 +145,14 @@ class _Step:
         highest = ids.highest
         assert highest is not None, "there are some"
         return highest + 1, end
+
+    def _ask(self, group: Group, targets: Iterable[int]) -> None:
+        """Raises ``AccessDenied``."""
+        if self.may is None:
+            return
+        for target in targets:
+            there = group.state.channels[target].state
+            self.may(there.definition.kind, there.name)
 
     def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> bool:
         """Whether there was room for it."""

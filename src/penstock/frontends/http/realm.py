@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 
@@ -134,7 +135,11 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
             kind = call.seen_as(destination)
             call.may(f"{kind}.{WRITE[kind]}", destination)
         done = await call.realm.redrive(
-            wanted.source, wanted.destination, wanted.selector, dry_run=wanted.dry_run
+            wanted.source,
+            wanted.destination,
+            wanted.selector,
+            dry_run=wanted.dry_run,
+            may=partial(call.guard.access.require_publish, call.principal),
         )
     return msgspec.convert(msgspec.structs.asdict(done), RedrivenAnswer)
 
