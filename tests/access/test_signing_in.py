@@ -21,7 +21,9 @@ from penstock.core.errors import (
 from penstock.frontends.native import check_exposed
 from penstock.serving import show_first_password
 from penstock.wire.native import messages as wire
+from penstock.wire.native.access import CreateUser
 from penstock.wire.native.frames import PREFACE, frame
+from penstock.wire.scram import verifier
 
 QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
 
@@ -54,6 +56,36 @@ def test_a_mandatory_realm_lets_nobody_in_without_the_right_password(
 ) -> None:
     with pytest.raises(AuthenticationFailed):
         penstock.connect(url_for(realm, who))
+
+
+@pytest.mark.spec("A1")
+def test_users_made_by_clients_have_as_many_rounds_as_the_realm_wants() -> None:
+    with strict() as realm, realm.connect() as session:
+        session.access.create_user("alice", "first")
+        made = realm.access.accounts.verifier_of("alice")
+        session.access.set_password("alice", "second")
+        changed = realm.access.accounts.verifier_of("alice")
+
+    assert made is not None
+    assert changed is not None
+    assert (made.rounds, changed.rounds) == (12_345, 12_345)
+    assert made != changed
+
+
+@pytest.mark.spec("A1")
+def test_verifiers_of_fewer_rounds_than_the_realm_wants_are_refused() -> None:
+    weak = verifier("secret", b"s" * 16, 4_096)
+    with strict() as realm, realm.connect() as session:
+
+        async def create() -> None:
+            await session._inner.request(CreateUser(0, "alice", weak))
+
+        with pytest.raises(InvalidArgument, match=r"4096 rounds; 12345 \(access.password_r"):
+            session._loop.call(create())
+
+
+def strict() -> penstock.Realm:
+    return penstock.Realm(access__mode="mandatory", access__password_rounds=12_345)
 
 
 @pytest.mark.spec("A4")

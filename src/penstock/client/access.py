@@ -13,9 +13,6 @@ from penstock.wire.native import access as wire
 from penstock.wire.native.access import AclInfo, AuditRecord, GroupInfo, Me, UserInfo
 from penstock.wire.scram import SALT_BYTES, Verifier, verifier
 
-ROUNDS = 200_000
-"""Of PBKDF2, for passwords made here; they do not leave this process."""
-
 _USERS: Any = list[UserInfo]
 _GROUPS: Any = list[GroupInfo]
 _RECORDS: Any = list[AuditRecord]
@@ -41,19 +38,26 @@ class Access:
     async def create_user(self, name: str, password: str | None = None) -> UserInfo:
         """Without a password the user signs in with a token or certificate only. Only what
         verifies the password is sent. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
-        made = await _verifier(password) if password is not None else None
+        made = await self._verifier(password) if password is not None else None
         message = wire.CreateUser(0, name, made)
         return await self._conversation.ask(message, UserInfo, resend=False)
 
     async def set_password(self, name: str, password: str) -> None:
         """Of another user, or of oneself. Raises ``NameDoesNotExist``."""
-        message = wire.SetPassword(0, name, await _verifier(password))
+        message = wire.SetPassword(0, name, await self._verifier(password))
         await self._conversation.request(message)
 
     async def delete_user(self, name: str) -> None:
         """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
         last one who may administer."""
         await self._conversation.request(wire.DeleteUser(0, name), resend=False)
+
+    async def _verifier(self, password: str) -> Verifier:
+        """What the realm is to keep of a password, made as slowly as its settings want it; the
+        password itself does not leave this process."""
+        rounds = (await self.me()).password_rounds
+        salt = secrets.token_bytes(SALT_BYTES)
+        return await asyncio.to_thread(verifier, password, salt, rounds)
 
     # --- groups --------------------------------------------------------------------------
 
@@ -117,8 +121,3 @@ def _resource(channel: str, queue: str) -> tuple[str, str]:
     if channel:
         return "channel", channel
     return ("queue", queue) if queue else ("realm", "")
-
-
-async def _verifier(password: str) -> Verifier:
-    salt = secrets.token_bytes(SALT_BYTES)
-    return await asyncio.to_thread(verifier, password, salt, ROUNDS)

@@ -297,6 +297,7 @@ class Access:
             groups=tuple(sorted(groups)),
             mode=self.mode,
             realm=tuple(right for right in RIGHTS["realm"] if right in on_realm),
+            password_rounds=self.accounts.rounds,
         )
 
     # --- acts ----------------------------------------------------------------------------

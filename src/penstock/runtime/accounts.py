@@ -81,7 +81,8 @@ class Accounts:
         self._registry = registry
         self._clock = clock
         self._offload = offload
-        self._rounds = rounds
+        self.rounds = rounds
+        """Of PBKDF2, for new passwords."""
         self._record = _Users(b"")
         self._versions: dict[str, int] = {}
         self._changing = asyncio.Lock()
@@ -123,7 +124,7 @@ class Accounts:
     def decoy(self, user: str) -> Verifier:
         """What a user that has no password is asked with: always the same, like a real one."""
         salt = hmac.digest(self._record.secret, user.encode(), "sha256")[:SALT_BYTES]
-        return Verifier(salt, self._rounds, secrets.token_bytes(32), secrets.token_bytes(32))
+        return Verifier(salt, self.rounds, secrets.token_bytes(32), secrets.token_bytes(32))
 
     def knows(self, user: str) -> bool:
         return user in self._record.users
@@ -213,13 +214,14 @@ class Accounts:
 
     async def _verifier(self, password: str | Verifier | None) -> Verifier | None:
         if not isinstance(password, str):
-            if password is not None and not ROUNDS_MIN <= password.rounds <= ROUNDS_MAX:
+            if password is not None and not self.rounds <= password.rounds <= ROUNDS_MAX:
                 raise InvalidArgument(
-                    f"a password of {password.rounds} rounds; {ROUNDS_MIN} to {ROUNDS_MAX} may be"
+                    f"a password of {password.rounds} rounds; {self.rounds} "
+                    f"(access.password_rounds) to {ROUNDS_MAX} may be"
                 )
             return password
         salt = secrets.token_bytes(SALT_BYTES)
-        made = await self._offload(lambda: verifier(password, salt, self._rounds))
+        made = await self._offload(lambda: verifier(password, salt, self.rounds))
         return made
 
     # --- groups --------------------------------------------------------------------------

@@ -154,6 +154,8 @@ class Me(Struct, frozen=True, kw_only=True):
     """Whether the realm has authentication: ``off``, ``optional``, ``mandatory``."""
     realm: tuple[str, ...] = ()
     """The rights it has on the realm."""
+    password_rounds: int = 200_000
+    """Of PBKDF2, for the verifiers of new passwords: fewer are refused."""
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
