@@ -12,16 +12,14 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from penstock.bootstrap import Realm
     from penstock.client.sync import Session, connect
     from penstock.columns.batch import EventBatch
     from penstock.columns.event import Event, Origin
-
-__version__ = version("penstock")
 
 _PUBLIC = {
     "Realm": "penstock.bootstrap",
@@ -37,6 +35,10 @@ _ERRORS = "penstock.core.errors"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        # What reads it takes longer to load than all the rest of this package's first line.
+        globals()[name] = importlib.import_module("importlib.metadata").version("penstock")
+        return globals()[name]
     if name in _PUBLIC:
         found = getattr(importlib.import_module(_PUBLIC[name]), name)
         globals()[name] = found  # the next look finds it without asking here

@@ -30,7 +30,7 @@ from penstock.core.errors import (
     InvalidSelector,
     RemoteProtocolViolation,
 )
-from penstock.core.exports import ExportedFile
+from penstock.core.exported_file import ExportedFile
 from penstock.core.ids import Span
 from penstock.core.messages import Definition
 from penstock.core.ports import Record

@@ -27,6 +27,7 @@ WITHOUT_TEST_FILE: dict[str, str] = {
     "src/penstock/core/channel_type.py": "a protocol; its types are tested",
     "src/penstock/core/engine.py": "a protocol; its engines are tested",
     "src/penstock/core/effects.py": "records without behaviour",
+    "src/penstock/core/exported_file.py": "a record without behaviour",
     "src/penstock/core/seat.py": "seats and the protocol of kinds; tested with the durables",
     "src/penstock/core/messages.py": "the vocabulary: records without behaviour",
     "src/penstock/core/starts.py": "records without behaviour",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -11,22 +11,24 @@ from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.durables import Durables
-from penstock.client.history import KeyState, StateQuestion, state_of
 from penstock.client.merging import Merger, Registered, delta_of, key_name_of, registered_of
 from penstock.client.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.seamless import SeamlessSubscription
 from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
-from penstock.client.transfer import FolderLike, export, import_from
 from penstock.columns.batch import flatten
 from penstock.columns.event import Event, Moment
-from penstock.columns.exports import Manifest
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened
+
+if TYPE_CHECKING:
+    from penstock.client.history import KeyState
+    from penstock.client.transfer import FolderLike
+    from penstock.columns.exports import Manifest
 
 
 class Channels:
@@ -68,6 +70,8 @@ class Channels:
         Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
         nothing stays of it.
         """
+        from penstock.client.transfer import export
+
         return await export(self._conversation, name, "channel", folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
@@ -77,6 +81,8 @@ class Channels:
         Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``,
         ``NameDoesNotExist`` for a dead event store this realm does not have.
         """
+        from penstock.client.transfer import import_from
+
         opened = await import_from(self._conversation, folder, "channel", name)
         return Channel(self._conversation, opened)
 
@@ -175,6 +181,8 @@ class Channel(Destination):
 
         Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
         """
+        from penstock.client.history import StateQuestion, state_of
+
         name = key_name_of(self.name, self._opened.definition)
         asked = StateQuestion(self._opened, name, key, as_of, archive)
         return await state_of(self._conversation, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
@@ -11,11 +11,13 @@ from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.peeking import PEEK_DEFAULT, Peeked, peek
 from penstock.client.reader import WINDOW_DEFAULT, Reader
-from penstock.client.transfer import FolderLike, export, import_from
 from penstock.columns.event import Event, Moment
-from penstock.columns.exports import Manifest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened
+
+if TYPE_CHECKING:
+    from penstock.client.transfer import FolderLike
+    from penstock.columns.exports import Manifest
 
 
 class Queues:
@@ -56,6 +58,8 @@ class Queues:
         Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
         nothing stays of it.
         """
+        from penstock.client.transfer import export
+
         return await export(self._conversation, name, "queue", folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Queue:
@@ -65,6 +69,8 @@ class Queues:
         Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``,
         ``NameDoesNotExist`` for a dead event store this realm does not have.
         """
+        from penstock.client.transfer import import_from
+
         opened = await import_from(self._conversation, folder, "queue", name)
         return Queue(self._conversation, opened)
 

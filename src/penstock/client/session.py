@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.client.access import Access
-from penstock.client.backup import BackupResult, FolderLike, back_up
 from penstock.client.channels import Channels
 from penstock.client.conversation import (
     RECONNECT_TIMEOUT_S,
@@ -27,6 +27,9 @@ from penstock.client.urls import RealmUrl
 from penstock.columns.ipc import batch_bytes
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import RealmInfo, Redriven, TransactionInfo
+
+if TYPE_CHECKING:
+    from penstock.client.backup import BackupResult, FolderLike
 
 
 class Session(Conversation):
@@ -148,6 +151,8 @@ class Session(Conversation):
         ``InvalidArgument``, ``IllegalState`` for a realm in memory, ``Unavailable`` while another
         backup is under way, ``AccessDenied``, ``ConnectionLost``.
         """
+        from penstock.client.backup import back_up
+
         return await back_up(self, folder)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.client.backup import BackupResult, FolderLike
 from penstock.client.credentials import Token
 from penstock.client.session import RECONNECT_TIMEOUT_S, ErrorListener
 from penstock.client.session import Session as AioSession
@@ -27,6 +27,9 @@ from penstock.client.threads import LoopThread
 from penstock.client.transaction import Named
 from penstock.client.urls import parse_url
 from penstock.wire.native.answers import RealmInfo, Redriven
+
+if TYPE_CHECKING:
+    from penstock.client.backup import BackupResult, FolderLike
 
 
 class Session:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.client import channels as aio_channels
-from penstock.client.history import KeyState
 from penstock.client.starts import StartLike
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
 from penstock.client.sync_merging import Registered
 from penstock.client.sync_subscription import Subscription
 from penstock.client.threads import LoopThread
-from penstock.client.transfer import FolderLike
 from penstock.columns.event import Event, Moment
-from penstock.columns.exports import Manifest
+
+if TYPE_CHECKING:
+    from penstock.client.history import KeyState
+    from penstock.client.transfer import FolderLike
+    from penstock.columns.exports import Manifest
 
 
 class Channels:

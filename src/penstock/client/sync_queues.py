@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client import queues as aio_queues
 from penstock.client import reader as aio_reader
@@ -12,10 +12,12 @@ from penstock.client.peeking import PEEK_DEFAULT, Peeked
 from penstock.client.reader import WINDOW_DEFAULT
 from penstock.client.sync_destination import Destination
 from penstock.client.threads import LoopThread
-from penstock.client.transfer import FolderLike
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event, Moment
-from penstock.columns.exports import Manifest
+
+if TYPE_CHECKING:
+    from penstock.client.transfer import FolderLike
+    from penstock.columns.exports import Manifest
 
 
 class Queues:

@@ -27,7 +27,7 @@ from penstock.columns.exports import (
     state_from,
 )
 from penstock.core.errors import DamagedExport, InvalidArgument, PenstockError
-from penstock.core.exports import ExportedFile
+from penstock.core.exported_file import ExportedFile
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened, ExportBegun, ExportedBytes
 

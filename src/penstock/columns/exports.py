@@ -37,7 +37,8 @@ from penstock.columns.segments import (
 from penstock.columns.selectors import Selector
 from penstock.core import written
 from penstock.core.errors import DamagedExport, InvalidSelector, PenstockError
-from penstock.core.exports import ExportedFile, ExportedState
+from penstock.core.exported_file import ExportedFile
+from penstock.core.exports import ExportedState
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Spans
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
-from penstock.columns.selectors.summaries import summary_of
 from penstock.core.errors import Damaged, InvalidArgument
 from penstock.core.ids import Span
 
@@ -97,6 +96,9 @@ def encode_segment(
     """
     if rows_per_batch < 1:
         raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; at least 1 is needed")
+    # Who reads segments needs none of it, and it brings all of the selectors.
+    from penstock.columns.selectors.summaries import summary_of
+
     table = checked_table(batches)
     record_batches = table.combine_chunks().to_batches(max_chunksize=rows_per_batch)
     measured = pa.MockOutputStream()

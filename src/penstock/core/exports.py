@@ -23,21 +23,6 @@ _COUNT_MAX = 1 << 20
 """Redeliveries of one event that anybody could have seen."""
 
 
-class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One file of an export, as its manifest knows it."""
-
-    name: str
-    size: int
-    checksum: str
-    """xxh3_64 of the file, in hexadecimal."""
-    rows: int = 0
-    first_id: int = -1
-    last_id: int = -1
-    """Inclusive; ids between may be left out."""
-    in_memory: bool = False
-    """These events live in memory only (SEM C1)."""
-
-
 class ExportedState(Struct, frozen=True, array_like=True):
     """A channel or queue at one point in the order of its realm."""
 

@@ -22,7 +22,8 @@ from penstock.columns.exports import (
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentImage, SegmentReader, encode_segment, rows_of
 from penstock.core.errors import Damaged, IllegalState, NameDoesNotExist, Unavailable
-from penstock.core.exports import ExportedFile, ExportedState, exported
+from penstock.core.exported_file import ExportedFile
+from penstock.core.exports import ExportedState, exported
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Quarantine
 from penstock.core.ports import Blobs, Clock, Offload

@@ -45,7 +45,8 @@ from penstock.core.errors import (
     Refused,
     Unavailable,
 )
-from penstock.core.exports import ExportedFile, ExportedState, check, take_over
+from penstock.core.exported_file import ExportedFile
+from penstock.core.exports import ExportedState, check, take_over
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Digest
 from penstock.core.ports import Blobs, Clock, Offload

@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.client.urls import parse_url, safe
-from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument
 from penstock.core.names import durable_name
 from penstock.spark.choice import Choice, choice_of
@@ -144,6 +143,8 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
     choice = _choice_of(given, texts)
     selector = texts.get("selector", "").strip()
     if selector:
+        from penstock.columns.selectors import Selector
+
         selector = Selector(selector).text
     return SourceOptions(
         url,

@@ -34,6 +34,7 @@ from penstock.columns.shapes import (
 from penstock.core.errors import InvalidArgument
 from penstock.spark.nesting import chosen, narrowed
 from penstock.spark.nulls import NULLS, NULLS_TYPE, nulls_of
+from penstock.spark.options import SourceOptions
 
 ON_REQUEST: Final[dict[str, pa.DataType]] = {
     "ttl": FIELDS["ttl"].type,
@@ -70,6 +71,16 @@ class Extras(Struct, frozen=True):
         if self.nulls:
             kinds[NULLS] = NULLS_TYPE
         return kinds
+
+
+def extras_of(options: SourceOptions) -> Extras:
+    """The columns that were asked for besides those every read has."""
+    return Extras(
+        options.include_headers,
+        options.include_channel,
+        options.include_origin,
+        options.include_nulls,
+    )
 
 
 NO_EXTRAS: Final = Extras()
@@ -275,7 +286,7 @@ def _property_shape(kind: pa.DataType) -> Shape | None:
 def _column(batch: pa.RecordBatch, step: _Step | None, field: pa.Field) -> pa.Array:
     if step is None:
         if field.name == "data":
-            return _cast(pa.array([b""] * batch.num_rows, pa.binary()), field)
+            return _cast(_no_data(batch.num_rows), field)
         return pa.nulls(batch.num_rows, field.type)
     array: Any = batch.column(step.index)
     if step.child is not None:
@@ -285,6 +296,13 @@ def _column(batch: pa.RecordBatch, step: _Step | None, field: pa.Field) -> pa.Ar
     if step.source is not None and step.target is not None:
         array = fitted(array, step.source, step.target)
     return _cast(array, field)
+
+
+def _no_data(rows: int) -> pa.Array:
+    # Made of Python values it would import pandas where there is one: half a second in each task's
+    # process, and channels without data are common.
+    buffers = [None, pa.py_buffer(bytes(4 * (rows + 1))), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +22,6 @@ from penstock.client.sync import Session
 from penstock.columns.ipc import schema_bytes, schema_from
 from penstock.columns.protobuf import fields_of
 from penstock.columns.rows import Publishers
-from penstock.columns.selectors import Selector
 from penstock.core.errors import Damaged, IllegalState, InvalidArgument
 from penstock.core.ids import Span
 from penstock.spark.binding import (
@@ -48,8 +47,11 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
 from penstock.spark.portions import fair, parts_of, portion
 from penstock.spark.progress import Growth, reported
-from penstock.spark.projection import Extras, Projection, arrow_schema
+from penstock.spark.projection import Projection, arrow_schema, extras_of
 from penstock.spark.sealed import is_here, stored_batches
+
+if TYPE_CHECKING:
+    from penstock.columns.selectors import Selector
 
 BATCH_BYTES_MAX = 4 << 20
 """Record batches handed to Spark are cut to about this size."""
@@ -258,20 +260,17 @@ def planned(
     return found
 
 
-def extras_of(options: SourceOptions) -> Extras:
-    """The columns that were asked for besides those every read has."""
-    return Extras(
-        options.include_headers,
-        options.include_channel,
-        options.include_origin,
-        options.include_nulls,
-    )
-
-
 def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
     if not selector:
         return lambda summary: True
-    return partial(Selector(selector).may_match_in, now_us=now_us)
+    return partial(_compiled(selector).may_match_in, now_us=now_us)
+
+
+def _compiled(selector: str) -> Selector:
+    # Most reads have none, and the compiler takes a tenth of what a task's process loads.
+    from penstock.columns.selectors import Selector
+
+    return Selector(selector)
 
 
 def rows_of(
@@ -281,7 +280,7 @@ def rows_of(
     if not isinstance(partition, EventRange):  # Spark's stand-in where there is none
         return
     settle_down()
-    selector = Selector(options.selector) if options.selector else None
+    selector = _compiled(options.selector) if options.selector else None
     projection = Projection(
         schema_from(partition.stored),
         wanted,
@@ -310,7 +309,8 @@ _Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
 def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
     """Stored batches with all about their events: which rows are wanted (None: all), and who has
     published them. Runs in a task."""
-    return _stored(options, partition, Selector(options.selector) if options.selector else None)
+    selector = _compiled(options.selector) if options.selector else None
+    return _stored(options, partition, selector)
 
 
 def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,9 +75,11 @@ def session(
     is_local = cores_of(master) is not None
     jvm, home = find_jvm(), spark_home()
     archive = ClassArchive(jvm, home)
-    if is_local and SparkContext._gateway is None:
-        theirs = chosen[_JAVA_OPTIONS]
-        chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(theirs), theirs])
+    if SparkContext._gateway is None:
+        threading.Thread(target=_load_ahead, name="penstock-load-ahead", daemon=True).start()
+        if is_local:
+            theirs = chosen[_JAVA_OPTIONS]
+            chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(theirs), theirs])
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
@@ -85,6 +88,13 @@ def session(
     if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
         archive.written_by(gateway.proc.pid)
     return started
+
+
+def _load_ahead() -> None:
+    """What PySpark loads for its first call of the JVM, while that starts: to see whether there is
+    NumPy it loads what users write tests with, and so pandas, which takes half a second."""
+    with contextlib.suppress(Exception):  # Whoever needs it finds out, and says so.
+        importlib.import_module("pyspark.testing.utils")
 
 
 def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str]:

@@ -1,30 +1,23 @@
-"""The format ``penstock``: channels as Spark tables, to be read and written."""
+"""The format ``penstock``: channels as Spark tables, to be read and written.
+
+Spark makes a process for each thing it asks of a source, one after the other, and one more to see
+which formats there are. So each method loads what it needs, and this module next to nothing.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from penstock.client.sync import Session
-from penstock.client.urls import parse_url
-from penstock.core.errors import InvalidArgument, NameDoesNotExist
-from penstock.spark.channels import links_of
-from penstock.spark.connections import ask, ask_realm
-from penstock.spark.options import (
-    SinkOptions,
-    SourceOptions,
-    sink_options,
-    source_options,
-    with_routes,
-)
-from penstock.spark.projection import spark_schema
-from penstock.spark.reading import ChannelReader, ChannelStreamReader, extras_of
-from penstock.spark.rows import check_writable
-from penstock.spark.starts import Places
-from penstock.spark.writing import ChannelStreamWriter, ChannelWriter
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.sync import Session
+    from penstock.spark.options import SinkOptions, SourceOptions
+    from penstock.spark.reading import ChannelReader, ChannelStreamReader
+    from penstock.spark.writing import ChannelStreamWriter, ChannelWriter
 
 
 class PenstockSource(DataSource):
@@ -40,14 +33,23 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns of the channels as they are now, or those the option ``columns`` chooses."""
+        from penstock.spark.connections import ask_realm
+        from penstock.spark.projection import extras_of, spark_schema
+
         options = self._source()
         stored = ask_realm(options.url, lambda session: _stored(session, options))
         return spark_schema(stored, columns=options.columns, extras=extras_of(options))
 
     def reader(self, schema: StructType) -> ChannelReader:
+        from penstock.spark.reading import ChannelReader
+
         return ChannelReader(self._source(), schema)
 
     def streamReader(self, schema: StructType) -> ChannelStreamReader:  # noqa: N802
+        from penstock.core.errors import InvalidArgument
+        from penstock.spark.reading import ChannelStreamReader
+        from penstock.spark.starts import Places
+
         options = self._source()
         if options.ending != Places():
             raise InvalidArgument(
@@ -57,17 +59,27 @@ class PenstockSource(DataSource):
         return ChannelStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ChannelWriter:
+        from penstock.spark.writing import ChannelWriter
+
         return ChannelWriter(self._sink(schema, overwrite=overwrite))
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> ChannelStreamWriter:
+        from penstock.spark.writing import ChannelStreamWriter
+
         return ChannelStreamWriter(self._sink(schema, overwrite=overwrite))
 
     def _source(self) -> SourceOptions:
+        from penstock.spark.options import source_options
+
         return source_options(self.options, self.default_url)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
+        from penstock.spark.connections import ask
+        from penstock.spark.options import sink_options, with_routes
+        from penstock.spark.rows import check_writable
+
         options = sink_options(self.options, self.default_url)
         options = with_routes(options, schema.names, self.options)
         check_writable(schema, options, overwrite=overwrite)
@@ -77,6 +89,9 @@ class PenstockSource(DataSource):
 
 
 def _stored(session: Session, options: SourceOptions) -> list[pa.Schema]:
+    from penstock.core.errors import NameDoesNotExist
+    from penstock.spark.channels import links_of
+
     links = links_of(session, options)
     if not links:
         there = session.queues.list() if options.choice.queues else session.channels.list()
@@ -91,6 +106,8 @@ def source_with(url: str) -> type[PenstockSource]:
     """The format with a realm of its own to fall back on. Raises ``InvalidArgument``."""
     if not url:
         return PenstockSource
+    from penstock.client.urls import parse_url
+
     parse_url(url)
 
     # Made here, it travels to Spark's processes by value, the URL with it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.columns.event import Event
 from penstock.columns.exports import FORMAT, Manifest
 from penstock.core.errors import NameDoesNotExist, PenstockError
-from penstock.core.exports import ExportedFile
+from penstock.core.exported_file import ExportedFile
 from penstock.core.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, stored

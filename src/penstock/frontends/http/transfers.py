@@ -19,7 +19,7 @@ from penstock.columns.exports import (
     manifest_from,
 )
 from penstock.core.errors import Damaged, DamagedExport
-from penstock.core.exports import ExportedFile
+from penstock.core.exported_file import ExportedFile
 from penstock.core.names import destination_name
 from penstock.frontends.http.destinations import may_bury
 from penstock.frontends.http.documents import channel_answer

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from penstock.core.counters import Counters
-from penstock.core.exports import ExportedFile
+from penstock.core.exported_file import ExportedFile
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Ids, Spans
 from penstock.core.written import id_set

@@ -1,0 +1,93 @@
+"""What Spark's processes load: each of them begins anew, and most begin one after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules a new process has after the program."""
+    shown = f"{program}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_looking_for_formats_loads_nothing_of_the_client() -> None:
+    """Spark imports every package of this kind, whatever the query reads."""
+    loaded = loaded_by("from pyspark_penstock import DefaultSource")
+
+    assert "penstock.spark.source" in loaded
+    assert not loaded & {"pyarrow", "numpy", "pandas", "msgspec", "asyncio", "importlib.metadata"}
+    ours = {name for name in loaded if name.partition(".")[0] == "penstock"}
+    assert ours == {"penstock", "penstock.spark", "penstock.spark.source", "penstock.core"} | {
+        name for name in ours if name.startswith("penstock.core.errors")
+    }
+
+
+@pytest.mark.parametrize("work", ["reading", "writing"])
+def test_a_process_that_reads_or_writes_leaves_out_what_neither_needs(work: str) -> None:
+    loaded = loaded_by(f"import penstock.spark.{work}")
+
+    assert "penstock.client.sync" in loaded
+    assert not loaded & {
+        "pandas",
+        "importlib.metadata",
+        "penstock.client.backup",
+        "penstock.client.history",
+        "penstock.client.transfer",
+        "penstock.columns.exports",
+        "penstock.columns.selectors",
+        "penstock.core.apply",
+        "penstock.core.state",
+        f"penstock.spark.{'writing' if work == 'reading' else 'reading'}",
+    }
+
+
+def test_rows_of_a_channel_without_data_do_not_bring_pandas() -> None:
+    loaded = loaded_by(
+        """
+from penstock.columns.batch import stamp
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.core.ids import Span
+from penstock.spark.projection import Projection, arrow_schema, spark_schema
+batch = stamp(body_of([Event(properties={"n": 1}), Event(properties={"n": 2})]), Span(0, 2), 5)
+wanted = arrow_schema(spark_schema([batch.schema]))
+rows = Projection(batch.schema, wanted).of(batch)
+assert "data" not in batch.schema.names, "it has to be made"
+rows.column("data").validate(full=True)
+assert not rows.column("data").null_count, "an event without data has empty data"
+"""
+    )
+
+    assert "pyarrow" in loaded
+    assert "pandas" not in loaded
+
+
+def test_what_pyspark_loads_for_its_first_call_is_loaded_while_the_jvm_starts() -> None:
+    program = """
+import sys, threading
+import pyspark.core.context as context
+from penstock.spark.session import session
+
+class Started(Exception):
+    pass
+
+def launch_gateway(*_, **__):
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(60)
+    raise Started
+
+context.launch_gateway = launch_gateway
+try:
+    session("never", "local[1]")
+except Started:
+    pass
+"""
+    assert "pyspark.testing.utils" in loaded_by(program)
