@@ -89,3 +89,29 @@ def test_a_torn_tail_is_no_gap() -> None:
             assert not lives.realm.recovered.has_gaps
 
     simulate(life(), Random(1))
+
+
+@pytest.mark.spec("S1")
+def test_a_torn_tail_makes_no_damage_of_files_whose_events_have_left() -> None:
+    async def life() -> None:
+        lives = Lives(sealing=BUSY)
+        async with lives.life():
+            await lives.create("orders", storage=Storage(events_per_spindle=1))
+            await lives.create("other")
+            await lives.put("orders", *named("consumed", "consumed as well"))
+            await lives.sealed("orders")
+        lives.sealing = SealingLimits(interval_s=1_000.0)  # the file is not dropped yet
+        async with lives.life():
+            assert await lives.purge("orders") == 2
+            await lives.put("other", *named("on its way"))
+        last = lives.disk.list("/realm/journal")[-1].name
+        path = f"/realm/journal/{last}"
+        lives.disk.shorten(path, len(lives.disk.content(path).rstrip(b"\0")) - 1)
+        lives.sealing = BUSY
+        async with lives.life("closed", damaged=True):
+            assert len(await lives.store.blobs.list("segments/orders")) == 2
+            assert (await lives.info("orders")).storage.quarantined == ()
+            await pass_time(1.0)
+            assert len(await lives.store.blobs.list("segments/orders")) == 1, "the newest stays"
+
+    simulate(life(), Random(1))

@@ -143,9 +143,9 @@ class RunningRealm:
         """Recover what is stored and make ready to serve."""
         recovered = await recover(journal, blobs, pages, rules)
         check_all(recovered.state.directory)
-        if recovered.damage:
+        if recovered.has_gaps:
             _keep_unknown(recovered)
-        else:
+        elif not recovered.damage:
             await _remove_strays(recovered, blobs)
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
         realm = cls(
@@ -433,7 +433,10 @@ def _store_closing(group: Group) -> None:
 
 
 def _keep_unknown(recovered: Recovered) -> None:
-    """Segments none of whose events are known: what is damaged may be their publish (SEM S1)."""
+    """Segments none of whose events are known: what is damaged may be their publish (SEM S1).
+
+    A tail that a crash has torn is none of that: it came after the record of every segment.
+    """
     for store in recovered.state.stores.values():
         for file in store.empty_files():
             store.keep_damaged(
