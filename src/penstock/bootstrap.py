@@ -28,6 +28,7 @@ from penstock.core.errors import Damaged, InvalidArgument
 from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.core.rights import Principal
 from penstock.core.state import Rules
+from penstock.frontends.amqp import hub_of
 from penstock.frontends.native import NativeLimits, NativeListener, check_exposed
 from penstock.frontends.tls import Tls
 from penstock.logs import configure_unless_done
@@ -330,6 +331,11 @@ class Realm:
         bound = self._loop.call(self._listener.listen(host, port))
         scheme = SCHEME if self._listener.tls is None else TLS_SCHEME
         return f"{scheme}{Address(host, bound)}"
+
+    def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        bound = self._loop.call(hub_of(self._listener).listen(host, port))
+        return f"{'amqp' if self._listener.tls is None else 'amqps'}://{Address(host, bound)}"
 
     @property
     def access(self) -> Access:

@@ -19,6 +19,7 @@ from penstock.bootstrap import http_server, native_listener, open_realm
 from penstock.client.threads import fast_loop
 from penstock.client.urls import SCHEME, TLS_SCHEME
 from penstock.core.errors import AddressInUse, InvalidArgument, PenstockError
+from penstock.frontends.amqp import hub_of
 from penstock.frontends.native import NativeListener, check_exposed
 from penstock.runtime.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
@@ -31,6 +32,9 @@ _log = structlog.get_logger("penstock.realm")
 
 HTTP_PORT = 9_080
 """Where HTTP is served when nobody says where."""
+
+AMQP_SCHEME = "amqp://"
+AMQP_TLS_SCHEME = "amqps://"
 
 _DAMAGE_SHOWN = 10
 """Lines about damage in the start-up log; it stays one screen."""
@@ -128,6 +132,8 @@ async def run(
                 if http is not None:
                     serving.append(tasks.create_task(http.run(), name="http"))
                     await _listen_http(http, settings)
+                if settings.listen.amqp_port is not None:
+                    await _listen_amqp(listener, settings)
                 _log.info("realm.listening", url=_url(settings.listen.host, port, scheme))
                 await stopping.wait()
             finally:
@@ -164,6 +170,14 @@ def reload(realm: RunningRealm, listener: NativeListener) -> None:
             _log.error("realm.not_reloaded", reason=str(error))
             return
     _log.info("realm.reloaded", tls=listener.tls is not None)
+
+
+async def _listen_amqp(listener: NativeListener, settings: Settings) -> None:
+    host, wanted = settings.listen.host, settings.listen.amqp_port
+    assert wanted is not None, "somebody wants it"
+    port = await hub_of(listener).listen(host, wanted)
+    scheme = AMQP_SCHEME if listener.tls is None else AMQP_TLS_SCHEME
+    _log.info("amqp.listening", url=_url(host, port, scheme))
 
 
 async def _listen_http(http: HttpServer, settings: Settings) -> None:

@@ -27,6 +27,13 @@ class ListenSettings(Section, frozen=True, kw_only=True):
         Meta(description="Address to listen on. Without authentication: a loopback address."),
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 takes any free one.")] = 9_000
+    amqp_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of AMQP 1.0, for JMS and other clients; its own is 5672, 0 takes any "
+            "free one. Not given: no AMQP. Needs the extra `amqp`."
+        ),
+    ] = None
     connections_max: Annotated[int, Meta(ge=1, description="Most connections at once.")] = 10_000
     idle_timeout_s: Annotated[
         float, Meta(gt=0, description="A connection silent this long is taken for dead.")

@@ -1,4 +1,4 @@
-"""What leads to this very machine, and what may not."""
+"""Which hosts lead to this very machine, and which may not."""
 
 from __future__ import annotations
 

@@ -26,6 +26,12 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port; 0 takes any free one. [default: 9000]")
     ] = None,
+    amqp_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of AMQP 1.0, usually 5672; 0 takes any free one. [default: no AMQP]"
+        ),
+    ] = None,
     http_port: Annotated[
         int | None,
         typer.Option(
@@ -64,6 +70,7 @@ def serve(
     flags: dict[str, Any] = {
         "listen.host": host,
         "listen.port": port,
+        "listen.amqp_port": amqp_port,
         "http.port": http_port,
         "http.enabled": http,
         "log.level": log_level,

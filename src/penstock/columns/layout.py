@@ -86,8 +86,10 @@ HEADERS: Final[dict[str, pa.DataType]] = {
     "message_type": pa.string(),
     "publisher": pa.string(),
     "host": pa.string(),
+    "amqp": pa.string(),
 }
-"""Header fields and their types (SEM E3); only those in use are present."""
+"""Header fields and their types (SEM E3); only those in use are present. ``amqp`` is what an AMQP
+message says and no column does, as JSON."""
 
 ORIGIN: Final[dict[str, pa.DataType]] = {
     "store": pa.string(),

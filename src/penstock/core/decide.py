@@ -46,6 +46,7 @@ from penstock.core.messages import (
 )
 from penstock.core.publish import decide_publish
 from penstock.core.recall import not_recalled, refuse_recalled
+from penstock.core.releasing import Release, decide_release
 from penstock.core.retention import REDELIVERIES_MAX, check_limits, make_room
 from penstock.core.seat import Kind
 from penstock.core.state import ChannelState
@@ -79,6 +80,8 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return _given_back(state, durable, seat.in_flight.spans)  # SEM D13
         case Sweep(may_write):
             return _sweep(state, now_us, may_write=may_write)
+        case Release():
+            return decide_release(state, command)
         case _:
             return _rare(state, command)
 

@@ -28,6 +28,7 @@ from penstock.core.messages import (
     Subscribe,
     Sweep,
 )
+from penstock.core.releasing import Release, release
 from penstock.core.seat import Seat
 from penstock.core.state import ChannelState
 from penstock.core.subscriber import Subscriber
@@ -58,6 +59,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _assign(state, command)
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
+        case Release():
+            release(state, command)
         case Subscribe():
             _subscribe(state, command)
         case Attach():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -20,6 +20,7 @@ from penstock.core.errors import (
 )
 from penstock.core.rights import Principal
 from penstock.frontends.connection import Connection
+from penstock.frontends.peers import Peer
 from penstock.frontends.tls import Tls
 from penstock.runtime.access import Mode
 from penstock.runtime.quota import ConnectionLimits
@@ -53,9 +54,9 @@ class NativeListener:
         self.tls = tls
         self.version = version
         self.limits = limits
-        self.connections: dict[Connection, None] = {}
-        """In the order in which they have come."""
-        self._sessions: dict[str, Connection] = {}
+        self.connections: dict[Peer, None] = {}
+        """In the order in which they have come; of every protocol but HTTP."""
+        self._sessions: dict[str, Peer] = {}
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
         """By session: seats that were being taken as its connection ended, until given back."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -77,13 +78,17 @@ class NativeListener:
             ready.set()
             await self._check_forever()
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
+    async def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol] | None = None
+    ) -> int:
+        """Accept connections; gives the port. ``protocol`` makes those of another than the native
+        one. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.realm.access.mode)
         loop = asyncio.get_running_loop()
         context = self.tls.context if self.tls is not None else None
+        make = protocol or (lambda: Connection(self))
         try:
-            server = await loop.create_server(lambda: Connection(self), host, port, ssl=context)
+            server = await loop.create_server(make, host, port, ssl=context)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -126,7 +131,7 @@ class NativeListener:
 
     # --- connections coming and going ----------------------------------------------------
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: Peer) -> bool:
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             return False
         self.connections[connection] = None
@@ -135,7 +140,7 @@ class NativeListener:
         self.realm.connections = len(self.connections)
         return True
 
-    def greeted(self, connection: Connection, session: str) -> None:
+    def greeted(self, connection: Peer, session: str) -> None:
         """A session has said hello; if an older connection of it lingers, it is over.
 
         Raises ``AccessDenied`` when that is somebody else's, and ``LimitReached``.
@@ -148,7 +153,7 @@ class NativeListener:
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))
 
-    def _check_user(self, connection: Connection, older: Connection | None) -> None:
+    def _check_user(self, connection: Peer, older: Peer | None) -> None:
         most = self.limits.connections_per_user_max
         if not most:
             return
@@ -186,7 +191,7 @@ class NativeListener:
         while still := self._opening.get(session):
             await next(iter(still)).wait()
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Peer) -> None:
         self.connections.pop(connection, None)
         self.realm.connections = len(self.connections)
         if self._sessions.get(connection.session) is connection:
@@ -222,7 +227,7 @@ class NativeListener:
         _log.debug("native.closed", left=len(self.connections))
 
 
-def _user(connection: Connection) -> str:
+def _user(connection: Peer) -> str:
     return connection.principal.user if connection.principal is not None else ""
 
 

@@ -1,0 +1,34 @@
+"""AMQP 1.0: software that no one here wrote connects unchanged, JMS applications among it.
+
+Proton's engine keeps connections, sessions and links by the standard (:mod:`.engine`); what they
+mean in a realm is said here: topics are channels, queues are queues, subscriptions are
+subscriptions and durables. Messages become events and events messages in :mod:`.incoming` and
+:mod:`.outgoing`; the guide's page on AMQP is their table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.hub import AmqpHub
+    from penstock.frontends.native import NativeListener
+
+
+def hub_of(listener: NativeListener) -> AmqpHub:
+    """What serves AMQP; nothing of it is imported where nobody asks for it.
+
+    Raises ``InvalidArgument`` where Proton is not installed.
+    """
+    try:
+        from penstock.frontends.amqp.hub import AmqpHub
+    except ModuleNotFoundError as error:
+        if error.name not in ("proton", "cproton", "cproton_ffi"):
+            raise
+        raise InvalidArgument(
+            "AMQP needs Apache Qpid Proton, which is not installed here: pip install "
+            "'penstock[amqp]' (it is built from source, with cmake and a C compiler)"
+        ) from error
+    return AmqpHub(listener)

@@ -1,0 +1,165 @@
+"""What an address means: a channel or a queue of the realm, made when it is asked for first."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from penstock.core.errors import InvalidName, NameAlreadyBound, NameDoesNotExist
+from penstock.core.messages import Definition
+from penstock.core.names import NAME_LENGTH_MAX, destination_name
+from penstock.core.rights import Principal
+from penstock.runtime.realm import RunningRealm
+
+Kind = Literal["channel", "queue"]
+
+TOPIC: Final = frozenset({"topic", "temporary-topic"})
+QUEUE: Final = frozenset({"queue", "temporary-queue"})
+_SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
+
+_TEMPORARY: Final = re.compile(r"temp-(queue|topic)-[0-9a-f]{32}")
+
+TOPIC_DEFINITION: Final = Definition(engine="jms")
+"""Of a topic nobody has made before: a channel with the rules of JMS."""
+QUEUE_DEFINITION: Final = Definition(kind="queue")
+TEMPORARY: Final[dict[Kind, Definition]] = {
+    "channel": Definition(type="reliable", engine="jms"),
+    "queue": Definition(kind="queue", type="reliable"),
+}
+"""Of destinations that live as long as a connection: in memory."""
+
+
+class Destination(Struct, frozen=True):
+    """A channel or queue, as a link knows it."""
+
+    number: int
+    name: str
+    kind: Kind
+    is_jms: bool = False
+    """Whether it has the rules of JMS topics."""
+
+    @property
+    def write(self) -> str:
+        """The operation of sending there."""
+        return "queue.push" if self.kind == "queue" else "channel.publish"
+
+
+def wanted_kind(capabilities: frozenset[str]) -> Kind | None:
+    """What a terminus says it is; None: either."""
+    if capabilities & TOPIC:
+        return "channel"
+    return "queue" if capabilities & QUEUE else None
+
+
+def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
+    """The name in an address, and what it says it is. Raises ``InvalidName``."""
+    for scheme, meant in _SCHEMES.items():
+        if address.startswith(scheme):
+            return destination_name(address.removeprefix(scheme)), kind or meant
+    return destination_name(address), kind
+
+
+async def resolved(
+    realm: RunningRealm, principal: Principal, address: str, kind: Kind | None
+) -> Destination:
+    """The destination an address names; a missing one is made, by whoever may make it.
+
+    Raises ``NameDoesNotExist`` for a queue where a topic is meant and the reverse, and for
+    temporary ones that are gone; ``InvalidName``, ``AccessDenied``.
+    """
+    name, kind = parsed(address, kind)
+    known = found(realm, name, kind)
+    if known is not None:
+        return known
+    if _TEMPORARY.fullmatch(name):
+        raise NameDoesNotExist(f"temporary destination {name} does not exist any more")
+    kind = kind or "queue"
+    definition = TOPIC_DEFINITION if kind == "channel" else QUEUE_DEFINITION
+    return await made(realm, principal, name, kind, definition)
+
+
+def found(realm: RunningRealm, name: str, kind: Kind | None) -> Destination | None:
+    """The destination of a name, if there is one. Raises ``NameDoesNotExist`` for one of another
+    kind."""
+    number = realm.directory.find(name)
+    if number is None:
+        return None
+    state = realm.directory.channels[number].state
+    is_kind = state.definition.kind
+    if is_kind == "schedule" or (kind is not None and is_kind != kind):
+        wanted = "topic" if kind == "channel" else "queue"
+        raise NameDoesNotExist(f"there is no {wanted} {name}: {name} is a {is_kind}")
+    return Destination(number, name, is_kind, state.engine.needs_interest)
+
+
+async def made(
+    realm: RunningRealm, principal: Principal, name: str, kind: Kind, definition: Definition
+) -> Destination:
+    """Make a destination; one that was made meanwhile will do as well. Raises ``AccessDenied``."""
+    access = realm.access
+    async with access.naming(name):
+        try:
+            async with access.act(principal, f"{kind}.create", "", name):
+                opened = await realm.create_channel(name, definition)
+                await access.created(principal, kind, name)
+        except NameAlreadyBound:
+            known = found(realm, name, kind)
+            if known is None:
+                raise
+            return known
+    return Destination(opened.channel, name, kind, definition.engine == "jms")
+
+
+def temporary_name(kind: Kind) -> str:
+    """A name nobody can guess."""
+    return f"temp-{'topic' if kind == 'channel' else 'queue'}-{secrets.token_hex(16)}"
+
+
+async def remove(realm: RunningRealm, destination: Destination) -> None:
+    """A temporary destination goes with its connection."""
+    async with realm.access.naming(destination.name):
+        try:
+            await realm.delete_channel(destination.name, destination.kind)
+        except NameDoesNotExist:
+            return
+        await realm.access.deleted(destination.kind, destination.name)
+
+
+async def remove_left_over(realm: RunningRealm) -> None:
+    """Temporary destinations whose connections a restart has ended."""
+    for kind in ("channel", "queue"):
+        for name in await realm.list_channels(kind):
+            if _TEMPORARY.fullmatch(name) and (known := found(realm, name, kind)) is not None:
+                await remove(realm, known)
+
+
+# --- names of durables --------------------------------------------------------------------
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9/\-_.]")
+
+
+def durable_name_of(client: str, name: str, *, volatile: bool) -> str:
+    """What a subscription is called in the realm: ``client:name``. Without a client it is a
+    durable by its name. Characters no name may have are written as ``#`` and their UTF-8.
+
+    Raises ``InvalidName`` for one that is too long.
+    """
+    text = f"{_escaped(client)}:{_escaped(name)}" if client else _escaped(name)
+    if volatile:
+        text += "@volatile"
+    if not name or len(text) > NAME_LENGTH_MAX:
+        raise InvalidName(
+            f"subscription {name[:40]!r} of client {client[:40]!r} makes a name of {len(text)} "
+            f"characters; 1 to {NAME_LENGTH_MAX} may be"
+        )
+    return text
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        char if _PLAIN.fullmatch(char) else "".join(f"#{byte:02x}" for byte in char.encode())
+        for char in text
+    )

@@ -1,0 +1,351 @@
+"""From a link that a peer wants to what it means here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proton import Link, Terminus, symbol
+
+from penstock.columns.selectors import Selector
+from penstock.core.channel import Channel
+from penstock.core.errors import (
+    DurableInUse,
+    LimitReached,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.core.queue import READERS
+from penstock.core.starts import FromEarliest, FromLatest
+from penstock.frontends.amqp.addresses import (
+    TEMPORARY,
+    Destination,
+    Kind,
+    durable_name_of,
+    made,
+    resolved,
+    temporary_name,
+    wanted_kind,
+)
+from penstock.frontends.amqp.consumers import Consumer, Manner
+from penstock.frontends.amqp.engine import Incoming, Outgoing
+from penstock.frontends.amqp.producers import Producer
+from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, wish_of
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+
+MESSAGE_OVERHEAD = 64 << 10
+"""Bytes a message may have besides the event that is made of it."""
+
+
+class Attached:
+    """A link of a connection, and what it is for."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.is_closed = False
+        """The peer does not want it any more, maybe before it was opened here."""
+        self.producer: Producer | None = None
+        self.consumer: Consumer | None = None
+        self.incoming: Incoming | None = None
+        self.outgoing: Outgoing | None = None
+        self.temporary: Destination | None = None
+        self.durable: tuple[int, str] | None = None
+        """The durable it is a client of: channel and name."""
+        self.ends_durable = False
+        """Whether closing the link, not just detaching it, deletes the durable."""
+        self.is_volatile = False
+        """Whether the durable goes with its last client."""
+
+
+class Attaching:
+    """Opens the links of one connection."""
+
+    def __init__(self, connection: AmqpConnection) -> None:
+        self._connection = connection
+        self._realm = connection.realm
+        self._hub = connection.hub
+
+    async def open(self, attached: Attached) -> None:
+        """Find out what the link is for, and open it. Raises ``PenstockError``: it is refused."""
+        link = attached.link
+        link.snd_settle_mode = link.remote_snd_settle_mode
+        link.rcv_settle_mode = link.remote_rcv_settle_mode
+        if len(self._connection.links) > self._hub.limits.links_max:
+            raise LimitReached(f"{self._hub.limits.links_max} links of this connection are open")
+        if link.is_receiver:
+            await self._open_incoming(attached)
+        else:
+            await self._open_outgoing(attached)
+
+    # --- messages come -------------------------------------------------------------------
+
+    async def _open_incoming(self, attached: Attached) -> None:
+        link, connection = attached.link, self._connection
+        target = link.remote_target
+        limit = self._realm.limits.event_bytes_max + MESSAGE_OVERHEAD
+        incoming = Incoming(link, credit=self._hub.limits.credit, message_bytes_max=limit)
+        if target.type == Terminus.COORDINATOR:
+            if attached.is_closed:
+                return
+            link.source.copy(link.remote_source)
+            link.target.type = Terminus.COORDINATOR
+            link.target.capabilities.put_object(symbol("amqp:local-transactions"))
+            attached.incoming = incoming
+            connection.transactions.coordinate(incoming)
+            link.open()
+            connection.engine.add_incoming(incoming)
+            return
+        destination: Destination | None = None
+        if target.dynamic:
+            destination = attached.temporary = await self._temporary(capabilities(target))
+        elif target.address:
+            kind = wanted_kind(capabilities(target))
+            principal = connection.principal
+            destination = await resolved(self._realm, principal, target.address, kind)
+        producer = Producer(connection, incoming, destination)
+        producer.check()
+        if attached.is_closed:
+            return
+        attached.producer, attached.incoming = producer, incoming
+        link.source.copy(link.remote_source)
+        link.target.copy(target)
+        if target.dynamic and destination is not None:
+            link.target.address = destination.name
+            link.target.dynamic = True
+        link.max_message_size = self._realm.limits.event_bytes_max
+        link.open()
+        connection.engine.add_incoming(incoming)
+
+    async def _temporary(self, said: frozenset[str]) -> Destination:
+        kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
+        definition = TEMPORARY[kind]
+        return await made(
+            self._realm, self._connection.principal, temporary_name(kind), kind, definition
+        )
+
+    # --- events go out -------------------------------------------------------------------
+
+    async def _open_outgoing(self, attached: Attached) -> None:
+        link, connection = attached.link, self._connection
+        if is_lookup(link):
+            self._look_up(attached)
+            return
+        source = link.remote_source
+        wish = wish_of(source)
+        if wish.selector:
+            Selector(wish.selector)  # raises for what is none
+        if source.dynamic:
+            destination = attached.temporary = await self._temporary(capabilities(source))
+        else:
+            kind = wanted_kind(capabilities(source))
+            principal = connection.principal
+            destination = await resolved(self._realm, principal, source.address, kind)
+        consumer = await self._consumer(attached, destination, wish)
+        outgoing = Outgoing(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
+        if attached.is_closed:
+            consumer.end()
+            return
+        attached.consumer, attached.outgoing = consumer, outgoing
+        consumer.link = outgoing
+        link.source.copy(source)
+        link.source.address = destination.name if source.dynamic else source.address
+        link.source.dynamic = source.dynamic
+        link.target.copy(link.remote_target)
+        link.open()
+        connection.engine.add_outgoing(outgoing)
+        consumer.flow()
+
+    async def _consumer(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
+        if destination.kind == "queue":
+            return await self._reader(destination, wish)
+        if wish.durable or wish.shared:
+            return await self._client(attached, destination, wish)
+        selector = Selector(wish.selector) if wish.selector else None
+        return await self._subscriber(destination, selector, wish)
+
+    async def _reader(self, destination: Destination, wish: Wish) -> Consumer:
+        selector = Selector(wish.selector) if wish.selector else None
+        subscriptions = self._realm.subscriptions
+        operation = "queue.peek" if wish.copies else "queue.pop"
+        manner = Manner(seat=not wish.copies, browse=wish.copies)
+        consumer = self._made(destination, manner, selector, operation)
+        if wish.copies:
+            opened = await subscriptions.subscribe(
+                destination.number,
+                FromEarliest(),
+                consumer,
+                credit=0,
+                browse=True,
+                endless=True,
+            )
+        else:
+            opened = await subscriptions.attach(
+                destination.number, READERS, consumer, window=None, pull=True
+            )
+        consumer.subscription = opened.number
+        return consumer
+
+    async def _subscriber(
+        self, destination: Destination, selector: Selector | None, wish: Wish
+    ) -> Consumer:
+        manner = Manner(seat=False)
+        consumer = self._made(
+            destination, manner, selector, "channel.subscribe", no_local=wish.no_local
+        )
+        opened = await self._realm.subscriptions.subscribe(
+            destination.number, FromLatest(), consumer, credit=0
+        )
+        consumer.subscription = opened.number
+        return consumer
+
+    def _made(
+        self,
+        destination: Destination,
+        manner: Manner,
+        selector: Selector | None,
+        operation: str,
+        *,
+        no_local: bool = False,
+    ) -> Consumer:
+        """Raises ``AccessDenied``."""
+        connection = self._connection
+        connection.require(operation, destination.name)
+        number = destination.number
+        consumer = Consumer(connection, number, manner, selector, no_local=no_local)
+        consumer.needs = (operation, destination.name)
+        return consumer
+
+    # --- durables ------------------------------------------------------------------------
+
+    async def _client(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
+        name = self._name_of(attached.link.name, wish)
+        number = destination.number
+        if not wish.durable:
+            attached.is_volatile = True
+        await self._settle_on(destination, name, wish)
+        durable = self._channel(number).state.durable(name)
+        kind = durable.kind
+        selector = Selector(wish.selector) if wish.selector and not kind.stores_selector else None
+        manner = Manner(seat=True, cumulative=kind.cumulative)
+        consumer = self._made(
+            destination, manner, selector, "durable.attach", no_local=wish.no_local
+        )
+        opened = await self._realm.subscriptions.attach(
+            number, name, consumer, window=None, pull=True
+        )
+        consumer.subscription = opened.number
+        self._hub.wished(number, name, (wish.selector, wish.no_local))
+        attached.durable = (number, name)
+        attached.ends_durable = True
+        return consumer
+
+    def _name_of(self, link_name: str, wish: Wish) -> str:
+        """The link's name up to ``|`` says which subscription it is; several links may be of
+        one."""
+        base = link_name.partition("|")[0]
+        client = "" if wish.shared and wish.is_global else self._connection.container
+        return durable_name_of(client, base, volatile=not wish.durable)
+
+    async def _settle_on(self, destination: Destination, name: str, wish: Wish) -> None:
+        """Make sure there is the durable that is asked for. One that was asked for in other words
+        before, or on another topic, ends (JMS: a changed subscription is a new one)."""
+        await self._leave_elsewhere(destination, name)
+        number = destination.number
+        durable = self._channel(number).state.durables.get(name)
+        if durable is not None:
+            known = self._hub.wishes(number, name) or (durable.selector, wish.no_local)
+            is_known = durable.kind.stores_selector or self._hub.wishes(number, name) is not None
+            if durable.kind.stores_selector:
+                known = (durable.selector, known[1])
+            if not is_known or known == (wish.selector, wish.no_local):
+                return
+            if durable.seats:
+                raise DurableInUse(
+                    f"subscription {name} is in use with another selector; end that use first"
+                )
+            await self._delete(number, destination.name, name)
+        kind = wish.kind or ("shared" if wish.shared else "exclusive")
+        stores = self._realm.directory.rules.kinds[kind].stores_selector
+        connection = self._connection
+        # Whoever may read a topic may have a subscription that ends with the last who reads it.
+        operation = "durable.create" if wish.durable else "channel.subscribe"
+        async with self._realm.access.act(
+            connection.principal, operation, destination.name, f"{destination.name} {name}"
+        ):
+            try:
+                await self._realm.subscriptions.create_durable(
+                    number,
+                    name,
+                    kind,
+                    FromLatest(),
+                    wish.selector if stores else "",
+                    persistent=None if wish.durable else False,
+                )
+            except NameAlreadyBound:
+                return
+
+    async def _leave_elsewhere(self, destination: Destination, name: str) -> None:
+        if ":" not in name:
+            return  # one that others may have given this name
+        for number, channel in list(self._realm.directory.channels.items()):
+            durable = channel.state.durables.get(name)
+            if durable is None or number == destination.number:
+                continue
+            if durable.seats:
+                raise DurableInUse(f"subscription {name} is in use on {channel.state.name}")
+            await self._delete(number, channel.state.name, name)
+
+    async def _delete(self, number: int, channel: str, name: str) -> None:
+        connection = self._connection
+        async with self._realm.access.act(
+            connection.principal, "durable.delete", channel, f"{channel} {name}"
+        ):
+            await self._realm.subscriptions.delete_durable(number, name)
+        self._hub.wished(number, name, None)
+
+    def _look_up(self, attached: Attached) -> None:
+        """A receiver that names a subscription and no address: to end it."""
+        link = attached.link
+        base, _, rest = link.name.partition("|")
+        wish = Wish(shared=True, is_global="global" in rest, durable=True)
+        name = self._name_of(base, wish)
+        for number, channel in self._realm.directory.channels.items():
+            durable = channel.state.durables.get(name)
+            if durable is None:
+                continue
+            attached.durable = (number, name)
+            attached.ends_durable = True
+            link.source.address = channel.state.name
+            link.source.durability = Terminus.DELIVERIES
+            link.source.expiry_policy = Terminus.EXPIRE_NEVER
+            link.source.distribution_mode = Terminus.DIST_MODE_COPY
+            link.source.capabilities.put_object(symbol("topic"))
+            link.target.copy(link.remote_target)
+            attached.outgoing = Outgoing(link, settled=False)
+            link.open()
+            return
+        raise NameDoesNotExist(f"there is no subscription {base}")
+
+    async def end_durable(self, attached: Attached, *, closed: bool) -> None:
+        """The link is over. A durable goes when its link is closed, not detached; a shared one
+        with its last client."""
+        if attached.durable is None:
+            return
+        number, name = attached.durable
+        channel = self._realm.directory.channels.get(number)
+        durable = None if channel is None else channel.state.durables.get(name)
+        if channel is None or durable is None or durable.seats:
+            if closed and durable is not None and durable.seats and not attached.is_volatile:
+                raise DurableInUse(f"subscription {name} has clients; end them first")
+            return
+        if attached.is_volatile:
+            await self._realm.subscriptions.delete_durable(number, name)
+        elif closed and attached.ends_durable:
+            await self._delete(number, channel.state.name, name)
+
+    def _channel(self, number: int) -> Channel:
+        channel = self._realm.directory.channels.get(number)
+        if channel is None:
+            raise NameDoesNotExist("the topic was deleted meanwhile")
+        return channel

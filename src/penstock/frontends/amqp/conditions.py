@@ -1,0 +1,61 @@
+"""Which AMQP condition tells of which error: by code, as the codes never change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from penstock.core.errors import PenstockError
+
+INTERNAL: Final = "amqp:internal-error"
+NOT_FOUND: Final = "amqp:not-found"
+INVALID: Final = "amqp:invalid-field"
+NOT_ALLOWED: Final = "amqp:not-allowed"
+NOT_IMPLEMENTED: Final = "amqp:not-implemented"
+DELETED: Final = "amqp:resource-deleted"
+FORCED: Final = "amqp:connection:forced"
+TOO_LARGE: Final = "amqp:link:message-size-exceeded"
+UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
+ROLLED_BACK: Final = "amqp:transaction:rollback"
+
+_BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
+    "amqp:unauthorized-access": ("access-denied", "authentication-failed", "cross-site"),
+    NOT_FOUND: ("name-does-not-exist", "no-such-stage"),
+    INVALID: (
+        *("invalid-argument", "invalid-descriptor", "invalid-event", "invalid-name"),
+        *("invalid-selector", "damaged-backup", "damaged-export"),
+    ),
+    "amqp:resource-locked": ("durable-in-use", "name-already-bound"),
+    "amqp:resource-limit-exceeded": (
+        *("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),
+    ),
+    TOO_LARGE: ("event-too-large",),
+    "amqp:illegal-state": ("already-aborted", "already-committed", "illegal-state"),
+    "amqp:precondition-failed": ("publishing-paused", "refused", "sequence-too-old"),
+    DELETED: ("data-lost", "durable-unbound", "trimmed"),
+    UNKNOWN_TRANSACTION: ("no-such-transaction",),
+    FORCED: (
+        *("cannot-connect", "connection-lost", "realm-stopping", "session-closed"),
+        *("address-in-use", "data-directory-in-use", "unavailable"),
+    ),
+    "amqp:connection:framing-error": (
+        *("local-protocol-violation", "protocol-violation", "remote-protocol-violation"),
+    ),
+    INTERNAL: ("corrupt", "damaged", "fenced", "newer-format", "penstock", "step-failed"),
+}
+
+CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {code: condition for condition, codes in _BY_CONDITION.items() for code in codes}
+)
+"""Every code there is, and its condition."""
+
+
+def condition_of(error: PenstockError) -> str:
+    """The condition an error is told as."""
+    return CONDITIONS.get(error.code, INTERNAL)
+
+
+def description_of(error: PenstockError) -> str:
+    """What is said besides: the code, which programs may look for, and the text for people."""
+    return f"{error.code}: {error}"

@@ -1,0 +1,457 @@
+"""One AMQP connection: bytes in and out, its links, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from proton import UNDESCRIBED as NO_DESCRIPTOR
+from proton import Array, Condition, Data, Event, symbol
+
+from penstock.core.errors import (
+    ConnectionLost,
+    InvalidEvent,
+    NameAlreadyBound,
+    PenstockError,
+    RemoteProtocolViolation,
+)
+from penstock.core.rights import ANONYMOUS, Principal
+from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of
+from penstock.frontends.amqp.engine import SESSION_BYTES, Engine, Incoming, Outgoing
+from penstock.frontends.amqp.links import Links
+from penstock.frontends.amqp.signing_in import SignIn, without_sasl
+from penstock.frontends.amqp.termini import desired
+from penstock.frontends.amqp.transactions import Transactions
+from penstock.frontends.connection_info import ConnectionInfo
+from penstock.wire.amqp import sasl
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.hub import AmqpHub
+
+WRITE_HIGH_WATER: Final = 1 << 20
+"""Bytes waiting to be sent above which a connection gets no more events, and is not read."""
+UNSENT_MAX: Final = 8 << 20
+"""Bytes of messages waiting for the peer's window above which it gets no more."""
+CONGESTION_CHECK_S: Final = 0.01
+LINGER_S: Final = 2.0
+TICKS: Final = 4
+"""How often in an idle time-out to look whether something is due."""
+SOLE: Final = "sole-connection-for-container"
+OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE)
+
+_log = structlog.get_logger("penstock.amqp")
+
+
+class AmqpConnection(asyncio.Protocol):
+    def __init__(self, hub: AmqpHub) -> None:
+        self.hub = hub
+        self.listener = hub.listener
+        self.realm = hub.realm
+        self.session = ""
+        """Its name in the realm, once it is known who it is."""
+        self.principal = Principal(ANONYMOUS, "")
+        self.publisher = ""
+        self.container = ""
+        """What the peer calls itself: a JMS client's id."""
+        self.number = 0
+        self.writable = True
+        self.engine = Engine(self, idle_timeout_s=hub.listener.limits.idle_timeout_s)
+        self.transactions = Transactions(self)
+        self.certificate: Mapping[str, Any] | None = None
+        self.host = ""
+        self.is_secure = False
+        self.links = Links(self)
+        self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
+        self._sign_in: SignIn | None = None
+        self._is_signed_in = False
+        self.is_open = False
+        """Between the peer's opening and either side's close."""
+        self._is_sole = False
+        self._is_backed_up = False
+        self._transport: asyncio.Transport | None = None
+        self._opened_s = self._heard_s = 0.0
+        self._in_progress = 0
+        self._flush_is_due = False
+        self._reads_paused = False
+        self._takes_more = True
+        self._loop = asyncio.get_running_loop()
+
+    # --- asyncio -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = transport
+        self._opened_s = self._heard_s = self._loop.time()
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        peer = transport.get_extra_info("peername")
+        found = str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
+        self.host = found.removeprefix("::ffff:")
+        self.certificate = transport.get_extra_info("peercert")
+        self.is_secure = transport.get_extra_info("sslcontext") is not None
+        if not self.listener.opened(self):
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        try:
+            if self._frames is None:
+                self.engine.feed(data)
+            else:
+                self._frames.feed(data)
+                self._before_amqp(self._frames)
+        except RemoteProtocolViolation as error:
+            self._violated(error)
+        except Exception:  # noqa: BLE001  whatever it is, it is this connection's end alone
+            _log.exception("amqp.failed", connection=self.number)
+            self.abort()
+        self.flush()
+        if not self._may_read:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.is_open = False
+        self.writable = False
+        self.listener.closed(self)
+        self._leave()
+
+    def pause_writing(self) -> None:
+        self._takes_more = False
+        self._check_writable()
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self._takes_more = True
+        self._check_writable()
+        self.flush_soon()
+
+    # --- before AMQP ---------------------------------------------------------------------
+
+    def _before_amqp(self, frames: sasl.SaslFrames) -> None:
+        while self._frames is frames:
+            if self._sign_in is not None:
+                frame = frames.frame()
+                if frame is None:
+                    return
+                self._sign_in.take(frame)
+                continue
+            header = frames.header()
+            if header is None:
+                return
+            self._begin(header, frames)
+
+    def _begin(self, header: bytes, frames: sasl.SaslFrames) -> None:
+        if header == sasl.PROTOCOL:
+            if not self._is_signed_in:
+                principal = without_sasl(self.realm.access, self)
+                if principal is None:
+                    self._write(sasl.SASL_PROTOCOL)
+                    raise RemoteProtocolViolation("who does not sign in may not come in")
+                self._known(principal)
+            self._frames = None
+            self.engine.feed(header + frames.rest())
+        elif header == sasl.SASL_PROTOCOL and not self._is_signed_in:
+            self._sign_in = SignIn(self)
+            self._write(header + sasl.mechanisms(self._sign_in.mechanisms))
+        else:
+            self._write(sasl.PROTOCOL if self._is_signed_in else sasl.SASL_PROTOCOL)
+            raise RemoteProtocolViolation(f"no protocol of AMQP 1.0: {header!r}")
+
+    def send_sasl(self, frame: bytes) -> None:
+        """Ask the client something."""
+        self._write(frame)
+
+    def signed_in(self, principal: Principal, said: bytes | None) -> None:
+        """It is known who this is."""
+        if self._transport is None:
+            return
+        try:
+            self._known(principal)
+        except PenstockError as error:
+            _log.warning("amqp.sign_in_refused", host=self.host, reason=str(error))
+            self.not_signed_in()
+            return
+        self._write(sasl.outcome(sasl.OK, said))
+        self._sign_in = None
+        frames, self._frames = self._frames, sasl.SaslFrames()
+        assert frames is not None, "it was signing in"
+        self.data_received_later(frames.rest())
+
+    def data_received_later(self, data: bytes) -> None:
+        """What came behind the sign-in."""
+        if data:
+            self.data_received(data)
+
+    def not_signed_in(self) -> None:
+        """It is not who it says."""
+        self._write(sasl.outcome(sasl.AUTH))
+        self._close_transport()
+
+    def _known(self, principal: Principal) -> None:
+        """Raises ``LimitReached``."""
+        self.principal = principal
+        self.publisher = principal.name
+        self.listener.greeted(self, f"amqp-{self.number}")
+        self.session = f"amqp-{self.number}"
+        self._is_signed_in = True
+
+    # --- what the engine tells -----------------------------------------------------------
+
+    def received(self, link: Incoming) -> None:
+        """Messages have come."""
+        if not self.is_open:
+            link.messages.clear()
+            link.deliveries.clear()
+            return
+        if self.transactions.coordinates(link):
+            self.transactions.take(link)
+            return
+        attached = self.links.of(link)
+        if attached is not None and attached.producer is not None:
+            attached.producer.take()
+
+    def settled(self, link: Outgoing) -> None:
+        """Something was said about deliveries, or credit has come."""
+        attached = self.links.of(link)
+        if attached is not None and attached.consumer is not None:
+            attached.consumer.settled()
+
+    def too_large(self, link: Incoming) -> None:
+        """A message passes the limit."""
+        limit = self.realm.limits.event_bytes_max
+        self.end_link(link, TOO_LARGE, f"a message of more than {limit} bytes (max_event_bytes)")
+
+    def happened(self, event: Event) -> None:
+        """Something rare."""
+        kind = event.type
+        if kind == Event.CONNECTION_REMOTE_OPEN:
+            self._open()
+        elif kind == Event.SESSION_REMOTE_OPEN:
+            event.session.incoming_capacity = SESSION_BYTES
+            event.session.open()
+        elif kind == Event.LINK_REMOTE_OPEN:
+            self.links.attach(event.link)
+        elif kind in (Event.LINK_REMOTE_CLOSE, Event.LINK_REMOTE_DETACH):
+            self.links.detach(event.link, closed=kind == Event.LINK_REMOTE_CLOSE)
+        elif kind == Event.SESSION_REMOTE_CLOSE:
+            self.spawn(self.links.end_session(event.session))
+        elif kind == Event.CONNECTION_REMOTE_CLOSE:
+            self._leave()
+            event.connection.close()
+        elif kind == Event.TRANSPORT_ERROR:
+            reason = str(event.transport.condition)
+            _log.warning("amqp.refused", connection=self.number, host=self.host, reason=reason)
+
+    def _open(self) -> None:
+        connection = self.engine.connection
+        self.container = connection.remote_container or ""
+        connection.container = self.realm.name
+        connection.offered_capabilities = Array(NO_DESCRIPTOR, Data.SYMBOL, *map(symbol, OFFERED))
+        properties: dict[Any, Any] = {
+            symbol("product"): "Penstock",
+            symbol("version"): self.listener.version,
+        }
+        try:
+            if SOLE in desired(connection):
+                self.hub.enter(self.container, self)
+                self._is_sole = True
+        except NameAlreadyBound as error:
+            properties[symbol("amqp:connection-establishment-failed")] = True
+            connection.properties = properties
+            connection.open()
+            field = {symbol("invalid-field"): symbol("container-id")}
+            connection.condition = Condition("amqp:invalid-field", str(error), field)
+            connection.close()
+            return
+        connection.properties = properties
+        connection.open()
+        self.is_open = True
+        self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        if self._transport is None:
+            return
+        self.engine.tick(self._loop.time())
+        self.flush()
+        pause_s = min(5.0, self.listener.limits.idle_timeout_s / TICKS)
+        self._loop.call_later(pause_s, self._tick)
+
+    # --- links ---------------------------------------------------------------------------
+
+    def end_link(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
+        """The realm ends a link, and says why."""
+        self.links.end(link, condition, description)
+
+    def answered(self, link: Incoming | Outgoing) -> None:
+        """Deliveries of a link were settled."""
+        self.engine.answered(link)
+        if isinstance(link, Incoming) and not link.is_over and not self.is_congested:
+            self.engine.refill(link)
+        self.flush_soon()
+
+    # --- rights --------------------------------------------------------------------------
+
+    def require(self, operation: str, name: str) -> None:
+        """Raises ``AccessDenied``."""
+        self.realm.access.require(self.principal, operation, name)
+
+    def check_rights(self) -> None:
+        """Rights were taken away: end what this connection may not have open any more, or all of
+        it (SEM A3)."""
+        if not self._is_signed_in or self.realm.access.is_open:
+            return
+        try:
+            self.realm.access.check_still(self.principal, self.realm.clock.now_us())
+        except PenstockError as error:
+            self.end(error)
+            return
+        self.links.check_rights()
+
+    # --- out -----------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Send what there is at the end of this turn."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what there is."""
+        self._flush_is_due = False
+        self.hub.forget_written()
+        if self._frames is not None or self._transport is None:
+            return
+        data = self.engine.output()
+        if data:
+            self._write(data)
+        if self.engine.is_closed:
+            self._close_transport()
+        self._is_backed_up = len(self.links) > 0 and self.engine.unsent_bytes > UNSENT_MAX
+        self._check_writable()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _check_writable(self) -> None:
+        writable = self._takes_more and not self._is_backed_up and self._transport is not None
+        if writable != self.writable:
+            self.writable = writable
+            self.realm.subscriptions.stall(self.session, stalled=not writable)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether senders get no more credit for now."""
+        return self.listener.is_congested
+
+    @property
+    def _may_read(self) -> bool:
+        return self._takes_more and not self.listener.is_congested
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._reads_paused:
+            self._reads_paused = True
+            self._transport.pause_reading()
+            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._may_read:
+            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
+            return
+        self._heard_s = self._loop.time()
+        self._reads_paused = False
+        self._transport.resume_reading()
+        self.links.refill()
+        self.flush_soon()
+
+    # --- tasks ---------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that has to wait for the realm."""
+        self._in_progress += 1
+        self.listener.spawn(self._done(work))
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PenstockError as error:
+            self.end(error)
+        except Exception:  # noqa: BLE001  a task's root: the others must live on
+            _log.exception("amqp.failed", connection=self.number)
+            self.abort()
+        finally:
+            self._in_progress -= 1
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def _violated(self, error: PenstockError) -> None:
+        _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
+        if self._frames is None:
+            self.end(error)
+        else:
+            self._close_transport()
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Say why, and close; a peer that does not take it in time is dropped."""
+        if self._frames is None and self._transport is not None:
+            condition = "" if reason is None else condition_of(reason)
+            if isinstance(reason, InvalidEvent):
+                condition = "amqp:decode-error"
+            self.engine.end(condition, "" if reason is None else description_of(reason))
+            self.flush()
+        self._leave()
+        self._close_transport()
+
+    def _close_transport(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            if transport.get_write_buffer_size():
+                self._loop.call_later(LINGER_S, transport.abort)
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _leave(self) -> None:
+        """Give up everything: what it held goes back at once (SEM D13)."""
+        self.is_open = False
+        if self._is_sole:
+            self._is_sole = False
+            self.hub.leave(self.container, self)
+        self.transactions.end()
+        self.links.leave()
+
+    def check(self, now_s: float) -> None:
+        """Called regularly: end a connection that does not sign in."""
+        if self._transport is None:
+            return
+        if self._is_signed_in and self.principal.until_us:
+            self.check_rights()
+        if not self.is_open and now_s - self._opened_s > self.listener.limits.hello_timeout_s:
+            limit = self.listener.limits.hello_timeout_s
+            self.end(ConnectionLost(f"no connection was opened within {limit:g} s"))
+
+    def describe(self) -> ConnectionInfo:
+        """What an administrator sees of it."""
+        transport = self._transport
+        return ConnectionInfo(
+            number=self.number,
+            session=self.session,
+            user=self.publisher,
+            client=f"AMQP 1.0 {self.container}",
+            opened_s=self._opened_s,
+            heard_s=self._heard_s,
+            subscriptions=self.links.consumers,
+            requests=self._in_progress,
+            unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
+            is_stalled=not self.writable,
+        )

@@ -1,0 +1,411 @@
+"""Links by which events go out: readers of queues, subscribers, clients of durables, browsers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from msgspec import Struct
+
+from penstock.columns.selectors import Selector
+from penstock.core.errors import PenstockError
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Demand, Spans
+from penstock.core.releasing import Release
+from penstock.frontends.amqp.conditions import condition_of, description_of
+from penstock.frontends.amqp.engine import Outgoing
+from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
+from penstock.frontends.amqp.outgoing import Messages
+from penstock.runtime.bodies import Body
+from penstock.runtime.group import Group
+from penstock.runtime.rows import Rows
+from penstock.runtime.unit_of_work import Acknowledged
+from penstock.runtime.work import Do, Reply
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+
+_DRAIN_LOOK_S: Final = 0.002
+
+_log = structlog.get_logger("penstock.amqp")
+
+
+class Manner(Struct, frozen=True):
+    """How the realm keeps account of what a consumer has."""
+
+    seat: bool
+    """It sits at a queue or durable: what it holds is in the realm's hands."""
+    cumulative: bool = False
+    """Acknowledging an event acknowledges all before."""
+    browse: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what comes back has to be delivered again by this link itself: the realm would
+        not, or not before somebody attaches again."""
+        return not self.browse and (self.cumulative or not self.seat)
+
+
+class Consumer:
+    """One of them: an outlet of the realm."""
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        number: int,
+        manner: Manner,
+        selector: Selector | None,
+        *,
+        no_local: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._realm = connection.realm
+        self.number = number
+        """Of its channel or queue."""
+        self.manner = manner
+        self.session = connection.session
+        self.selector = selector
+        self.subscription = 0
+        self.link: Outgoing | None = None
+        self.needs: tuple[str, str] = ("", "")
+        """The operation it lives by, and on what."""
+        self.is_over = False
+        self.is_aside: dict[int, None] = {}
+        """What this link must not get again, and nobody else can have while it is there."""
+        self._no_local = no_local
+        self._held: deque[tuple[int, bytes]] = deque()
+        """Waits for credit."""
+        self._kept: dict[int, tuple[Messages, int, int]] = {}
+        """Delivered and not settled, by id: how to make the message again."""
+        self._granted = 0
+        """Credit the realm was given and has not used: plain subscriptions."""
+        self._through = -1
+        """Everything up to here is acknowledged: cumulative ones."""
+        self._newest = -1
+        self._is_draining = False
+        self._is_asked = False
+
+    # --- the realm's side ----------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return self._connection.writable
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Never fails: whoever calls it serves others, too."""
+        try:
+            self._deliver(rows, redeliveries)
+        except Exception:  # noqa: BLE001  the others must live on
+            _log.exception("amqp.delivery_failed", connection=self._connection.number)
+            self._connection.abort()
+
+    def recall(self, spans: Spans) -> None:
+        """They are in the client's hands: what is taken back comes again, and what it says of
+        them is too late. It need not say that it knows."""
+        self._realm.subscriptions.recall_seen(self.subscription)
+
+    def finished(self) -> None:
+        """A demand is met, or was taken back."""
+        link = self.link
+        if link is not None and link.is_draining:
+            self._connection.engine.drained(link)
+            self._connection.flush_soon()
+
+    def closed(self, reason: PenstockError) -> None:
+        """The realm has ended it."""
+        self.is_over = True
+        if self.link is not None:
+            self._connection.end_link(self.link, condition_of(reason), description_of(reason))
+
+    def _deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        link = self.link
+        messages = self._connection.hub.messages_of(rows)
+        ids = messages.ids
+        if not self.manner.seat:
+            self._granted -= len(ids)
+        if self.is_over or link is None or link.is_over:
+            return
+        counts = _counts(redeliveries, ids) if redeliveries else {}
+        own = self._connection.container if self._no_local else None
+        credit, send = link.credit, self._connection.engine.send
+        keeps = self.manner.keeps and not link.settled
+        passed: list[int] = []
+        for row, event_id in enumerate(ids):
+            if own and messages.containers[row] == own:
+                passed.append(event_id)
+                continue
+            count = counts.get(event_id, 0)
+            message = messages.message(row, count)
+            if keeps:
+                self._kept[event_id] = (messages, row, count)
+            if credit > 0 and not self._held:
+                send(link, event_id, message)
+                credit -= 1
+            else:
+                self._held.append((event_id, message))
+        self._newest = max(self._newest, ids[-1])
+        if passed:
+            self._pass_over(passed)
+        if link.settled:
+            self.acknowledge(ids)
+        self._connection.flush_soon()
+
+    def _pass_over(self, ids: list[int]) -> None:
+        """The client has sent them itself, and does not want them."""
+        self.acknowledge(ids)
+        self.flow()
+
+    # --- credit --------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many events the realm may hand out more."""
+        link = self.link
+        if link is None or self.is_over:
+            return 0
+        return max(0, link.credit - len(self._held))
+
+    def flow(self) -> None:
+        """The client has given credit, or wants it back."""
+        link = self.link
+        if link is None or self.is_over:
+            return
+        self._send_held()
+        if self.manner.seat:
+            if not self._is_asked:
+                self._is_asked = True
+                self._realm.shard.submit(_Grant(self))
+            return
+        wanted = self.room - self._granted
+        if wanted > 0:
+            self._granted += wanted
+            self._realm.subscriptions.credit(self.subscription, wanted)
+        if link.is_draining:
+            self._drain_soon()
+
+    def _send_held(self) -> None:
+        link = self.link
+        assert link is not None, "it has credit"
+        credit = link.credit
+        while self._held and credit > 0:
+            event_id, message = self._held.popleft()
+            self._connection.engine.send(link, event_id, message)
+            credit -= 1
+
+    def _drain_soon(self) -> None:
+        if not self._is_draining:
+            self._is_draining = True
+            self._connection.spawn(self._drain())
+
+    async def _drain(self) -> None:
+        """Give the rest of the credit back, once the client has everything there is now."""
+        link = self.link
+        assert link is not None, "it was drained"
+        try:
+            while not self.is_over and link.is_draining:
+                if self.writable and await self._realm.shard.act(self._has_all, sweeps=()):
+                    break
+                self._realm.shard.wake(self.number)
+                await asyncio.sleep(_DRAIN_LOOK_S)
+        except PenstockError as error:
+            _log.debug("amqp.drain_ended", reason=str(error))
+        self._is_draining = False
+        if not self.is_over and link.is_draining:
+            self._connection.engine.drained(link)
+            self._connection.flush_soon()
+
+    def _has_all(self, group: Group) -> bool:
+        channel = group.state.channels.get(self.number)
+        own = None if channel is None else channel.state.subscribers.get(self.subscription)
+        if channel is None or own is None:
+            return True
+        return own.credit == 0 or own.cursor >= channel.state.next_id
+
+    # --- settling ------------------------------------------------------------------------
+
+    def settled(self) -> None:
+        """The client has said what becomes of deliveries, or given credit."""
+        link = self.link
+        assert link is not None, "something has come by it"
+        accepted, link.accepted = link.accepted, []
+        outcomes, link.outcomes = link.outcomes, []
+        if accepted:
+            self.acknowledge(accepted)
+        for outcome in outcomes:
+            if outcome.transaction is None:
+                self._settle(outcome)
+            else:
+                self._connection.transactions.settled(self, outcome)
+        if link.has_flow or outcomes:
+            link.has_flow = False
+            self.flow()
+
+    def _settle(self, outcome: Outcome) -> None:
+        """One that is not just accepted; answered once it is stored."""
+        event_id, state = outcome.event_id, outcome.state
+        reply = self.answer(outcome)
+        if state == REJECTED or outcome.undeliverable:
+            self._refused(outcome, reply)
+        elif state in (RELEASED, MODIFIED) or state == 0:
+            self.give_back([event_id], counted=state == MODIFIED and outcome.failed, reply=reply)
+        else:
+            self.acknowledge([event_id], reply)
+
+    def answer(self, outcome: Outcome) -> Reply:
+        """Settles a delivery for good, once what the client said of it is true."""
+        connection, link, delivery = self._connection, self.link, outcome.delivery
+        assert link is not None, "the outcome came by it"
+        link.unanswered += 1
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            link.unanswered -= 1
+            connection.engine.forget(delivery)
+            connection.answered(link)
+            if error is not None:
+                _log.debug("amqp.not_settled", event=outcome.event_id, reason=str(error))
+
+        return reply
+
+    def acknowledge(self, ids: Sequence[int], reply: Reply | None = None) -> None:
+        """These are consumed."""
+        done = self.acknowledged(ids)
+        if done is None:
+            (reply or _ignored)(None, None)
+            return
+        self._realm.subscriptions.settle(
+            self.subscription,
+            done.spans,
+            reply or _ignored,
+            roll_back=False,
+            previous=done.previous,
+        )
+
+    def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
+        """What the realm is told of it; None: nothing."""
+        for event_id in ids:
+            self._kept.pop(event_id, None)
+        if not self.manner.seat:
+            return None
+        if not self.manner.cumulative:
+            spans = IdSet.of(sorted(ids)).spans
+            return Acknowledged(self.number, self.subscription, spans)
+        first_open = min(self._kept) if self._kept else self._newest + 1
+        through = first_open - 1
+        if through <= self._through:
+            return None
+        self._through = through
+        span = Span(through, through + 1)
+        return Acknowledged(self.number, self.subscription, (span,), previous=True)
+
+    def give_back(self, ids: Sequence[int], *, counted: bool, reply: Reply | None = None) -> None:
+        """These are to be delivered again; ``counted``: the client has tried."""
+        reply = reply or _ignored
+        if self.manner.keeps:
+            self._again(ids, counted=counted)
+            reply(None, None)
+        elif not self.manner.seat:  # a browser holds nothing
+            reply(None, None)
+        elif counted:
+            spans = IdSet.of(sorted(ids)).spans
+            settle = self._realm.subscriptions.settle
+            settle(self.subscription, spans, reply, roll_back=True, previous=False)
+        else:
+            released = Release(self.subscription, IdSet.of(sorted(ids)).spans)
+            self._realm.shard.submit(Do(self.number, released, reply))
+
+    def _again(self, ids: Sequence[int], *, counted: bool) -> None:
+        """Deliver again what the realm would not, ahead of what waits."""
+        back: list[tuple[int, bytes]] = []
+        for event_id in sorted(ids):
+            kept = self._kept.get(event_id)
+            if kept is None:
+                continue
+            messages, row, count = kept
+            count += counted
+            self._kept[event_id] = (messages, row, count)
+            back.append((event_id, messages.message(row, count)))
+        self._held.extendleft(reversed(back))
+        if self.link is not None and not self.link.is_over:
+            self._send_held()
+            self._connection.flush_soon()
+
+    def _refused(self, outcome: Outcome, reply: Reply) -> None:
+        """It is of no use to this client: dead, where the dead have a place (SEM T10). Else it is
+        consumed if it was rejected, and kept from this link if it may be of use to another."""
+        channel = self._realm.shard.state.channels.get(self.number)
+        event_id = outcome.event_id
+        if self.manner.seat and channel is not None and channel.state.moves_dead:
+            self._kept.pop(event_id, None)
+            self._connection.spawn(self._bury(event_id, outcome.reason, reply))
+        elif outcome.state == REJECTED:
+            self.acknowledge([event_id], reply)
+        else:
+            if self.manner.seat:
+                self.is_aside[event_id] = None
+            else:
+                self._kept.pop(event_id, None)
+            reply(None, None)
+
+    async def _bury(self, event_id: int, reason: str, reply: Reply) -> None:
+        error: PenstockError | None = None
+        try:
+            holding = self._realm.subscriptions.holding
+            await holding.bury(self.subscription, (Span(event_id, event_id + 1),), reason)
+        except PenstockError as failure:
+            error = failure
+        reply(None, error)
+
+    # --- its end -------------------------------------------------------------------------
+
+    def end(self, reply: Reply | None = None) -> None:
+        """The link is over: what it held goes back (SEM D13)."""
+        self.is_over = True
+        self._held.clear()
+        self._kept.clear()
+        self._realm.subscriptions.detach(self.subscription, reply)
+
+
+class _Grant(Struct):
+    """How many events a seat may be handed, as it is when the realm comes to it."""
+
+    consumer: Consumer
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ()
+
+    def run(self, group: Group) -> None:
+        consumer = self.consumer
+        consumer._is_asked = False
+        link = consumer.link
+        channel = group.state.channels.get(consumer.number)
+        if link is None or channel is None or consumer.subscription not in channel.state.seats:
+            return
+        group.settle()
+        room = consumer.room
+        if room:
+            group.do(consumer.number, Demand(consumer.subscription, room))
+        if link.is_draining:
+            if room:
+                group.do(consumer.number, Demand(consumer.subscription, 0))
+            else:
+                consumer.finished()
+
+
+def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    low, high = ids[0], ids[-1] + 1
+    for count, spans in redeliveries:
+        for first, end in spans:
+            for event_id in range(max(first, low), min(end, high)):
+                found[event_id] = count
+    return found
+
+
+def _ignored(_: Any, error: BaseException | None) -> None:
+    if error is not None:
+        _log.debug("amqp.not_settled", reason=str(error))

@@ -1,0 +1,450 @@
+"""Proton's AMQP engine behind a narrow port: bytes in, what has happened; orders in, bytes out.
+
+The path of every message is on Proton's low-level calls, all of them in this module: an object
+of Python for each event of the engine would cost ten times as much. What is rare (a link that is
+attached, a session that ends) is told with Proton's own objects.
+
+Pointers to deliveries are good until they are settled, and those to links until they are freed,
+as long as the engine lives: whoever keeps one keeps the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from cproton_ffi import ffi
+from cproton_ffi import lib as pn
+from proton import (
+    Collector,
+    Condition,
+    Connection,
+    Delivery,
+    Described,
+    Event,
+    Link,
+    Terminus,
+    Transport,
+    ulong,
+)
+
+from penstock.frontends.amqp.outcomes import (
+    ACCEPTED,
+    DECLARED,
+    RELEASED,
+    TRANSACTIONAL,
+    Outcome,
+    Pointer,
+    describe,
+    transaction_of,
+)
+
+FRAME_BYTES_MAX: Final = 128 << 10
+CHANNELS_MAX: Final = 2_000
+SESSION_BYTES: Final = 8 << 20
+"""Bytes of messages a session takes before they are read."""
+
+_DELIVERY: Final = pn.PN_DELIVERY
+_FLOW: Final = pn.PN_LINK_FLOW
+_NULL: Final = ffi.NULL
+
+
+class Incoming:
+    """A link by which messages come."""
+
+    def __init__(self, link: Link, *, credit: int, message_bytes_max: int) -> None:
+        self.link = link
+        self.pointer: Pointer = link._impl
+        self.credit_max = credit
+        self.message_bytes_max = message_bytes_max
+        self.messages: list[bytes] = []
+        """Of this read, with their deliveries; None where the sender has settled one."""
+        self.deliveries: list[Pointer | None] = []
+        self.transactions: dict[int, bytes | None] = {}
+        """Of messages that belong to a transaction, by place in the list."""
+        self.parts = bytearray()
+        """What has come of a message that is not whole."""
+        self.is_over = False
+        self.is_wanted = True
+        self.is_freed = False
+        self.unanswered = 0
+        """Deliveries somebody still has to settle."""
+
+
+class Outgoing:
+    """A link by which messages go out."""
+
+    def __init__(self, link: Link, *, settled: bool) -> None:
+        self.link = link
+        self.pointer: Pointer = link._impl
+        self.settled = settled
+        """Whether what is sent is settled with that."""
+        self.accepted: list[int] = []
+        """Of this read: what was accepted and settled."""
+        self.outcomes: list[Outcome] = []
+        self.has_flow = False
+        self.is_over = False
+        self.is_wanted = True
+        self.is_freed = False
+        self.unanswered = 0
+        """Deliveries of which the realm has to say still that they are settled."""
+
+    @property
+    def credit(self) -> int:
+        """How many messages the peer would still take; below 0: some wait for it."""
+        credit: int = 0 if self.is_over else pn.pn_link_credit(self.pointer)
+        return credit
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the peer wants what there is now, and its credit back."""
+        draining: bool = not self.is_over and pn.pn_link_get_drain(self.pointer)
+        return draining
+
+
+class Peer(Protocol):
+    """Who is told what has happened."""
+
+    def received(self, link: Incoming) -> None:
+        """Messages have come; whoever is told takes them off the link."""
+        ...
+
+    def settled(self, link: Outgoing) -> None:
+        """The receiver has said something about deliveries, or given credit."""
+        ...
+
+    def happened(self, event: Event) -> None:
+        """Anything else, in order."""
+        ...
+
+    def too_large(self, link: Incoming) -> None:
+        """A message is larger than the link was said to take."""
+        ...
+
+
+class Engine:
+    """The engine of one connection."""
+
+    def __init__(self, peer: Peer, *, idle_timeout_s: float) -> None:
+        self._peer = peer
+        self.connection = Connection()
+        self._transport = Transport(Transport.SERVER)
+        self._collector = Collector()
+        self.connection.collect(self._collector)
+        self._transport.idle_timeout = idle_timeout_s
+        self._transport.max_frame_size = FRAME_BYTES_MAX
+        self._transport.channel_max = CHANNELS_MAX
+        self._transport.bind(self.connection)
+        self._tp: Pointer = self._transport._impl
+        self._events: Pointer = self._collector._impl
+        self._incoming: dict[int, Incoming] = {}
+        self._outgoing: dict[int, Outgoing] = {}
+        self._touched: dict[Incoming | Outgoing, None] = {}
+        self._is_telling = False
+        self._buffer = bytearray(64 << 10)
+        self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
+        self._tag: Pointer = ffi.new("pn_delivery_tag_t *")
+
+    # --- bytes in and out ----------------------------------------------------------------
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take in what the peer has sent, and tell what it means."""
+        tp, at, left = self._tp, ffi.from_buffer(data), len(data)
+        while left > 0:
+            room = pn.pn_transport_capacity(tp)
+            if room <= 0:
+                break
+            taken = min(room, left)
+            if pn.pn_transport_push(tp, at, taken) < 0:
+                break
+            at += taken
+            left -= taken
+            self._tell()
+        self._tell_touched()
+
+    def output(self) -> bytes:
+        """What is to be sent to the peer now."""
+        tp = self._tp
+        pending = pn.pn_transport_pending(tp)
+        if pending <= 0:
+            return b""
+        parts = []
+        while pending > 0:
+            size = min(pending, len(self._buffer))
+            taken = pn.pn_transport_peek(tp, self._buffer_at, size)
+            if taken <= 0:
+                break
+            parts.append(bytes(memoryview(self._buffer)[:taken]))
+            pn.pn_transport_pop(tp, taken)
+            pending = pn.pn_transport_pending(tp)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def tick(self, now_s: float) -> None:
+        """Time passes: a silent peer's connection ends, this side is not silent too long."""
+        self._transport.tick(now_s)
+        self._tell()
+
+    def lost(self) -> None:
+        """The peer has gone."""
+        if not self._transport.closed:
+            self._transport.close_tail()
+        self._tell()
+
+    def end(self, condition: str, description: str) -> None:
+        """Close the connection and say why."""
+        if not self.connection.state & self.connection.LOCAL_CLOSED:
+            if self.connection.state & self.connection.LOCAL_UNINIT:
+                self.connection.open()
+            if condition:
+                self.connection.condition = Condition(condition, description)
+            self.connection.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing comes and goes any more."""
+        closed: bool = self._transport.closed or pn.pn_transport_pending(self._tp) < 0
+        return closed
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of messages the peer has given credit for and no window."""
+        size, session = 0, pn.pn_session_head(self.connection._impl, 0)
+        while session != _NULL:
+            size += pn.pn_session_outgoing_bytes(session)
+            session = pn.pn_session_next(session, 0)
+        return size
+
+    # --- what happens --------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Not from within itself: whoever is told may ask for what leads to more."""
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            self._tell_all()
+        finally:
+            self._is_telling = False
+
+    def _tell_all(self) -> None:
+        events, peek, pop = self._events, pn.pn_collector_peek, pn.pn_collector_pop
+        kind_of, delivery_of, link_of = (
+            pn.pn_event_type,
+            pn.pn_event_delivery,
+            pn.pn_event_link,
+        )
+        cast = ffi.cast
+        incoming, outgoing, touched = self._incoming, self._outgoing, self._touched
+        while (event := peek(events)) != _NULL:
+            kind = kind_of(event)
+            if kind == _DELIVERY:
+                pointer = link_of(event)
+                key = int(cast("uintptr_t", pointer))
+                if (coming := incoming.get(key)) is not None:
+                    if self._take(coming, delivery_of(event), pointer):
+                        touched[coming] = None
+                elif (going := outgoing.get(key)) is not None:
+                    self._hear(going, delivery_of(event))
+                    touched[going] = None
+                else:
+                    _discard(pointer, delivery_of(event))
+            elif kind == _FLOW:
+                known = outgoing.get(int(cast("uintptr_t", link_of(event))))
+                if known is not None:
+                    known.has_flow = True
+                    touched[known] = None
+            else:
+                self._tell_touched()  # what came before it is told before it
+                self._peer.happened(self._collector.peek())
+            pop(events)
+
+    def _tell_touched(self) -> None:
+        while self._touched:
+            touched = list(self._touched)
+            self._touched.clear()
+            for link in touched:
+                if link.is_over:
+                    continue
+                if isinstance(link, Incoming):
+                    self._peer.received(link)
+                else:
+                    self._peer.settled(link)
+
+    def _take(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
+        """Whether a message is whole."""
+        if pn.pn_link_current(pointer) != delivery:
+            return False  # the sender settles what was answered already
+        if pn.pn_delivery_aborted(delivery):
+            link.parts.clear()
+            pn.pn_link_advance(pointer)
+            pn.pn_delivery_settle(delivery)
+            return False
+        size = pn.pn_delivery_pending(delivery)
+        if pn.pn_delivery_partial(delivery) or link.parts:
+            if not self._take_part(link, delivery, pointer, size):
+                return False
+            message = bytes(link.parts)
+            link.parts.clear()
+        else:
+            if size > link.message_bytes_max:
+                _discard(pointer, delivery)
+                self._peer.too_large(link)
+                return False
+            message = self._read(pointer, size)
+        pn.pn_link_advance(pointer)
+        state = pn.pn_delivery_remote_state(delivery)
+        if state == TRANSACTIONAL:
+            transaction = transaction_of(Delivery.wrap(delivery))
+            link.transactions[len(link.messages)] = transaction
+        link.messages.append(message)
+        if pn.pn_delivery_settled(delivery):
+            pn.pn_delivery_settle(delivery)
+            link.deliveries.append(None)
+        else:
+            link.deliveries.append(delivery)
+            link.unanswered += 1
+        return True
+
+    def _take_part(self, link: Incoming, delivery: Pointer, pointer: Pointer, size: int) -> bool:
+        """Whether it was the last one."""
+        if size:
+            link.parts += self._read(pointer, size)
+        if len(link.parts) > link.message_bytes_max:
+            link.parts.clear()
+            _discard(pointer, delivery)
+            self._peer.too_large(link)
+            return False
+        return not pn.pn_delivery_partial(delivery)
+
+    def _read(self, pointer: Pointer, size: int) -> bytes:
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+            self._buffer_at = ffi.from_buffer(self._buffer)
+        count = pn.pn_link_recv(pointer, self._buffer_at, size)
+        return bytes(memoryview(self._buffer)[:count]) if count > 0 else b""
+
+    def _hear(self, link: Outgoing, delivery: Pointer) -> None:
+        state = pn.pn_delivery_remote_state(delivery)
+        if not state and not pn.pn_delivery_settled(delivery):
+            return
+        tag = pn.pn_delivery_tag(delivery)
+        event_id = int.from_bytes(ffi.buffer(tag.start, tag.size)[:], "big")
+        if state == ACCEPTED and pn.pn_delivery_settled(delivery):
+            pn.pn_delivery_settle(delivery)
+            link.accepted.append(event_id)
+            return
+        outcome = Outcome(event_id, delivery, state)
+        if state not in (0, ACCEPTED, RELEASED):
+            describe(outcome, Delivery.wrap(delivery))
+        if outcome.state == pn.PN_RECEIVED:
+            return
+        link.outcomes.append(outcome)
+
+    # --- orders --------------------------------------------------------------------------
+
+    def add_incoming(self, link: Incoming) -> None:
+        """Take messages by a link that was opened."""
+        self._incoming[_key(link.pointer)] = link
+        self.refill(link)
+
+    def add_outgoing(self, link: Outgoing) -> None:
+        """Send messages by a link that was opened."""
+        self._outgoing[_key(link.pointer)] = link
+
+    def refill(self, link: Incoming) -> None:
+        """Give the sender credit again, once half of it is used."""
+        credit = pn.pn_link_credit(link.pointer)
+        if not link.is_over and credit <= link.credit_max // 2:
+            pn.pn_link_flow(link.pointer, link.credit_max - credit)
+
+    def drop(self, link: Incoming | Outgoing) -> None:
+        """Nothing comes or goes by it any more."""
+        link.is_over = True
+        self._touched.pop(link, None)
+        if isinstance(link, Incoming):
+            self._incoming.pop(_key(link.pointer), None)
+        else:
+            self._outgoing.pop(_key(link.pointer), None)
+
+    def send(self, link: Outgoing, event_id: int, message: bytes) -> None:
+        """Send an event; it is known by its id until it is settled."""
+        tag = self._tag
+        name = event_id.to_bytes(8, "big")
+        held = ffi.from_buffer(name)
+        tag.start, tag.size = held, 8
+        delivery = pn.pn_delivery(link.pointer, tag[0])
+        pn.pn_link_send(link.pointer, ffi.from_buffer(message), len(message))
+        pn.pn_link_advance(link.pointer)
+        if link.settled:
+            pn.pn_delivery_settle(delivery)
+
+    def drained(self, link: Outgoing) -> None:
+        """There is nothing more for now: the rest of the credit goes back."""
+        if not link.is_over:
+            pn.pn_link_drained(link.pointer)
+
+    def free(self, link: Incoming | Outgoing) -> None:
+        """Give back the memory of a link that is over, and its name, as soon as nobody has to
+        answer one of its deliveries."""
+        assert link.is_over, "somebody may use it"
+        link.is_wanted = False
+        self.answered(link)
+
+    def answered(self, link: Incoming | Outgoing) -> None:
+        """Some of its deliveries have been answered."""
+        if not link.is_wanted and not link.unanswered and not link.is_freed:
+            link.is_freed = True
+            link.link.free()
+
+    def settle(self, delivery: Pointer, state: int = ACCEPTED) -> None:
+        """Answer a delivery, and be done with it."""
+        pn.pn_delivery_update(delivery, state)
+        pn.pn_delivery_settle(delivery)
+
+    def forget(self, delivery: Pointer) -> None:
+        """Settle a delivery the peer has said everything about."""
+        pn.pn_delivery_settle(delivery)
+
+    def reject(self, delivery: Pointer, condition: str, description: str) -> None:
+        """Refuse a message."""
+        found = Delivery.wrap(delivery)
+        found.local.condition = Condition(condition, description)
+        found.update(Delivery.REJECTED)
+        found.settle()
+
+    def provisionally_accept(self, delivery: Pointer, transaction: bytes) -> None:
+        """Take a message as a part of a transaction."""
+        found = Delivery.wrap(delivery)
+        found.local.data = [transaction, Described(ulong(ACCEPTED), [])]
+        found.update(TRANSACTIONAL)
+        found.settle()
+
+    def declared(self, delivery: Pointer, transaction: bytes) -> None:
+        """A transaction is open."""
+        found = Delivery.wrap(delivery)
+        found.local.data = [transaction]
+        found.update(DECLARED)
+        found.settle()
+
+
+def refuse(link: Link, condition: str, description: str) -> None:
+    """Attach a link and detach it at once, as the standard wants it: without a terminus."""
+    link.source.type = Terminus.UNSPECIFIED
+    link.target.type = Terminus.UNSPECIFIED
+    if link.is_sender:
+        link.target.copy(link.remote_target)
+    else:
+        link.source.copy(link.remote_source)
+    link.open()
+    link.condition = Condition(condition, description)
+    link.close()
+
+
+def _discard(link: Pointer, delivery: Pointer) -> None:
+    """What comes by a link that is over, or is of no use, takes no room."""
+    if pn.pn_link_is_receiver(link) and pn.pn_link_current(link) == delivery:
+        pn.pn_link_advance(link)
+        pn.pn_delivery_settle(delivery)
+
+
+def _key(pointer: Pointer) -> int:
+    return int(ffi.cast("uintptr_t", pointer))

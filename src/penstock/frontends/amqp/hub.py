@@ -1,0 +1,92 @@
+"""What all AMQP connections of a realm have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from penstock.core.errors import NameAlreadyBound
+from penstock.frontends.amqp.addresses import remove_left_over
+from penstock.frontends.amqp.connection import AmqpConnection
+from penstock.frontends.amqp.outgoing import Messages
+from penstock.runtime.rows import Rows
+
+if TYPE_CHECKING:
+    from penstock.frontends.native import NativeListener
+
+_WRITTEN_MAX: Final = 4
+
+
+class AmqpLimits(Struct, frozen=True):
+    credit: int = 2_000
+    """Messages a link takes before its sender has to wait for more credit."""
+    links_max: int = 1_000
+    """Most links of one connection at once."""
+    transactions_max: int = 100
+    """Most open transactions of one connection."""
+    transaction_bytes_max: int = 256 << 20
+    """Most bytes of the messages of one connection's open transactions."""
+
+
+class AmqpHub:
+    """Makes the connections, and knows who is there."""
+
+    def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
+        self.listener = listener
+        self.realm = listener.realm
+        self.limits = limits or AmqpLimits()
+        self._containers: dict[str, AmqpConnection] = {}
+        self._wishes: dict[tuple[int, str], tuple[str, bool]] = {}
+        self._written: list[tuple[Rows, Messages]] = []
+
+    def connection(self) -> AmqpConnection:
+        """A new connection's protocol."""
+        return AmqpConnection(self)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept AMQP connections; gives the port. Raises ``AddressInUse``,
+        ``InvalidArgument``."""
+        await remove_left_over(self.realm)
+        return await self.listener.listen(host, port, self.connection)
+
+    # --- who is there --------------------------------------------------------------------
+
+    def enter(self, container: str, connection: AmqpConnection) -> None:
+        """A connection that wants to be the only one of its container. Raises
+        ``NameAlreadyBound``."""
+        if self._containers.get(container, connection) is not connection:
+            raise NameAlreadyBound(f"client {container} is connected already")
+        self._containers[container] = connection
+
+    def leave(self, container: str, connection: AmqpConnection) -> None:
+        if self._containers.get(container) is connection:
+            del self._containers[container]
+
+    # --- durables ------------------------------------------------------------------------
+
+    def wishes(self, number: int, durable: str) -> tuple[str, bool] | None:
+        """Selector and no-local a durable was last attached with, since the realm started."""
+        return self._wishes.get((number, durable))
+
+    def wished(self, number: int, durable: str, wish: tuple[str, bool] | None) -> None:
+        """It is attached with these; None: it is gone."""
+        if wish is None:
+            self._wishes.pop((number, durable), None)
+        else:
+            self._wishes[number, durable] = wish
+
+    # --- messages ------------------------------------------------------------------------
+
+    def messages_of(self, rows: Rows) -> Messages:
+        """The messages of some events; written once for all who receive them in one turn."""
+        for known, messages in self._written:
+            if known is rows:
+                return messages
+        messages = Messages(rows)
+        self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
+        return messages
+
+    def forget_written(self) -> None:
+        """The turn is over: nobody else receives them."""
+        self._written.clear()

@@ -1,0 +1,200 @@
+"""The links of one connection: how they come, what ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from proton import Condition, Endpoint, Link, Session
+
+from penstock.core.errors import PenstockError
+from penstock.frontends.amqp.addresses import remove
+from penstock.frontends.amqp.attaching import Attached, Attaching
+from penstock.frontends.amqp.conditions import condition_of, description_of
+from penstock.frontends.amqp.engine import Incoming, Outgoing, refuse
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+
+_log = structlog.get_logger("penstock.amqp")
+
+
+class Links:
+    def __init__(self, connection: AmqpConnection) -> None:
+        self._connection = connection
+        self._engine = connection.engine
+        self._attaching = Attaching(connection)
+        self._links: dict[int, Attached] = {}
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def consumers(self) -> int:
+        """How many of them events go out by."""
+        return sum(each.consumer is not None for each in self._links.values())
+
+    def of(self, link: Incoming | Outgoing) -> Attached | None:
+        """What a link is for."""
+        return self._links.get(_key(link.link))
+
+    def refill(self) -> None:
+        """Senders that had to wait may go on."""
+        for attached in self._links.values():
+            if attached.incoming is not None:
+                self._engine.refill(attached.incoming)
+
+    def check_rights(self) -> None:
+        """End those this connection may not have any more."""
+        for attached in list(self._links.values()):
+            try:
+                if attached.producer is not None:
+                    attached.producer.check()
+                elif attached.consumer is not None:
+                    self._connection.require(*attached.consumer.needs)
+            except PenstockError as error:
+                link = attached.incoming or attached.outgoing
+                if link is not None:
+                    self.end(link, condition_of(error), description_of(error))
+
+    # --- coming and going ----------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        if not self._connection.is_open:
+            return
+        attached = self._links[_key(link)] = Attached(link)
+        self._connection.spawn(self._attached(attached))
+
+    async def _attached(self, attached: Attached) -> None:
+        try:
+            await self._attaching.open(attached)
+        except PenstockError as error:
+            await self._remove_temporary(attached)
+            if self._connection.is_open and attached.link.state & Endpoint.LOCAL_UNINIT:
+                refuse(attached.link, condition_of(error), description_of(error))
+            self._links.pop(_key(attached.link), None)
+        if attached.is_closed or not self._connection.is_open:
+            await self._remove_temporary(attached)
+        self._connection.flush_soon()
+
+    def detach(self, link: Link, *, closed: bool) -> None:
+        attached = self._links.get(_key(link))
+        if attached is not None:
+            self._connection.spawn(self._detached(attached, closed=closed))
+        elif link.state & Endpoint.LOCAL_ACTIVE:
+            link.close()
+        elif link.state & Endpoint.LOCAL_CLOSED:
+            link.free()
+
+    async def _detached(self, attached: Attached, *, closed: bool) -> None:
+        """Everything the link stood for ends before the peer is told so."""
+        link = attached.link
+        attached.is_closed = True
+        error = await self._ended(attached, closed=closed)
+        if error is not None:
+            link.condition = Condition(condition_of(error), description_of(error))
+        if self._connection.is_open and not link.state & Endpoint.LOCAL_CLOSED:
+            if link.state & Endpoint.LOCAL_UNINIT:
+                link.open()
+            if closed:
+                link.close()
+            else:
+                link.detach()
+        self._links.pop(_key(link), None)
+        self._free(attached)
+        self._connection.flush_soon()
+
+    async def _ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+        """What went wrong."""
+        for end in (attached.incoming, attached.outgoing):
+            if end is not None:
+                self._engine.drop(end)
+        if attached.incoming is not None and self._connection.transactions.coordinates(
+            attached.incoming
+        ):
+            self._connection.transactions.left(attached.incoming)
+        try:
+            if attached.consumer is not None:
+                await self._consumer_ended(attached)
+            await self._attaching.end_durable(attached, closed=closed)
+            await self._remove_temporary(attached)
+        except PenstockError as error:
+            return error
+        return None
+
+    async def _consumer_ended(self, attached: Attached) -> None:
+        consumer = attached.consumer
+        assert consumer is not None, "it has one"
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        consumer.end(reply)
+        await done
+
+    async def _remove_temporary(self, attached: Attached) -> None:
+        temporary, attached.temporary = attached.temporary, None
+        if temporary is not None:
+            await remove(self._connection.realm, temporary)
+
+    def _free(self, attached: Attached) -> None:
+        """Give its memory back, and its name: a durable's client may come again by it."""
+        end = attached.incoming or attached.outgoing
+        if end is not None:
+            self._engine.free(end)
+        else:
+            attached.link.free()
+
+    def end(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
+        """The realm ends a link, and says why."""
+        attached = self._links.get(_key(link.link))
+        if attached is None or attached.is_closed or not self._connection.is_open:
+            return
+        attached.is_closed = True
+        link.link.condition = Condition(condition, description)
+        link.link.close()
+        self._connection.spawn(self._dropped(attached))
+        self._connection.flush_soon()
+
+    async def _dropped(self, attached: Attached) -> None:
+        await self._ended(attached, closed=False)
+        self._links.pop(_key(attached.link), None)
+
+    async def end_session(self, session: Session) -> None:
+        for attached in list(self._links.values()):
+            if attached.link.session == session:
+                attached.is_closed = True
+                await self._ended(attached, closed=False)
+                self._links.pop(_key(attached.link), None)
+        if self._connection.is_open:
+            session.close()
+            self._connection.flush_soon()
+
+    def leave(self) -> None:
+        """The connection is over: what they held goes back at once (SEM D13)."""
+        links, self._links = list(self._links.values()), {}
+        for attached in links:
+            attached.is_closed = True
+            for end in (attached.incoming, attached.outgoing):
+                if end is not None:
+                    self._engine.drop(end)
+        if links:
+            self._connection.spawn(self._left(links))
+
+    async def _left(self, links: list[Attached]) -> None:
+        for attached in links:
+            if attached.consumer is not None:
+                await self._consumer_ended(attached)
+        for attached in links:
+            try:
+                await self._attaching.end_durable(attached, closed=False)
+                await self._remove_temporary(attached)
+            except PenstockError as error:
+                _log.debug("amqp.not_removed", reason=str(error))
+
+
+def _key(link: Link) -> int:
+    return hash(link)

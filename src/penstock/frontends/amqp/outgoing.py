@@ -1,0 +1,337 @@
+"""Events into messages: what a batch has in columns is written once, however many receive it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.rows import Rows as EventRows
+from penstock.frontends.amqp import residue
+from penstock.frontends.amqp.residue import PLAIN, Residue
+from penstock.frontends.amqp.typed import EPOCH, exact, message_value
+from penstock.runtime.rows import Rows
+from penstock.wire.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    header_of,
+    section,
+)
+from penstock.wire.amqp.types import (
+    Byte,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UInt,
+    ULong,
+    listed,
+    mapped,
+    sized,
+    skip,
+    written,
+)
+
+_MILLISECOND: Final = np.timedelta64(1, "ms").astype(object)
+_NARROW: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
+    pa.int8(): (int, Byte),
+    pa.int16(): (int, Short),
+    pa.int32(): (int, Int),
+    pa.float32(): (float, Float),
+}
+_UINT_MAX: Final = (1 << 32) - 1
+
+
+class Messages:
+    """The messages of some events: a head that depends on how often each was delivered, and the
+    rest."""
+
+    __slots__ = ("_heads", "_priorities", "_ttls", "containers", "ids", "persistents", "rests")
+
+    def __init__(self, rows: Rows) -> None:
+        batch = rows.batch
+        self.ids: list[int] = batch.column(0).to_pylist()
+        count = len(self.ids)
+        self.persistents = _values(batch, "persistent", count, None)
+        self._priorities = _values(batch, "priority", count, None)
+        self._ttls = _values(batch, "ttl", count, None)
+        self.rests, self.containers = _rests(batch)
+        self._heads: dict[tuple[Any, ...], bytes] = {}
+
+    def message(self, row: int, deliveries: int) -> bytes:
+        """The message of a row that was delivered so often before."""
+        key = (self.persistents[row], self._priorities[row], self._ttls[row], deliveries)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = header_of(
+                durable=key[0] is not False,
+                priority=key[1],
+                ttl=key[2] or 0,
+                deliveries=deliveries,
+            )
+        return head + self.rests[row]
+
+
+def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[Any]:
+    index = batch.schema.get_field_index(name)
+    return [absent] * count if index < 0 else batch.column(index).to_pylist()
+
+
+def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None]]:
+    """Everything behind the header section, and the containers the events came from."""
+    count = batch.num_rows
+    datas = [data or b"" for data in _values(batch, "data", count, b"")]
+    names = batch.schema.names
+    if not {"tag", "properties", "headers", "more"} & {*names}:
+        return [_data_section(data) for data in datas], [None] * count
+    tags = _values(batch, "tag", count, None)
+    headers = _headers(batch, count)
+    containers = headers.pop("application_id", [None] * count)
+    residues = [residue.read(text) for text in headers.pop(residue.HEADER, [None] * count)]
+    rows = EventRows(batch, in_order=True)
+    has_properties = "properties" in names or "more" in names
+    narrow = _narrow(batch) if has_properties else {}
+    rests = []
+    for row in range(count):
+        own = residues[row]
+        properties = dict(rows.properties(row)) if has_properties else {}
+        group = properties.pop(residue.GROUP_ID, None), properties.pop(residue.GROUP_SEQUENCE, None)
+        annotations, applied = _application_properties(properties, own, narrow)
+        if tags[row] is not None:
+            annotations += [_TAG_KEY, written(tags[row])]
+        parts = [
+            _annotations(annotations, own),
+            _message_properties(headers, row, group, own, applied),
+        ]
+        if own.application_properties is not None and _is_whole(own.application_properties, 0xC1):
+            parts.append(section(APPLICATION_PROPERTIES, own.application_properties))
+        elif applied:
+            parts.append(section(APPLICATION_PROPERTIES, mapped(applied)))
+        parts.append(_body(datas[row], own))
+        if own.footer is not None and _is_whole(own.footer, 0xC1):
+            parts.append(section(FOOTER, own.footer))
+        rests.append(b"".join(parts))
+    return rests, containers
+
+
+_TAG_KEY: Final = written(Symbol(residue.TAG))
+_PROPERTIES_KEY: Final = written(Symbol(residue.PROPERTIES))
+
+
+def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
+    index = batch.schema.get_field_index("headers")
+    if index < 0:
+        return {}
+    column = batch.column(index)
+    found: dict[str, list[Any]] = {}
+    for field, child in zip(column.type, column.flatten(), strict=True):
+        if child.null_count < count:
+            found[field.name] = child.to_pylist()
+    return found
+
+
+def _narrow(batch: pa.RecordBatch) -> dict[str, dict[type, Callable[[Any], Any]]]:
+    """By property and Python's type: the AMQP type of columns that are narrower."""
+    index = batch.schema.get_field_index("properties")
+    found: dict[str, dict[type, Callable[[Any], Any]]] = {}
+    for field in batch.schema.field(index).type if index >= 0 else ():
+        if field.type in _NARROW:
+            logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
+            python, kind = _NARROW[field.type]
+            found.setdefault(logical, {})[python] = kind
+    return found
+
+
+def _application_properties(
+    properties: dict[str, Any],
+    own: Residue,
+    narrow: dict[str, dict[type, Callable[[Any], Any]]],
+) -> tuple[list[bytes], list[bytes]]:
+    """Annotations for what application properties cannot say, and these; keys and values."""
+    applied: list[bytes] = []
+    others: dict[str, Any] = {}
+    types = own.types
+    for name, value in properties.items():
+        found, is_all = message_value(value, types.get(name, ""))
+        if not is_all:
+            others[name] = exact(value)
+            if found is None:
+                continue
+        if name in narrow and (kind := narrow[name].get(type(found))) is not None:
+            found = kind(found)
+        applied += (written(name), written(found))
+    return ([_PROPERTIES_KEY, written(others)] if others else []), applied
+
+
+def _annotations(added: list[bytes], own: Residue) -> bytes:
+    kept: list[bytes] = []
+    if own.annotations is not None and _is_whole(own.annotations, 0xC1):
+        if not added:
+            return section(MESSAGE_ANNOTATIONS, own.annotations)
+        kept = _pairs(own.annotations)
+    return section(MESSAGE_ANNOTATIONS, mapped(kept + added)) if kept or added else b""
+
+
+def _pairs(encoded: bytes) -> list[bytes]:
+    """Keys and values of a map, in turn, as they are written."""
+    at = 3 if encoded[0] == 0xC1 else 9
+    found = []
+    while at < len(encoded):
+        end = skip(encoded, at)
+        found.append(encoded[at:end])
+        at = end
+    return found
+
+
+def _is_whole(encoded: bytes, code: int) -> bool:
+    """Whether this is one value, of the type ``code`` or its long form: it may come from
+    anybody."""
+    if not encoded or encoded[0] not in (code, code + 0x10):
+        return False
+    try:
+        return skip(encoded, 0) == len(encoded)
+    except Exception:  # noqa: BLE001  whatever is wrong with it, it is not used
+        return False
+
+
+def _message_properties(
+    headers: dict[str, list[Any]],
+    row: int,
+    group: tuple[Any, Any],
+    own: Residue,
+    applied: list[bytes],
+) -> bytes:
+    def header(name: str) -> Any:
+        column = headers.get(name)
+        return None if column is None else column[row]
+
+    times = own.times or (_ms(header("expiration")), _ms(header("timestamp")))
+    user = header("user")
+    group_id, sequence = group
+    if group_id is not None and not isinstance(group_id, str):
+        applied += (written(residue.GROUP_ID), written(group_id))
+        group_id = None
+    if sequence is not None and not (type(sequence) is int and 0 <= sequence <= _UINT_MAX):
+        applied += (written(residue.GROUP_SEQUENCE), written(message_value(sequence)[0]))
+        sequence = None
+    values = [
+        _id(header("message_id"), own.message_id),
+        own.user_id if user is None else user.encode(),
+        own.to,
+        header("type"),
+        header("reply_to"),
+        _id(header("correlation_id"), own.correlation_id),
+        None if own.content_type is None else Symbol(own.content_type),
+        None if own.content_encoding is None else Symbol(own.content_encoding),
+        None if times[0] is None else Timestamp(times[0]),
+        None if times[1] is None else Timestamp(times[1]),
+        group_id,
+        None if sequence is None else UInt(sequence),
+        own.reply_to_group_id,
+    ]
+    while values and values[-1] is None:
+        values.pop()
+    return section(PROPERTIES, listed([_safely(value) for value in values])) if values else b""
+
+
+def _safely(value: Any) -> bytes:
+    try:
+        return written(value)
+    except ValueError:  # a symbol that is none, say
+        return b"\x40"
+
+
+def _ms(value: datetime | None) -> int | None:
+    return None if value is None else (value - EPOCH) // _MILLISECOND
+
+
+def _id(value: str | None, kind: str) -> Any:
+    """An id of the type it had, if it is one still."""
+    if value is None or not kind:
+        return value
+    try:
+        match kind:
+            case "ulong":
+                return ULong(int(value)) if 0 <= int(value) < 1 << 64 else value
+            case "uuid":
+                return UUID(value)
+            case "binary":
+                return bytes.fromhex(value)
+            case _:
+                return value
+    except ValueError:
+        return value
+
+
+def _data_section(data: bytes) -> bytes:
+    return b"\x00\x53\x75" + sized(0xA0, data)
+
+
+def _body(data: bytes, own: Residue) -> bytes:
+    if own is PLAIN or own.body == "data":
+        if own.sizes and sum(own.sizes) == len(data):
+            return _parts(data, own.sizes)
+        return _data_section(data)
+    match own.body:
+        case "text":
+            return section(VALUE, sized(0xA1, data)) if _is_text(data) else _data_section(data)
+        case "binary":
+            return section(VALUE, sized(0xA0, data))
+        case "null" if not data:
+            return section(VALUE, b"\x40")
+        case "none" if not data:
+            return b""
+        case "value" if data and _ends(data) == len(data):
+            return section(VALUE, data)
+        case "sequence" if data:
+            return _sequences(data)
+        case _:
+            return _data_section(data)
+
+
+def _parts(data: bytes, sizes: Sequence[int]) -> bytes:
+    found, at = [], 0
+    for size in sizes:
+        found.append(section(DATA, sized(0xA0, data[at : at + size])))
+        at += size
+    return b"".join(found)
+
+
+def _sequences(data: bytes) -> bytes:
+    found, at = [], 0
+    while at < len(data):
+        end = _ends(data, at)
+        if end < 0 or data[at] not in (0x45, 0xC0, 0xD0):
+            return _data_section(data)
+        found.append(section(SEQUENCE, data[at:end]))
+        at = end
+    return b"".join(found)
+
+
+def _ends(data: bytes, at: int = 0) -> int:
+    """Where the value at an offset ends; -1 where there is none."""
+    try:
+        return skip(data, at)
+    except Exception:  # noqa: BLE001  whatever is wrong with it, it is sent as data
+        return -1
+
+
+def _is_text(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

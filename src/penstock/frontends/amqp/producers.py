@@ -1,0 +1,275 @@
+"""Links by which messages come: into a channel or queue, or wherever each says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.core.errors import InvalidEvent, NameDoesNotExist, PenstockError
+from penstock.frontends.amqp.addresses import Destination, Kind, found, parsed, resolved
+from penstock.frontends.amqp.conditions import (
+    UNKNOWN_TRANSACTION,
+    condition_of,
+    description_of,
+)
+from penstock.frontends.amqp.engine import Incoming
+from penstock.frontends.amqp.incoming import batches_of
+from penstock.frontends.amqp.outcomes import Pointer
+from penstock.runtime.bodies import Body, body_from
+from penstock.wire.amqp.sections import entries, fields, sections_of
+from penstock.wire.amqp.types import Byte
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+
+_log = structlog.get_logger("penstock.amqp")
+
+_JMS_DESTINATION: Final = "x-opt-jms-dest"
+_JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "channel"}
+
+
+class Producer:
+    """One of them."""
+
+    def __init__(
+        self, connection: AmqpConnection, incoming: Incoming, destination: Destination | None
+    ) -> None:
+        """Without a destination each message names its own: an anonymous relay."""
+        self._connection = connection
+        self._realm = connection.realm
+        self._destination = destination
+        self._version = -1
+        self._allowed: set[int] = set()
+        self.incoming = incoming
+
+    @property
+    def name(self) -> str:
+        """Where it sends; empty: anywhere."""
+        return self._destination.name if self._destination else ""
+
+    def check(self) -> None:
+        """Raises ``AccessDenied``, ``NameDoesNotExist``."""
+        if self._destination is not None:
+            self._require(self._destination)
+
+    def _require(self, destination: Destination) -> None:
+        access = self._realm.access
+        if self._version != access.version:
+            self._version = access.version
+            self._allowed.clear()
+        if destination.number not in self._realm.directory.channels:
+            raise NameDoesNotExist(f"{destination.name} does not exist any more")
+        if destination.number not in self._allowed:
+            access.require(self._connection.principal, destination.write, destination.name)
+            self._allowed.add(destination.number)
+
+    # --- what comes ----------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Publish what has come in one read."""
+        link = self.incoming
+        messages, link.messages = link.messages, []
+        deliveries, link.deliveries = link.deliveries, []
+        transactions, link.transactions = link.transactions, {}
+        if transactions:
+            self._take_in_transactions(messages, deliveries, transactions)
+        elif self._destination is not None:
+            self.publish(self._destination, messages, deliveries)
+        else:
+            self._relay(messages, deliveries)
+        if not self._connection.is_congested:
+            self._connection.engine.refill(link)
+
+    def publish(
+        self,
+        destination: Destination,
+        messages: Sequence[bytes],
+        deliveries: Sequence[Pointer | None],
+    ) -> None:
+        """Store messages, and answer each once it is stored."""
+        try:
+            self._require(destination)
+            bodies = self.bodies(destination, messages, deliveries)
+        except PenstockError as error:
+            self._refuse(deliveries, error)
+            return
+        for body, own in bodies:
+            self._submit(destination, body, messages, deliveries, own)
+
+    def bodies(
+        self,
+        destination: Destination,
+        messages: Sequence[bytes],
+        deliveries: Sequence[Pointer | None],
+    ) -> list[tuple[Body, Sequence[int]]]:
+        """Events of messages, with their places; those that can be none are refused."""
+        container = self._connection.container if destination.is_jms else ""
+        now_ms = self._realm.clock.now_us() // 1_000
+        batches, unusable = batches_of(messages, now_ms, container)
+        for each in unusable:
+            self._refuse([deliveries[each.index]], InvalidEvent(each.reason))
+        return [(body_from(batch), own) for batch, own in batches]
+
+    def made(self, destination: Destination, messages: Sequence[bytes]) -> list[Body]:
+        """Events of messages, all of them. Raises ``InvalidEvent``, ``AccessDenied``."""
+        self._require(destination)
+        container = self._connection.container if destination.is_jms else ""
+        batches, unusable = batches_of(messages, self._realm.clock.now_us() // 1_000, container)
+        if unusable:
+            raise InvalidEvent(unusable[0].reason)
+        return [body_from(batch) for batch, _ in batches]
+
+    def _submit(
+        self,
+        destination: Destination,
+        body: Body,
+        messages: Sequence[bytes],
+        deliveries: Sequence[Pointer | None],
+        own: Sequence[int],
+    ) -> None:
+        connection, size = self._connection, len(body.buffer)
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            connection.listener.pending_bytes -= size
+            mine = [deliveries[place] for place in own]
+            if error is None:
+                self._accept(mine)
+            elif not isinstance(error, PenstockError):
+                raise error
+            elif len(own) > 1:  # each is a publish of its own: what has room is stored
+                for place in own:
+                    self.publish(destination, [messages[place]], [deliveries[place]])
+            else:
+                self._refuse(mine, error)
+
+        connection.listener.pending_bytes += size
+        try:
+            self._realm.publish(
+                destination.number, [body], "", 0, reply, publisher=connection.publisher
+            )
+        except PenstockError as error:
+            reply(None, error)
+
+    def _accept(self, deliveries: Sequence[Pointer | None]) -> None:
+        connection, link = self._connection, self.incoming
+        settle = connection.engine.settle
+        count = 0
+        for delivery in deliveries:
+            if delivery is not None:
+                settle(delivery)
+                count += 1
+        link.unanswered -= count
+        connection.answered(link)
+
+    def _refuse(self, deliveries: Sequence[Pointer | None], error: PenstockError) -> None:
+        """Each message hears why; a sender that does not listen loses its link."""
+        connection, link = self._connection, self.incoming
+        condition, description = condition_of(error), description_of(error)
+        for delivery in deliveries:
+            if delivery is not None:
+                connection.engine.reject(delivery, condition, description)
+                link.unanswered -= 1
+        if any(delivery is None for delivery in deliveries):
+            connection.end_link(link, condition, description)
+        connection.answered(link)
+
+    # --- anonymous relay -----------------------------------------------------------------
+
+    def _relay(self, messages: Sequence[bytes], deliveries: Sequence[Pointer | None]) -> None:
+        """Messages that follow each other to one address are one publish."""
+        run: list[int] = []
+        to: Destination | None = None
+
+        def publish() -> None:
+            if run and to is not None:
+                self.publish(to, [messages[i] for i in run], [deliveries[i] for i in run])
+                run.clear()
+
+        for place, message in enumerate(messages):
+            try:
+                address, kind = addressed(message)
+                known = found(self._realm, *parsed(address, kind))
+            except PenstockError as error:
+                self._refuse([deliveries[place]], error)
+                continue
+            if known is None:
+                publish()
+                self._connection.spawn(self._relay_new(address, kind, message, deliveries[place]))
+                continue
+            if known != to:
+                publish()
+                to = known
+            run.append(place)
+        publish()
+
+    async def _relay_new(
+        self, address: str, kind: Kind | None, message: bytes, delivery: Pointer | None
+    ) -> None:
+        connection = self._connection
+        try:
+            made = await resolved(self._realm, connection.principal, address, kind)
+        except PenstockError as error:
+            self._refuse([delivery], error)
+            return
+        self.publish(made, [message], [delivery])
+
+    # --- transactions --------------------------------------------------------------------
+
+    def _take_in_transactions(
+        self,
+        messages: Sequence[bytes],
+        deliveries: Sequence[Pointer | None],
+        transactions: dict[int, bytes | None],
+    ) -> None:
+        for place, message in enumerate(messages):
+            delivery = deliveries[place]
+            if place not in transactions:
+                to = self._destination
+                if to is not None:
+                    self.publish(to, [message], [delivery])
+                else:
+                    self._relay([message], [delivery])
+                continue
+            self._put(message, delivery, transactions[place])
+
+    def _put(self, message: bytes, delivery: Pointer | None, name: bytes | None) -> None:
+        connection = self._connection
+        transaction = connection.transactions.of(name)
+        if transaction is None or name is None:
+            if delivery is not None:
+                connection.engine.reject(delivery, UNKNOWN_TRANSACTION, "there is no such one")
+                self.incoming.unanswered -= 1
+            return
+        try:
+            to = self._destination or self._found(message)
+            self._require(to)
+            sections_of(message)
+            connection.transactions.published(transaction, self, to, message)
+        except PenstockError as error:
+            transaction.broken = transaction.broken or error
+            self._refuse([delivery], error)
+            return
+        if delivery is not None:
+            connection.engine.provisionally_accept(delivery, name)
+            self.incoming.unanswered -= 1
+
+    def _found(self, message: bytes) -> Destination:
+        address, kind = addressed(message)
+        name, kind = parsed(address, kind)
+        known = found(self._realm, name, kind)
+        if known is None:
+            raise NameDoesNotExist(f"there is no {name}: attach to it once, and it is made")
+        return known
+
+
+def addressed(message: bytes) -> tuple[str, Kind | None]:
+    """Where a message says it goes. Raises ``InvalidEvent``, ``RemoteProtocolViolation``."""
+    sections = sections_of(message)
+    values = fields(sections.properties)
+    to = values[2] if len(values) > 2 else None
+    if not isinstance(to, str):
+        raise InvalidEvent("a message by an anonymous link has to say where it goes: `to`")
+    kind = entries(sections.message_annotations).get(_JMS_DESTINATION)
+    return str(to), _JMS_KINDS.get(int(kind)) if isinstance(kind, Byte) else None

@@ -1,0 +1,150 @@
+"""How an AMQP connection shows who it is: SASL, the realm's own accounts behind it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.core.errors import (
+    AuthenticationFailed,
+    PenstockError,
+    RemoteProtocolViolation,
+)
+from penstock.core.rights import Principal
+from penstock.wire import scram
+from penstock.wire.amqp import sasl
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+    from penstock.runtime.access import Access
+
+PLAIN: Final = "PLAIN"
+ANONYMOUS: Final = "ANONYMOUS"
+EXTERNAL: Final = "EXTERNAL"
+
+_log = structlog.get_logger("penstock.amqp")
+
+
+class SignIn:
+    """From the list of mechanisms to the outcome."""
+
+    def __init__(self, connection: AmqpConnection) -> None:
+        self._connection = connection
+        self._access: Access = connection.realm.access
+        self._exchange: scram.ScramServer | None = None
+        self._is_busy = False
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """Those on offer, the best first. A password goes in the open only where nobody listens:
+        over TLS, or inside this machine."""
+        connection, access = self._connection, self._access
+        is_private = connection.is_secure or _is_loopback(connection.host)
+        offered: list[str] = []
+        if connection.certificate:
+            offered.append(EXTERNAL)
+        if not access.is_open:
+            offered.append(scram.MECHANISM)
+        if is_private:
+            offered.append(PLAIN)
+        if access.mode != "mandatory":
+            offered.append(ANONYMOUS)
+        return offered
+
+    def take(self, frame: sasl.Init | sasl.Response) -> None:
+        """What the client says. Raises ``RemoteProtocolViolation`` for what it may not say now."""
+        if self._is_busy:
+            raise RemoteProtocolViolation("a sign-in that does not wait for its answer")
+        if isinstance(frame, sasl.Init):
+            if self._exchange is not None:
+                raise RemoteProtocolViolation("a second sign-in in the middle of one")
+            self._begin(frame)
+        elif self._exchange is not None:
+            self._is_busy = True
+            self._connection.spawn(self._proven(self._exchange, frame.response))
+        else:
+            raise RemoteProtocolViolation("an answer to a challenge nobody has sent")
+
+    def _begin(self, init: sasl.Init) -> None:
+        if init.mechanism not in self.mechanisms:
+            self._fail(AuthenticationFailed(f"there is no mechanism {init.mechanism[:40]!r} here"))
+            return
+        if init.mechanism == scram.MECHANISM:
+            try:
+                self._exchange, known = self._access.scram(init.response)
+            except PenstockError as error:
+                self._fail(error)
+                return
+            self._connection.send_sasl(sasl.challenge(self._exchange.challenge(known)))
+            return
+        self._is_busy = True
+        self._connection.spawn(self._shown(init))
+
+    async def _shown(self, init: sasl.Init) -> None:
+        try:
+            self._welcome(await self._principal(init))
+        except PenstockError as error:
+            self._fail(error)
+
+    async def _principal(self, init: sasl.Init) -> Principal:
+        access, connection = self._access, self._connection
+        if init.mechanism == PLAIN:
+            user, password = _plain(init.response)
+            if access.is_open:
+                return access.anonymous(connection.host, user)
+            return await access.password(user, password, connection.host)
+        if init.mechanism == EXTERNAL:
+            known = access.certificate(connection.certificate, connection.host)
+            if known is None:
+                raise AuthenticationFailed("the certificate names nobody")
+            return known
+        return access.anonymous(connection.host)
+
+    async def _proven(self, exchange: scram.ScramServer, proof: bytes) -> None:
+        connection = self._connection
+        try:
+            try:
+                said = exchange.outcome(proof)
+            except AuthenticationFailed:
+                await self._access.failed(exchange.user, connection.host, "password")
+                raise
+            self._welcome(self._access.proven(exchange.user, connection.host), said)
+        except PenstockError as error:
+            self._fail(error)
+
+    def _welcome(self, principal: Principal, said: bytes | None = None) -> None:
+        if not self._access.is_open:
+            self._access.require(principal, "session.open")
+        self._connection.signed_in(principal, said)
+
+    def _fail(self, error: PenstockError) -> None:
+        _log.warning("amqp.sign_in_refused", host=self._connection.host, reason=str(error))
+        self._connection.not_signed_in()
+
+
+def without_sasl(access: Access, connection: AmqpConnection) -> Principal | None:
+    """Who a client is that does not sign in; None: it has to."""
+    try:
+        known = access.certificate(connection.certificate, connection.host)
+        principal = known or access.anonymous(connection.host)
+        access.require(principal, "session.open")
+    except PenstockError:
+        return None
+    return principal
+
+
+def _plain(response: bytes) -> tuple[str, str]:
+    try:
+        _, user, password = response.split(b"\0")
+        return user.decode(), password.decode()
+    except ValueError:
+        raise AuthenticationFailed("this is no PLAIN sign-in: user and password") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,240 @@
+"""Transactions of one connection: what is published and settled in one, until it is discharged."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from msgspec import Struct, field
+
+from penstock.core.errors import LimitReached, PenstockError, RemoteProtocolViolation
+from penstock.frontends.amqp.addresses import Destination
+from penstock.frontends.amqp.conditions import (
+    INVALID,
+    NOT_ALLOWED,
+    ROLLED_BACK,
+    UNKNOWN_TRANSACTION,
+    description_of,
+)
+from penstock.frontends.amqp.consumers import Consumer
+from penstock.frontends.amqp.engine import Incoming
+from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome, Pointer
+from penstock.runtime.bodies import Body
+from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork
+from penstock.wire.amqp.sections import VALUE, sections_of
+from penstock.wire.amqp.types import Described, read
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+    from penstock.frontends.amqp.producers import Producer
+
+_DECLARE: Final = (0x31, "amqp:declare:list")
+_DISCHARGE: Final = (0x32, "amqp:discharge:list")
+
+_log = structlog.get_logger("penstock.amqp")
+
+
+class Transaction(Struct):
+    """An open one."""
+
+    puts: list[tuple[Producer, Destination, bytes]] = field(default_factory=list)
+    """In the order they came."""
+    settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
+    size: int = 0
+    broken: PenstockError | None = None
+    """Why it cannot be committed any more."""
+
+
+class Transactions:
+    """Those of one connection."""
+
+    def __init__(self, connection: AmqpConnection) -> None:
+        self._connection = connection
+        self._open: dict[bytes, Transaction] = {}
+        self._size = 0
+        self._coordinators: dict[Incoming, None] = {}
+
+    def of(self, name: bytes | None) -> Transaction | None:
+        """The open transaction of a name."""
+        return None if name is None else self._open.get(name)
+
+    # --- what belongs to one -------------------------------------------------------------
+
+    def published(
+        self, transaction: Transaction, by: Producer, to: Destination, message: bytes
+    ) -> None:
+        """A message for ``to``. Raises ``LimitReached``."""
+        most = self._connection.hub.limits.transaction_bytes_max
+        if self._size + len(message) > most:
+            raise LimitReached(
+                f"the open transactions of this connection hold {self._size} bytes, and {most} "
+                "may be; commit more often"
+            )
+        transaction.puts.append((by, to, message))
+        transaction.size += len(message)
+        self._size += len(message)
+
+    def settled(self, consumer: Consumer, outcome: Outcome) -> None:
+        """A delivery was settled in a transaction."""
+        transaction = self.of(outcome.transaction)
+        if transaction is None:  # it has ended: what it took goes back
+            consumer.give_back([outcome.event_id], counted=True, reply=consumer.answer(outcome))
+            return
+        transaction.settled.append((consumer, outcome))
+        link = consumer.link
+        assert link is not None, "the outcome came by it"
+        self._connection.engine.forget(outcome.delivery)
+
+    # --- the coordinator -----------------------------------------------------------------
+
+    def coordinate(self, link: Incoming) -> None:
+        """Transactions are declared and discharged by this link."""
+        self._coordinators[link] = None
+
+    def coordinates(self, link: Incoming) -> bool:
+        return link in self._coordinators
+
+    def take(self, link: Incoming) -> None:
+        """What has come in one read."""
+        messages, link.messages = link.messages, []
+        deliveries, link.deliveries = link.deliveries, []
+        link.transactions.clear()
+        for message, delivery in zip(messages, deliveries, strict=True):
+            if delivery is None:
+                self._connection.end_link(link, NOT_ALLOWED, "a request nobody waits for")
+                return
+            try:
+                self._ask(link, message, delivery)
+            except PenstockError as error:
+                self._answer(link, delivery, INVALID, description_of(error))
+        self._connection.engine.refill(link)
+
+    def _ask(self, link: Incoming, message: bytes, delivery: Pointer) -> None:
+        body = sections_of(message).body
+        asked = read(body[0][1])[0] if body and body[0][0] == VALUE else None
+        if not isinstance(asked, Described) or not isinstance(asked.value, list):
+            raise RemoteProtocolViolation("a coordinator is told to declare or to discharge")
+        if asked.descriptor in _DECLARE:
+            self._declare(link, delivery, asked.value)
+        elif asked.descriptor in _DISCHARGE and asked.value:
+            fails = len(asked.value) > 1 and asked.value[1] is True
+            self._discharge(link, delivery, asked.value[0], fails=fails)
+        else:
+            raise RemoteProtocolViolation("a coordinator is told to declare or to discharge")
+
+    def _declare(self, link: Incoming, delivery: Pointer, values: list[Any]) -> None:
+        most = self._connection.hub.limits.transactions_max
+        if values and values[0] is not None:
+            self._answer(link, delivery, "amqp:not-implemented", "no global transactions")
+            return
+        if len(self._open) >= most:
+            raise LimitReached(f"{most} transactions of this connection are open; discharge one")
+        name = secrets.token_bytes(16)
+        self._open[name] = Transaction()
+        self._connection.engine.declared(delivery, name)
+        link.unanswered -= 1
+
+    def _discharge(self, link: Incoming, delivery: Pointer, name: Any, *, fails: bool) -> None:
+        transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
+        if transaction is None:
+            self._answer(link, delivery, UNKNOWN_TRANSACTION, "there is no such transaction")
+            return
+        self._size -= transaction.size
+        if fails:
+            self._roll_back(transaction)
+            self._done(link, delivery)
+        elif transaction.broken is not None:
+            self._roll_back(transaction)
+            self._answer(link, delivery, ROLLED_BACK, description_of(transaction.broken))
+        else:
+            self._commit(link, delivery, transaction)
+
+    def _commit(self, link: Incoming, delivery: Pointer, transaction: Transaction) -> None:
+        realm = self._connection.realm
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._settle_others(transaction)
+                self._done(link, delivery)
+            elif not isinstance(error, PenstockError):
+                raise error
+            else:
+                self._roll_back(transaction)
+                self._answer(link, delivery, ROLLED_BACK, description_of(error))
+
+        try:
+            publishes = self._publishes(transaction)
+        except PenstockError as error:
+            reply(None, error)
+            return
+        work = UnitOfWork(
+            publishes,
+            self._acknowledged(transaction),
+            realm.limits.event_bytes_max,
+            self._connection.publisher,
+            reply,
+        )
+        realm.shard.submit(work)
+
+    def _publishes(self, transaction: Transaction) -> list[tuple[int, Sequence[Body]]]:
+        """Raises ``InvalidEvent``, ``EventTooLarge``, ``AccessDenied``."""
+        found: list[tuple[int, Sequence[Body]]] = []
+        by_number: dict[int, tuple[Producer, Destination, list[bytes]]] = {}
+        for producer, destination, message in transaction.puts:
+            own = by_number.setdefault(destination.number, (producer, destination, []))
+            own[2].append(message)
+        for producer, destination, messages in by_number.values():
+            bodies = producer.made(destination, messages)
+            self._connection.realm.digest(bodies)
+            found.append((destination.number, bodies))
+        return found
+
+    def _acknowledged(self, transaction: Transaction) -> list[Acknowledged]:
+        accepted: dict[Consumer, list[int]] = {}
+        for consumer, outcome in transaction.settled:
+            if outcome.state in (ACCEPTED, REJECTED):
+                accepted.setdefault(consumer, []).append(outcome.event_id)
+        found = [consumer.acknowledged(ids) for consumer, ids in accepted.items()]
+        return [each for each in found if each is not None]
+
+    def _settle_others(self, transaction: Transaction) -> None:
+        """What the client has given back in the transaction."""
+        for consumer, outcome in transaction.settled:
+            if outcome.state not in (ACCEPTED, REJECTED) and not consumer.is_over:
+                counted = outcome.state == MODIFIED and outcome.failed
+                consumer.give_back([outcome.event_id], counted=counted)
+
+    def _roll_back(self, transaction: Transaction) -> None:
+        taken: dict[Consumer, list[int]] = {}
+        for consumer, outcome in transaction.settled:
+            taken.setdefault(consumer, []).append(outcome.event_id)
+        for consumer, ids in taken.items():
+            if not consumer.is_over:
+                consumer.give_back(ids, counted=True)
+
+    def _done(self, link: Incoming, delivery: Pointer) -> None:
+        self._connection.engine.settle(delivery)
+        link.unanswered -= 1
+        self._connection.answered(link)
+
+    def _answer(self, link: Incoming, delivery: Pointer, condition: str, description: str) -> None:
+        self._connection.engine.reject(delivery, condition, description)
+        link.unanswered -= 1
+        self._connection.answered(link)
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def left(self, link: Incoming) -> None:
+        """A coordinator's link is over: what it has declared is rolled back."""
+        self._coordinators.pop(link, None)
+        if not self._coordinators:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing that is open is committed any more."""
+        left, self._open = self._open, {}
+        self._size = 0
+        for transaction in left.values():
+            self._roll_back(transaction)

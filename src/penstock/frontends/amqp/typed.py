@@ -1,0 +1,193 @@
+"""Values of application properties as properties of events, and back (SEM E2)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.wire.amqp.types import (
+    NAMES,
+    Byte,
+    Char,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone stays so
+_MS_MIN: Final = -62_135_596_800_000
+_MS_MAX: Final = 253_402_300_799_999
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONG_MAX: Final = (1 << 63) - 1
+
+MICROSECONDS: Final = Symbol("penstock:timestamp-us")
+NAIVE: Final = Symbol("penstock:local-us")
+"""Descriptors of timestamps that an AMQP one, in milliseconds and UTC, would not be."""
+
+ARROW: Final[dict[type, pa.DataType]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    Int: pa.int32(),
+    Short: pa.int16(),
+    Byte: pa.int8(),
+    Float: pa.float32(),
+    UByte: pa.int64(),
+    UShort: pa.int64(),
+    UInt: pa.int64(),
+    Symbol: pa.string(),
+    Char: pa.string(),
+}
+"""Types whose values Arrow takes as they are: a property's column."""
+
+KEPT: Final = {
+    kind: NAMES[kind]
+    for kind in (Int, Short, Byte, Float, UByte, UShort, UInt, ULong, Symbol, Char, UUID)
+}
+"""Types that a property does not have, or that may widen where others meet it."""
+
+_BY_NAME: Final[dict[str, type]] = {name: kind for kind, name in NAMES.items()}
+
+_NUMPY: Final[dict[type, Any]] = {
+    Int: np.int32,
+    Short: np.int16,
+    Byte: np.int8,
+    Float: np.float32,
+    UByte: int,
+    UShort: int,
+    UInt: int,
+    Symbol: str,
+    Char: str,
+    UUID: str,
+}
+
+
+class NoProperty(ValueError):
+    """A value that no property can have."""
+
+
+def in_range(ms: int) -> bool:
+    """Whether a timestamp is one an event can have: in the years 1 to 9999."""
+    return _MS_MIN <= ms <= _MS_MAX
+
+
+def property_of(value: Any) -> Any:
+    """The property for an application property. Raises :class:`NoProperty`."""
+    kind = type(value)
+    if kind in (bool, int, float, str, bytes) or value is None:
+        return value
+    if (numpy := _NUMPY.get(kind)) is not None:
+        return numpy(value)
+    if kind is ULong:
+        if value > _LONG_MAX:
+            raise NoProperty(f"{value} does not fit int64")
+        return int(value)
+    if kind is Timestamp:
+        if not in_range(value):
+            raise NoProperty(f"{value} ms is outside of the years 1 to 9999")
+        return EPOCH + timedelta(milliseconds=int(value))
+    if isinstance(value, dict):
+        return _dictionary(value)
+    if isinstance(value, list):
+        return [property_of(each) for each in value]
+    if isinstance(value, Described) and isinstance(value.value, int):
+        return _described(value)
+    raise NoProperty(f"{kind.__name__} is no type of a property")
+
+
+def _dictionary(value: dict[Any, Any]) -> dict[str, Any]:
+    if not all(isinstance(key, str) for key in value):
+        raise NoProperty("a dictionary with a key that is no string")
+    return {str(key): property_of(inner) for key, inner in value.items()}
+
+
+def _described(value: Described) -> datetime:
+    try:
+        if value.descriptor == MICROSECONDS:
+            return EPOCH + timedelta(microseconds=value.value)
+        if value.descriptor == NAIVE:
+            return _NAIVE_EPOCH + timedelta(microseconds=value.value)
+    except OverflowError as error:
+        raise NoProperty(str(error)) from None
+    raise NoProperty(f"a value described as {value.descriptor!r}")
+
+
+def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
+    """The application property for a property, of a type by name if it fits; and whether it says
+    all of it."""
+    if wanted and (found := _as(value, wanted)) is not None:
+        return found, True
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            return Timestamp((value - _NAIVE_EPOCH) // timedelta(milliseconds=1)), False
+        us = (value - EPOCH) // _MICROSECOND
+        return Timestamp(us // 1_000), us % 1_000 == 0
+    if isinstance(value, dict | list):
+        return None, False
+    return value, True
+
+
+def exact(value: Any) -> Any:
+    """A property as an AMQP value that says all of it."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            return Described(NAIVE, (value - _NAIVE_EPOCH) // _MICROSECOND)
+        return Described(MICROSECONDS, (value - EPOCH) // _MICROSECOND)
+    if isinstance(value, dict):
+        return {key: exact(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [exact(each) for each in value]
+    return value
+
+
+_RANGES: Final = {
+    "ubyte": (0, 255),
+    "ushort": (0, 65_535),
+    "uint": (0, (1 << 32) - 1),
+    "ulong": (0, (1 << 64) - 1),
+    "byte": (-128, 127),
+    "short": (-32_768, 32_767),
+    "int": (-(1 << 31), (1 << 31) - 1),
+}
+
+
+def _as(value: Any, name: str) -> Any:
+    """None where it does not fit: somebody has changed the value since."""
+    kind = _BY_NAME.get(name)
+    if kind is None:
+        return None
+    if type(value) is int and name in _RANGES:
+        low, high = _RANGES[name]
+        return kind(value) if low <= value <= high else None
+    if type(value) is float and kind is Float:
+        return Float(value)
+    if type(value) is str:
+        return _text_as(value, kind)
+    return None
+
+
+def _text_as(value: str, kind: type) -> Any:
+    if kind is Symbol and value.isascii():
+        return Symbol(value)
+    if kind is Char and len(value) == 1:
+        return Char(value)
+    if kind is UUID:
+        try:
+            return UUID(value)
+        except ValueError:
+            return None
+    return None

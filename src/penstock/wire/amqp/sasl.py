@@ -1,0 +1,109 @@
+"""The SASL frames a server reads and writes before a connection is one, sans-IO."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.wire.amqp.types import Bytes, Described, Symbol, UByte, listed, read, symbols, written
+
+PROTOCOL: Final = b"AMQP\x00\x01\x00\x00"
+SASL_PROTOCOL: Final = b"AMQP\x03\x01\x00\x00"
+HEADER_BYTES: Final = 8
+
+OK: Final = 0
+AUTH: Final = 1
+SYSTEM: Final = 2
+
+_FRAME_BYTES_MAX: Final = 16 << 10
+"""Larger than any sign-in; the standard's bound for a SASL frame is 512 bytes, which tokens
+pass."""
+_SASL: Final = 1
+
+
+class Init(Struct, frozen=True):
+    """The client has chosen a mechanism."""
+
+    mechanism: str
+    response: bytes
+
+
+class Response(Struct, frozen=True):
+    """The client's answer to a challenge."""
+
+    response: bytes
+
+
+class SaslFrames:
+    """What a client sends, cut into frames."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, data: Bytes) -> None:
+        self._data += data
+
+    def header(self) -> bytes | None:
+        """The protocol header, once it is whole; it must be one. Raises
+        ``RemoteProtocolViolation``."""
+        known = self._data[:4]
+        if known != b"AMQP"[: len(known)]:
+            raise RemoteProtocolViolation("this is no AMQP: its first bytes say otherwise")
+        if len(self._data) < HEADER_BYTES:
+            return None
+        header, self._data = self._data[:HEADER_BYTES], self._data[HEADER_BYTES:]
+        return header
+
+    def frame(self) -> Init | Response | None:
+        """The next frame, once it is whole. Raises ``RemoteProtocolViolation``."""
+        if len(self._data) < 8:
+            return None
+        size = int.from_bytes(self._data[:4], "big")
+        if not 8 < size <= _FRAME_BYTES_MAX:
+            raise RemoteProtocolViolation(f"a SASL frame of {size} bytes")
+        if len(self._data) < size:
+            return None
+        frame, self._data = self._data[:size], self._data[size:]
+        begin = 4 * frame[4]
+        if frame[5] != _SASL or not 8 <= begin < size:
+            raise RemoteProtocolViolation("a frame of another kind in the middle of a sign-in")
+        return _performative(read(frame, begin)[0])
+
+    def rest(self) -> bytes:
+        """What has come behind the sign-in."""
+        rest, self._data = self._data, b""
+        return rest
+
+
+def _performative(value: Any) -> Init | Response:
+    if isinstance(value, Described) and isinstance(value.value, list):
+        code, given = value.descriptor, value.value
+        if code in (0x41, "amqp:sasl-init:list") and given:
+            response = given[1] if len(given) > 1 else None
+            if isinstance(given[0], Symbol) and isinstance(response, bytes | None):
+                return Init(str(given[0]), response or b"")
+        if code in (0x43, "amqp:sasl-response:list") and given and isinstance(given[0], bytes):
+            return Response(given[0])
+    raise RemoteProtocolViolation("no performative a client may send in a sign-in")
+
+
+def mechanisms(names: list[str]) -> bytes:
+    """Which mechanisms there are."""
+    return _frame(0x40, [symbols(names)])
+
+
+def challenge(data: bytes) -> bytes:
+    """What the client has to answer."""
+    return _frame(0x42, [written(data)])
+
+
+def outcome(code: int, data: bytes | None = None) -> bytes:
+    """How it ended."""
+    return _frame(0x44, [written(UByte(code))] + ([written(data)] if data else []))
+
+
+def _frame(code: int, values: list[bytes]) -> bytes:
+    body = bytes((0x00, 0x53, code)) + listed(values)
+    return (len(body) + 8).to_bytes(4, "big") + bytes((2, _SASL, 0, 0)) + body

@@ -1,0 +1,28 @@
+"""Whether there is anything to test AMQP with."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.core.errors import InvalidArgument
+
+
+def test_proton_is_installed() -> None:
+    pytest.importorskip(
+        "proton",
+        reason="python-qpid-proton is not installed, so no test of AMQP runs: it is built from "
+        "source (extra amqp)",
+    )
+
+
+def test_without_proton_the_realm_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("penstock.frontends.amqp.hub", "cproton_ffi"):
+        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "cproton_ffi", None)
+
+    with (
+        penstock.Realm() as realm,
+        pytest.raises(InvalidArgument, match=r"pip install 'penstock\[amqp\]'"),
+    ):
+        realm.listen_amqp()

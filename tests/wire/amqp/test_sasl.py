@@ -1,0 +1,67 @@
+"""The frames of a sign-in."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.wire.amqp import sasl
+from penstock.wire.amqp.sasl import Init, Response, SaslFrames
+from penstock.wire.amqp.types import Described, Symbol, ULong, written
+
+
+def frame(value: object) -> bytes:
+    body = written(value)
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body
+
+
+INIT = frame(Described(ULong(0x41), [Symbol("PLAIN"), b"\0u\0p"]))
+
+
+def test_a_sign_in_comes_byte_by_byte() -> None:
+    frames = SaslFrames()
+    found: list[object] = []
+    for byte in sasl.SASL_PROTOCOL + INIT + frame(Described(ULong(0x43), [b"r"])) + b"rest":
+        frames.feed(bytes((byte,)))
+        if not found:
+            found += [header] if (header := frames.header()) else []
+        elif len(found) < 3 and (each := frames.frame()) is not None:
+            found.append(each)
+
+    assert found == [sasl.SASL_PROTOCOL, Init("PLAIN", b"\0u\0p"), Response(b"r")]
+    assert frames.rest() == b"rest"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\x00\x00\x05\x02\x01\x00\x00",
+        b"\xff\xff\xff\xff\x02\x01\x00\x00",
+        frame(Described(ULong(0x44), [])),
+        frame(Described(ULong(0x41), [])),
+        frame("x"),
+        INIT[:5] + b"\x00" + INIT[6:],
+        INIT[:4] + b"\x01" + INIT[5:],
+    ],
+)
+def test_what_no_client_says_is_a_violation(data: bytes) -> None:
+    frames = SaslFrames()
+    frames.feed(data)
+
+    with pytest.raises(RemoteProtocolViolation):
+        frames.frame()
+
+
+def test_another_protocol_is_seen_at_its_first_byte() -> None:
+    frames = SaslFrames()
+    frames.feed(b"G")
+
+    with pytest.raises(RemoteProtocolViolation, match="no AMQP"):
+        frames.header()
+
+
+def test_what_the_server_says_is_small_frames() -> None:
+    assert sasl.mechanisms(["PLAIN"])[8:11] == b"\x00\x53\x40"
+    assert sasl.challenge(b"c").endswith(b"\xa0\x01c")
+    assert sasl.outcome(sasl.OK).endswith(b"\x50\x00")
+    assert sasl.outcome(sasl.OK, b"v=1").endswith(b"\xa0\x03v=1")

@@ -1,0 +1,86 @@
+"""The sections of messages: where they are, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.wire.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    entries,
+    fields,
+    header_of,
+    section,
+    sections_of,
+)
+from penstock.wire.amqp.types import Symbol, UByte, UInt, written
+
+
+def test_every_section_is_found() -> None:
+    parts = {
+        HEADER: written([True]),
+        0x71: written({Symbol("hop"): 1}),
+        MESSAGE_ANNOTATIONS: written({Symbol("a"): 1}),
+        PROPERTIES: written(["id"]),
+        APPLICATION_PROPERTIES: written({"p": 2}),
+        DATA: written(b"x"),
+        FOOTER: written({Symbol("f"): 3}),
+    }
+
+    found = sections_of(b"".join(section(code, value) for code, value in parts.items()))
+
+    assert fields(found.header) == [True]
+    assert entries(found.message_annotations) == {"a": 1}
+    assert fields(found.properties) == ["id"]
+    assert entries(found.application_properties) == {"p": 2}
+    assert found.body == [(DATA, written(b"x"))]
+    assert entries(found.footer) == {"f": 3}
+
+
+def test_sections_may_be_named_instead_of_numbered() -> None:
+    named = b"\x00" + written(Symbol("amqp:amqp-value:*")) + written("v")
+
+    assert sections_of(named).body == [(VALUE, written("v"))]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        section(DATA, written(b"x")) + section(HEADER, written([])),
+        section(VALUE, written(1)) * 2,
+        section(HEADER, written([])) * 2,
+        section(DATA, written(b"x")) + section(SEQUENCE, written([])),
+        b"\x00\x53\x99\x40",
+        b"\x53\x75",
+        b"\x00\x53\x75\xa0\x05ab",
+        b"\x00",
+    ],
+)
+def test_what_is_no_message_is_refused(message: bytes) -> None:
+    with pytest.raises(RemoteProtocolViolation):
+        sections_of(message)
+
+
+def test_several_data_sections_are_one_body() -> None:
+    assert len(sections_of(section(DATA, written(b"x")) * 3).body) == 3
+
+
+def test_a_header_says_only_what_is_not_usual() -> None:
+    assert header_of(durable=False, priority=None) == b""
+    found = sections_of(header_of(durable=True, priority=9, ttl=70_000, deliveries=2))
+
+    assert fields(found.header) == [True, UByte(9), UInt(70_000), None, UInt(2)]
+
+
+def test_a_section_of_another_shape_is_refused() -> None:
+    with pytest.raises(RemoteProtocolViolation, match="not a list"):
+        fields(written({}))
+    with pytest.raises(RemoteProtocolViolation, match="not a map"):
+        entries(written([]))

@@ -1,0 +1,120 @@
+"""The type system of AMQP: exact there and back, and safe against whatever comes."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.wire.amqp.types import (
+    NESTING_MAX,
+    Array,
+    Byte,
+    Char,
+    Decimal,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    elements,
+    read,
+    skip,
+    symbols,
+    written,
+)
+
+SINGLE = [
+    None,
+    True,
+    False,
+    *(UByte(255), UShort(65_535), UInt(0), UInt(200), UInt(1 << 31), ULong(0), ULong(7)),
+    *(ULong((1 << 64) - 1), Byte(-128), Short(-5), Int(-1), Int(1 << 30), 5, -(1 << 63)),
+    *(Float(0.5), 0.1, Char("é"), Timestamp(-1), Decimal(b"abcd"), Decimal(b"12345678")),
+    *(Decimal(bytes(16)), UUID(int=9), b"", b"x" * 300, "", "žluť" * 100, Symbol("a:b")),
+    *([], [1, "a", None], {}, {"a": [Int(1)], Symbol("b"): {}}),
+    Described(ULong(0x24), []),
+    Array(2, b"\xa3\x01a\x01b"),
+]
+
+
+@pytest.mark.parametrize("value", SINGLE, ids=lambda value: f"{type(value).__name__} {value!r:.20}")
+def test_a_value_is_read_as_it_was_written(value: Any) -> None:
+    data = b"?" + written(value) + b"!"
+
+    found, end = read(data, 1)
+
+    assert (found, type(found)) == (value, type(value))
+    assert end == skip(data, 1) == len(data) - 1
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_any_value_comes_back(value: Any) -> None:
+    data = written(value)
+
+    assert read(data) == (value, len(data))
+    assert skip(data, 0) == len(data)
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_mean_nothing_are_a_violation_and_nothing_worse(data: bytes) -> None:
+    for look in (read, lambda data: skip(data, 0)):
+        try:
+            found = look(data)
+        except RemoteProtocolViolation:
+            continue
+        assert found is not None
+
+
+def test_what_claims_to_be_larger_than_it_is_is_refused() -> None:
+    for data in (b"\xd0\xff\xff\xff\xff\xff\xff\xff\xff", b"\xb0\x7f\xff\xff\xffx", b"\xa1\x05ab"):
+        with pytest.raises(RemoteProtocolViolation):
+            read(data)
+        with pytest.raises(RemoteProtocolViolation):
+            skip(data, 0)
+
+
+def test_values_are_nested_only_so_deep() -> None:
+    with pytest.raises(RemoteProtocolViolation, match="deep"):
+        read(b"\x00" * (NESTING_MAX + 2) + b"\x40" * 400)
+    with pytest.raises(RemoteProtocolViolation, match="nested"):
+        skip(b"\x00" * (NESTING_MAX + 2) + b"\x40" * 400, 0)
+
+
+def test_an_array_of_nothing_does_not_fill_the_memory() -> None:
+    with pytest.raises(RemoteProtocolViolation, match="elements"):
+        elements(Array(4_000_000_000, b"\x40"))
+
+
+def test_an_array_has_elements_of_one_type() -> None:
+    found, _ = read(symbols(["PLAIN", "ANONYMOUS"]))
+
+    assert elements(found) == [Symbol("PLAIN"), Symbol("ANONYMOUS")]
+    assert elements(Array(1, b"\x00\x53\x24\x45")) == [Described(ULong(0x24), [])]
+
+
+def test_a_value_that_its_type_cannot_hold_is_refused() -> None:
+    for value in (1 << 63, UByte(256), Symbol("é"), object()):
+        with pytest.raises(ValueError, match=r"."):
+            written(value)
