@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -25,7 +25,7 @@ from penstock.client.threads import LoopThread
 from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
 from penstock.core import channel_types, durables, engines
 from penstock.core.errors import Damaged, InvalidArgument
-from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
+from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry, inline
 from penstock.core.rights import Principal
 from penstock.core.state import Rules
 from penstock.frontends.amqp import hub_of
@@ -65,8 +65,6 @@ from penstock.storage.secrecy import mend
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
-
-T = TypeVar("T")
 
 IDENTITY_KEY = "identity"
 
@@ -490,7 +488,7 @@ def _opened(root: str, disk: Disk) -> Embedded:
     return open_embedded(
         root,
         disk=disk,
-        offload=_inline,
+        offload=inline,
         clock=SystemClock(),
         identity=lambda: secrets.randbits(64),
         holder=_holder(),
@@ -499,7 +497,3 @@ def _opened(root: str, disk: Disk) -> Embedded:
 
 def _holder() -> str:
     return f"the process {os.getpid()}"
-
-
-async def _inline(call: Callable[[], T]) -> T:
-    return call()

@@ -16,6 +16,7 @@ from penstock.client.signing_in import SigningIn
 from penstock.client.urls import parse_url
 from penstock.core.errors import AccessDenied, AuthenticationFailed
 from penstock.core.starts import FromEarliest
+from penstock.frontends.connection import Connection
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 
@@ -110,9 +111,11 @@ def test_the_place_of_a_lost_session_is_not_for_another_user(realm: penstock.Rea
     listener = realm._listener
     assert listener is not None
     with realm.connect(user="alice"), realm.connect(user="admin"):
+        places = set()
         for connection in listener.connections:
+            assert isinstance(connection, Connection)
             connection.session = "the very same"  # sessions are shown to whoever sees a durable
-        places = {connection._requests._place(1) for connection in listener.connections}
+            places.add(connection._requests._place(1))
 
     assert len(places) == 2
 

@@ -18,12 +18,13 @@ from penstock.client.link import Link
 from penstock.client.session import Session
 from penstock.client.urls import parse_url
 from penstock.core.errors import StorageFailed
+from penstock.core.ports import inline
 from penstock.frontends.native import NativeListener
 from penstock.runtime.realm import RunningRealm
 from penstock.serving import run
 from penstock.settings import load
 from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import StillClock, inline, open_store
+from penstock.testing.stores import StillClock, open_store
 
 SETTINGS = load(overrides={"listen.port": 0})
 

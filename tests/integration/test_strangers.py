@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.core.starts import FromLatest
-from penstock.frontends.connection import WRITE_HIGH_WATER
+from penstock.frontends.connection import WRITE_HIGH_WATER, Connection
 from penstock.testing.peers import RawPeer
 from penstock.testing.process import ServerProcess
 from penstock.wire.native import messages as wire
@@ -32,6 +32,13 @@ def open_files(pid: int) -> int:
 def own_memory_kib(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0])
+
+
+def unsent_bytes(realm: penstock.Realm) -> list[int]:
+    """What waits for each native client of a realm to take it."""
+    listener = realm._listener
+    assert listener is not None
+    return [each.unsent_bytes for each in listener.connections if isinstance(each, Connection)]
 
 
 def garbage(draw: random.Random) -> bytes:
@@ -148,7 +155,7 @@ def test_a_subscriber_that_does_not_read_costs_only_itself() -> None:
                         assert batch is not None
                         received += len(batch)
 
-            unsent = [connection.unsent_bytes for connection in realm._listener.connections]
+            unsent = unsent_bytes(realm)
             assert received == 1_024
             assert WRITE_HIGH_WATER <= max(unsent) < 8 * WRITE_HIGH_WATER
 
@@ -168,7 +175,7 @@ def test_a_peer_that_asks_and_takes_no_answers_is_not_read_any_further() -> None
             with pytest.raises(TimeoutError):
                 greedy.send(asked * 2_000)
 
-            unsent = [connection.unsent_bytes for connection in realm._listener.connections]
+            unsent = unsent_bytes(realm)
             assert max(unsent) < 128 << 20
             assert len(session.channels.list()) == 200
 

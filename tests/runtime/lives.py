@@ -17,7 +17,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError, StorageFailed
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Spans
-from penstock.core.ports import Clock
+from penstock.core.ports import Clock, inline
 from penstock.core.starts import FromEarliest, FromLatest
 from penstock.runtime.bodies import Body
 from penstock.runtime.delivery import Redeliveries
@@ -28,7 +28,7 @@ from penstock.runtime.transactions import Part
 from penstock.storage.embedded import Embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time
-from penstock.testing.stores import inline, open_store
+from penstock.testing.stores import open_store
 from penstock.wire.native.answers import ChannelInfo
 from penstock.wire.native.messages import Kind
 

@@ -17,7 +17,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.errors import PenstockError
 from penstock.core.ids import Span
 from penstock.core.messages import Definition, Spans, Storage
-from penstock.core.ports import Blobs, Journal
+from penstock.core.ports import Blobs, Journal, inline
 from penstock.core.starts import FromEarliest
 from penstock.runtime.bodies import Body
 from penstock.runtime.delivery import Redeliveries
@@ -27,7 +27,6 @@ from penstock.runtime.rows import Rows
 from penstock.runtime.sealing import SealingLimits
 from penstock.storage.memory import MemoryPages
 from penstock.testing.loop import SimLoop, pass_time
-from penstock.testing.stores import inline
 
 SINGLE = Definition(
     type="persistent",

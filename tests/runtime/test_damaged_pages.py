@@ -11,11 +11,11 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.messages import Definition
+from penstock.core.ports import inline
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.embedded import PageLimits, open_embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time, simulate
-from penstock.testing.stores import inline
 from tests.runtime.living import body, events, publish
 
 

@@ -14,13 +14,12 @@ from penstock.columns.ipc import batch_bytes, schema_bytes
 from penstock.core.errors import StorageFailed
 from penstock.core.ids import Span
 from penstock.core.messages import Definition
-from penstock.core.ports import Buffer
+from penstock.core.ports import Buffer, inline
 from penstock.runtime.bodies import Body
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.sealing import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
 from penstock.testing.loop import SimLoop, pass_time, simulate
-from penstock.testing.stores import inline
 
 
 def _body(price: float) -> Body:

@@ -13,11 +13,11 @@ from typing import TypeVar
 import pytest
 
 from penstock.core.errors import StorageFailed
-from penstock.core.ports import PagesInfo
+from penstock.core.ports import PagesInfo, inline
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FilePages, page_files
 from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import StillClock, inline, open_store
+from penstock.testing.stores import StillClock, open_store
 from tests.storage.paging import files, opened, put
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from penstock.core.errors import (
     SignInLocked,
 )
 from penstock.core.lockout import Lockout, LockoutRules
-from penstock.core.ports import Clock, Offload
+from penstock.core.ports import Clock, Offload, inline
 from penstock.core.rights import (
     ANONYMOUS,
     NAME_LENGTH_MAX,
@@ -91,9 +91,9 @@ class Access:
     @classmethod
     def off(cls, clock: Clock) -> Access:
         """Nobody is asked for anything: a realm of one machine, or a part of a program."""
-        accounts = Accounts(None, clock, _inline)
-        tokens = Tokens(TokenRules(), lambda _: b"", clock, _inline)
-        return cls(accounts, tokens, Audit(clock), Logins(clock), _inline, AccessRules(), clock)
+        accounts = Accounts(None, clock, inline)
+        tokens = Tokens(TokenRules(), lambda _: b"", clock, inline)
+        return cls(accounts, tokens, Audit(clock), Logins(clock), inline, AccessRules(), clock)
 
     @property
     def is_open(self) -> bool:
@@ -375,7 +375,3 @@ def name_in(peer: Mapping[str, Any]) -> str:
 def _shown(user: str) -> str:
     """What a stranger calls itself, on one line and no longer than a name."""
     return user[:NAME_LENGTH_MAX] if user.isprintable() else ascii(user[:NAME_LENGTH_MAX])
-
-
-async def _inline(call: Callable[[], Any]) -> Any:
-    return call()

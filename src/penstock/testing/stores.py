@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
+from penstock.core.ports import inline
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
-
-T = TypeVar("T")
 
 IDENTITY = 0x5EED
 """The id of every journal a test makes."""
@@ -25,11 +21,6 @@ class StillClock:
 
     def advance(self, by_us: int) -> None:
         self._now_us += by_us
-
-
-async def inline(call: Callable[[], T]) -> T:
-    """Run a blocking call right here, so that a simulation stays on one thread."""
-    return call()
 
 
 def open_store(

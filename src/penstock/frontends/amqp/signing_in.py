@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -14,6 +13,7 @@ from penstock.core.errors import (
 )
 from penstock.core.rights import Principal
 from penstock.wire import scram
+from penstock.wire.addresses import is_loopback
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SignIn:
         """Those on offer, the best first. A password goes in the open only where nobody listens:
         over TLS, or inside this machine."""
         connection, access = self._connection, self._access
-        is_private = connection.is_secure or _is_loopback(connection.host)
+        is_private = connection.is_secure or is_loopback(connection.host)
         offered: list[str] = []
         if connection.certificate:
             offered.append(EXTERNAL)
@@ -73,7 +73,7 @@ class SignIn:
             return
         if init.mechanism == scram.MECHANISM:
             try:
-                self._exchange, known = self._access.scram(init.response)
+                self._exchange, known = self._access.scram(init.response, self._connection.host)
             except PenstockError as error:
                 self._fail(error)
                 return
@@ -105,6 +105,7 @@ class SignIn:
     async def _proven(self, exchange: scram.ScramServer, proof: bytes) -> None:
         connection = self._connection
         try:
+            self._access.check_locked(exchange.user, connection.host)
             try:
                 said = exchange.outcome(proof)
             except AuthenticationFailed:
@@ -141,10 +142,3 @@ def _plain(response: bytes) -> tuple[str, str]:
         return user.decode(), password.decode()
     except ValueError:
         raise AuthenticationFailed("this is no PLAIN sign-in: user and password") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
