@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import penstock
@@ -223,13 +223,8 @@ class Native:
     def __init__(self) -> None:
         self._urls: dict[penstock.Realm, str] = {}
 
-    def signed_in(
-        self, realm: penstock.Realm, user: str, password: str
-    ) -> AbstractContextManager[Caller]:
-        return self._signed_in(realm, user, password)
-
     @contextmanager
-    def _signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
+    def signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
         if realm not in self._urls:
             self._urls[realm] = realm.listen()
         at = self._urls[realm].removeprefix("penstock://")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,17 +18,6 @@ from penstock.core.starts import FromEarliest
 from penstock.frontends.connection import Connection
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
-
-QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
-
-
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
-        with realm.connect() as session:
-            session.access.create_user("alice", "secret")
-            session.access.grant("alice@*", "access")
-        yield realm
 
 
 @pytest.mark.spec("A4")

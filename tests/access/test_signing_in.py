@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,17 +22,7 @@ from penstock.wire.native import messages as wire
 from penstock.wire.native.access import CreateUser
 from penstock.wire.native.frames import PREFACE, frame
 from penstock.wire.scram import verifier
-
-QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
-
-
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
-        with realm.connect() as session:
-            session.access.create_user("alice", "secret")
-            session.access.grant("alice@*", "access")
-        yield realm
+from tests.access.realms import QUICK
 
 
 def url_for(realm: penstock.Realm, who: str = "") -> str:

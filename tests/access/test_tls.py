@@ -15,6 +15,7 @@ from penstock.core.errors import CannotConnect, InvalidArgument
 from penstock.frontends.tls import Tls
 from penstock.testing.process import ServerProcess
 from tests.access.certificates import Authority
+from tests.access.realms import authority_in, realm_with_tls
 from tests.client.patience import eventually
 
 pytestmark = pytest.mark.spec("A5")
@@ -27,26 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def authority(folder: Path) -> Authority:
-    made = Authority(folder, "authority")
-    made.certificate("realm")
-    made.certificate("alice")
-    return made
+    return authority_in(folder)
 
 
 @pytest.fixture
 def realm(folder: Path, authority: Authority) -> Iterator[penstock.Realm]:
-    with penstock.Realm(
-        access__mode="mandatory",
-        access__password_rounds=4_096,
-        access__failure_delay_s=0.0,
-        listen__tls_certificate=str(folder / "realm.pem"),
-        listen__tls_key=str(folder / "realm.key"),
-        listen__tls_client_ca=str(authority.file),
-    ) as realm:
-        with realm.connect() as session:
-            session.access.create_user("bob", "secret")
-            session.access.grant("bob@*", "access")
-            session.access.grant("alice@*", "access", "channels")
+    with realm_with_tls(folder, authority) as realm:
         yield realm
 
 

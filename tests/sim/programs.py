@@ -4,7 +4,7 @@ and settle, are killed now and then, and go on from what they had written down."
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from random import Random
 from typing import TYPE_CHECKING
@@ -104,6 +104,26 @@ class Program:
         """Connections are lost, and a realm stops; nobody ever says what cannot be understood."""
         assert not isinstance(error, ProtocolViolation), f"{self.name}: {error!r}"
         self.world.note(f"{self.name} hears {error.code}")
+
+
+class Cast:
+    """The programs of a scene. They outlive the realm: they run from its first life on."""
+
+    def __init__(self, world: World, programs: Sequence[Program]) -> None:
+        self._world = world
+        self._programs = programs
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        """Let them come; a ``quiet`` life lasts until all are done."""
+        if not self._running:
+            outside = self._world.outside
+            self._running = [outside.create_task(each.run()) for each in self._programs]
+        if quiet:
+            group.create_task(self._all_done())
+
+    async def _all_done(self) -> None:
+        await asyncio.wait(self._running)
 
 
 class Steady:

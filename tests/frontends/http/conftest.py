@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from tests.frontends.http.asking import Web
+from tests.frontends.http.known import ANN, Known
 
 
 @pytest.fixture
@@ -25,3 +26,18 @@ def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
 @pytest.fixture
 def web(realm: penstock.Realm) -> Web:
     return Web(realm.listen_http())
+
+
+@pytest.fixture
+def admin(realm: penstock.Realm, web: Web) -> Known:
+    """The administrator of a realm that wants to know who asks."""
+    return Known(web.url, "admin", realm.access.first_password)
+
+
+@pytest.fixture
+def ann(admin: Known, web: Web) -> Known:
+    """A user with access and nothing else."""
+    admin.send("POST", "users", {"name": "ann", "password": ANN})
+    granted = {"kind": "realm", "subject": "ann@*", "rights": ["access"]}
+    admin.send("POST", "acl/grant", granted)
+    return Known(web.url, "ann", ANN)

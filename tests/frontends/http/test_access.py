@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import penstock
 from penstock.core.rights import OPERATIONS
 from penstock.frontends.http.routes import TABLE
-from tests.frontends.http.asking import Reply, Web
+from tests.frontends.http.asking import Web
+from tests.frontends.http.known import ANN, Known
 
 OPEN = {"login", "openapi.json"}
-
-
-class Known(Web):
-    """Asks as a user."""
-
-    def __init__(self, url: str, user: str, password: str) -> None:
-        super().__init__(url)
-        secret = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._own = {"authorization": f"Basic {secret}"}
-
-    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Reply:
-        headers = {**self._own, **(more.pop("headers", None) or {})}
-        return super().ask(method, path, body, headers=headers, **more)
 
 
 @pytest.fixture
@@ -35,20 +21,6 @@ def realm() -> Iterator[penstock.Realm]:
         access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.01
     ) as running:
         yield running
-
-
-@pytest.fixture
-def admin(realm: penstock.Realm, web: Web) -> Known:
-    return Known(web.url, "admin", realm.access.first_password)
-
-
-@pytest.fixture
-def ann(admin: Known, web: Web) -> Known:
-    """A user with access and nothing else."""
-    admin.send("POST", "users", {"name": "ann", "password": "secret of ann"})
-    granted = {"kind": "realm", "subject": "ann@*", "rights": ["access"]}
-    admin.send("POST", "acl/grant", granted)
-    return Known(web.url, "ann", "secret of ann")
 
 
 def test_every_route_asks_for_an_operation_there_is() -> None:
@@ -147,7 +119,7 @@ def test_the_console_logs_in_changes_things_with_its_token_and_logs_out(
     web: Web, ann: Known
 ) -> None:
     wrong = web.ask("POST", "login", {"user": "ann", "password": "wrong"})
-    opened = web.ask("POST", "login", {"user": "ann", "password": "secret of ann"})
+    opened = web.ask("POST", "login", {"user": "ann", "password": ANN})
     cookie = opened.headers["set-cookie"]
     own = {"cookie": cookie.partition(";")[0]}
     token = {**own, "x-csrf-token": opened.document["csrf"]}

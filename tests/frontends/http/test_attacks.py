@@ -13,9 +13,7 @@ from penstock.core.errors import AuthenticationFailed, InvalidArgument
 from penstock.core.rights import Principal
 from penstock.frontends.http.access import Guard
 from tests.frontends.http.asking import Reply, Web
-from tests.frontends.http.test_access import Known
-
-ANN = "secret of ann"
+from tests.frontends.http.known import ANN, Known
 
 
 @pytest.fixture
@@ -24,19 +22,6 @@ def realm() -> Iterator[penstock.Realm]:
         access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.01
     ) as running:
         yield running
-
-
-@pytest.fixture
-def admin(realm: penstock.Realm, web: Web) -> Known:
-    return Known(web.url, "admin", realm.access.first_password)
-
-
-@pytest.fixture
-def ann(admin: Known, web: Web) -> Known:
-    """A user with access and nothing else."""
-    admin.send("POST", "users", {"name": "ann", "password": ANN})
-    grant(admin, "realm", "", "access")
-    return Known(web.url, "ann", ANN)
 
 
 def grant(admin: Known, kind: str, name: str, *rights: str, subject: str = "ann@*") -> None:

@@ -26,6 +26,15 @@ from tests.frontends.http.asking import Web
 
 CONFORMANCE = [content_type_conformance, response_schema_conformance, status_code_conformance]
 DOCUMENT = document(TABLE, "0")
+few = settings(
+    max_examples=5,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+"""A few requests for each operation, the same each time."""
 STREAMS = frozenset(("/channels/{channel}/live", "/queues/{queue}/live", "/rates"))
 ACCESS = frozenset(("users", "groups", "acl", "audit", "login", "logout", "me"))
 
@@ -97,14 +106,7 @@ chosen = schema.exclude(path_regex=r"/(live|rates)$").exclude(
 
 
 @chosen.parametrize()
-@settings(
-    max_examples=5,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
+@few
 def test_answers_are_what_the_document_says(case: schemathesis.Case[Any], url: str) -> None:
     if case.method == "DELETE" and case.path_parameters.get("channel") == "a":
         return  # the others look at it
@@ -127,14 +129,7 @@ about_access = schema.include(path_regex=rf"^{BASE}/({'|'.join(sorted(ACCESS))})
 
 
 @about_access.parametrize()
-@settings(
-    max_examples=5,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
+@few
 def test_answers_about_access_are_what_the_document_says(
     case: schemathesis.Case[Any], guarded: tuple[str, tuple[str, str]]
 ) -> None:

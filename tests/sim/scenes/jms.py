@@ -16,7 +16,7 @@ from penstock.core.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import stored
 from tests.sim.consumers import Seat, datas_of, unasked
-from tests.sim.programs import Program, Steady
+from tests.sim.programs import Cast, Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
 
@@ -47,15 +47,15 @@ class Jms:
             for name in names
         }
         self._listeners = [Listener(world, self._ledger, n, self._is_heard) for n in range(2)]
-        self._programs = [publisher.program for publisher in self._publishers]
-        self._programs += [listener.program for listener in self._listeners]
+        programs = [publisher.program for publisher in self._publishers]
+        programs += [listener.program for listener in self._listeners]
         for name in names:
             kind, seats = KINDS[name]
             for number in range(seats):
                 is_done = partial(self._is_consumed, name)
                 seat = Seat(world, self._receipts[name], kind, is_done, number=number)
-                self._programs.append(seat.program)
-        self._running: list[asyncio.Task[None]] = []
+                programs.append(seat.program)
+        self._cast = Cast(world, programs)
 
     async def prepare(self) -> None:
         await self._world.create("never", Definition(type="persistent"))
@@ -81,14 +81,7 @@ class Jms:
             assert not missed, f"{listener.program.name} has missed {missed}"
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
-        if not self._running:
-            outside = self._world.outside
-            self._running = [outside.create_task(each.run()) for each in self._programs]
-        if quiet:
-            group.create_task(self._all_done())
-
-    async def _all_done(self) -> None:
-        await asyncio.wait(self._running)
+        self._cast.start(group, quiet=quiet)
 
     @property
     def _is_published(self) -> bool:

@@ -16,7 +16,7 @@ from penstock.core.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import stored
 from tests.sim.consumers import Follower, Seat, Taker, unasked
-from tests.sim.programs import Pipelined, Program, Steady
+from tests.sim.programs import Cast, Pipelined, Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
 
@@ -57,7 +57,7 @@ class Wired:
         self._taken = Receipts("takers", self._ledgers["tasks"], remote=True)
         self._committing = Committing(world, wired)
         self._follower = Follower(world, wired, "f", lambda: self._is_read)
-        self._programs: list[Program] = [
+        programs: list[Program] = [
             *(each.program for each in self._steady),
             self._pipelined.program,
             self._pushing.program,
@@ -69,11 +69,11 @@ class Wired:
             for number in range(seats):
                 is_done = partial(self._is_consumed, "wired", name)
                 seat = Seat(world, self._receipts[name], kind, is_done, number=number)
-                self._programs.append(seat.program)
+                programs.append(seat.program)
         for number in range(2):
             taker = Taker(world, self._taken, partial(self._is_consumed, "tasks", ""), number)
-            self._programs.append(taker.program)
-        self._running: list[asyncio.Task[None]] = []
+            programs.append(taker.program)
+        self._cast = Cast(world, programs)
 
     async def prepare(self) -> None:
         await self._world.create("wired", self._definition)
@@ -84,14 +84,7 @@ class Wired:
         self._ledgers["wired"].accounts_for([(row.event_id, row.data) for row in found])
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
-        if not self._running:
-            outside = self._world.outside
-            self._running = [outside.create_task(each.run()) for each in self._programs]
-        if quiet:
-            group.create_task(self._all_done())
-
-    async def _all_done(self) -> None:
-        await asyncio.wait(self._running)
+        self._cast.start(group, quiet=quiet)
 
     @property
     def _is_published(self) -> bool:

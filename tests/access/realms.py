@@ -1,0 +1,38 @@
+"""Realms that want to know who comes in, and lose no time over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import penstock
+from tests.access.certificates import Authority
+
+QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+
+
+def authority_in(folder: Path) -> Authority:
+    """An authority that has signed what a realm and its user ``alice`` show."""
+    made = Authority(folder, "authority")
+    made.certificate("realm")
+    made.certificate("alice")
+    return made
+
+
+@contextmanager
+def realm_with_tls(folder: Path, authority: Authority) -> Iterator[penstock.Realm]:
+    """``bob`` has a password, ``alice`` a certificate and the right to make channels."""
+    with penstock.Realm(
+        access__mode="mandatory",
+        listen__tls_certificate=str(folder / "realm.pem"),
+        listen__tls_key=str(folder / "realm.key"),
+        listen__tls_client_ca=str(authority.file),
+        **QUICK,
+    ) as realm:
+        with realm.connect() as session:
+            session.access.create_user("bob", "secret")
+            session.access.grant("bob@*", "access")
+            session.access.grant("alice@*", "access", "channels")
+        yield realm
