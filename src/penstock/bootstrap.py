@@ -10,6 +10,7 @@ import secrets
 import socket
 import weakref
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 IDENTITY_KEY = "identity"
 
 
+@cache
 def registered(package: ModuleType, export: str) -> Mapping[str, Any]:
     """Every ``export`` of the modules in ``package``: the folder is the registry."""
     found: dict[str, Any] = {}

@@ -7,7 +7,8 @@ Order: default, settings file (TOML), environment (``PENSTOCK_LISTEN_PORT``), co
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -333,9 +334,10 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[key] = value
 
 
-def described() -> list[tuple[str, Any, str]]:
+@cache
+def described() -> Sequence[tuple[str, Any, str]]:
     """Path, default and sentence of every option, for the reference page."""
-    return list(_described(Settings, ""))
+    return tuple(_described(Settings, ""))
 
 
 def _described(section: type[Struct], prefix: str) -> list[tuple[str, Any, str]]:
