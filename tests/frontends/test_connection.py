@@ -82,11 +82,15 @@ class Peer:
 
     async def answered(self, count: int) -> list[int]:
         """Which requests were answered, in order."""
-        found: list[int] = []
+        return [each.request for each in await self.told(count)]
+
+    async def told(self, count: int) -> list[wire.Done | wire.Failed]:
+        """The answers, in order."""
+        found: list[wire.Done | wire.Failed] = []
         while len(found) < count:
             await asyncio.sleep(0)
             said = self.wire.heard()
-            found += [each.request for each in said if isinstance(each, wire.Done | wire.Failed)]
+            found += [each for each in said if isinstance(each, wire.Done | wire.Failed)]
         return found
 
 
@@ -127,6 +131,61 @@ def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then()
         peer.say(settle(2, 0), settle(3, 1))
 
         assert await peer.answered(4) == [1, 2, 3, 4]
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D14")
+def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "d", sole=True))
+        assert peer.connection.subscriptions[1] == 0, "it is not open yet"
+        peer.say(wire.Hold(2, 1, 0, 2), wire.Bury(3, 1, (Span(0, 1),), "no good"))
+
+        by_request = {each.request: each for each in await peer.told(3)}
+
+        held, buried = by_request[2], by_request[3]
+        assert isinstance(held, wire.Done)
+        assert held.answer["ids"] == [[0, 2]]
+        assert isinstance(buried, wire.Failed)
+        assert "no dead event store" in buried.text, "the seat is there; the channel has none"
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D9")
+def test_what_is_taken_from_a_seat_that_was_refused_is_refused() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "unknown", sole=True), wire.Hold(2, 1, 0, 2))
+
+        said = await peer.told(2)
+
+        assert [(type(each), each.request) for each in said] == [
+            (wire.Failed, 1),
+            (wire.Failed, 2),
+        ]
+        [unknown, not_open] = said
+        assert isinstance(unknown, wire.Failed)
+        assert isinstance(not_open, wire.Failed)
+        assert (unknown.code, not_open.code) == ("name-does-not-exist", "illegal-state")
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D13")
+def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() -> None:
+    async def story(peer: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "d", sole=True), wire.Unsubscribe(2, 1))
+        assert peer.connection.opening, "it is not open yet"
+        said = await peer.told(2)
+        assert sorted(each.request for each in said) == [1, 2]
+        durable = peer.connection.realm.directory.channels[1].state.durable("d")
+        assert not durable.seats
+
+        other.say(wire.Attach(1, 1, 1, "d", sole=True))
+        [attached] = await other.told(1)
+
+        assert isinstance(attached, wire.Done)
 
     with_peers(story)
 

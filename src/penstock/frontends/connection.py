@@ -199,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.end(None)
             case (
                 wire.Settle(_, number)
+                | wire.Hold(_, number)
+                | wire.Bury(_, number)
                 | wire.Credit(number)
                 | wire.Demand(number)
                 | wire.RecallSeen(number)

@@ -143,7 +143,7 @@ class Requests:
     async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
         from penstock.frontends.connection import Subscription
 
-        connection, subscriptions = self._connection, self._realm.subscriptions
+        connection = self._connection
         number, text = message.subscription, message.selector
         try:
             await self._seats_given_back(number)
@@ -153,7 +153,7 @@ class Requests:
                 connection.subscriptions[number] = opened.number
                 connection.check_rights()
             else:  # the connection was lost, or the subscription ended, while it was being opened
-                subscriptions.detach(opened.number)
+                await self._given_back(opened.number)
         except BaseException:
             connection.forget(number)
             raise
@@ -163,6 +163,17 @@ class Requests:
             connection.listener.given_back(connection.session, opened_or_not)
             connection.opened(number)
         return Subscribed(opened.first_id, opened.stop_id, opened.strict_order, opened.confirms)
+
+    async def _given_back(self, subscription: int) -> None:
+        """A seat that nobody wants any more is free when this returns."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def reply(_: object, error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(None)  # where it failed, the realm is closed or the channel gone
+
+        self._realm.subscriptions.detach(subscription, reply)
+        await ended
 
     async def _seats_given_back(self, number: int) -> None:
         """A seat that its client does not want any more is given back before another is taken."""
@@ -213,7 +224,12 @@ class Requests:
         return f"{principal.user}/{self._connection.session}/{number}"
 
     def _unsubscribe(self, request: int, number: int) -> None:
+        """Answered when the seat is free, also where it was still being taken."""
+        opening = self._connection.opening.get(number)
         subscription = self._connection.forget(number)
+        if opening is not None:
+            self._connection.spawn(request, lambda: _once(opening))
+            return
         if subscription is None:
             self._connection.send(wire.Done(request))
             return
@@ -234,6 +250,10 @@ class Requests:
             self._connection.send(wire.Done(request))
         else:
             self._connection.fail(request, error)
+
+
+async def _once(through: asyncio.Event) -> None:
+    await through.wait()
 
 
 def _checked(spans: Spans) -> Spans:
