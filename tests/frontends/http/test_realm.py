@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -60,9 +61,46 @@ def test_pipelines_are_read_from_what_their_runs_keep(tmp_path: Path) -> None:
 
         [shown] = web.get("pipelines")["items"]
 
-        assert shown == {"name": "flights", "steps": [{"name": "archive", "status": status}]}
+        assert shown == {
+            "name": "flights",
+            "steps": [
+                {
+                    "name": "archive",
+                    "status": status,
+                    "state": "broken off",
+                    "batch": None,
+                    "next": {},
+                    "lag": {},
+                }
+            ],
+        }
         assert web.get("pipelines/flights") == shown
         assert web.ask("GET", "pipelines/other").status == 404
+
+
+def test_pipelines_say_where_they_stand_and_how_far_they_are_behind(tmp_path: Path) -> None:
+    place = tmp_path / "flights"
+    query = place / "late" / "query"
+    for folder in ("commits", "offsets"):
+        (query / folder).mkdir(parents=True)
+    (query / "commits" / "4").touch()
+    offset = '{"c":{"gone":{"e":"x","n":9},"orders":{"e":"y","n":1}},"v":1}'
+    (query / "offsets" / "4").write_text(f"v1\n{{}}\n{offset}")
+    (query / "offsets" / "5").write_text("v1\n{}\n{}")  # planned, and not done
+    (place / "late.json").write_bytes(msgspec.json.encode({"state": "runs", "pid": 1}))
+    with penstock.Realm(http__pipelines=str(tmp_path)) as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        orders.publish_many([penstock.Event(b"x")] * 5)
+        web = Web(realm.listen_http())
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            [running] = web.get("pipelines/flights")["steps"]
+        [left] = web.get("pipelines/flights")["steps"]
+
+    assert (running["state"], left["state"]) == ("runs", "broken off")
+    assert running["batch"] == 4
+    assert running["next"] == {"gone": 9, "orders": 1}
+    assert running["lag"] == {"gone": None, "orders": 4}
 
 
 def test_whoever_asks_is_told_who_that_is(web: Web) -> None:

@@ -14,7 +14,6 @@ from penstock.spark.pipelines.standing import (
     Status,
     alone,
     is_running,
-    positions_in,
 )
 
 
@@ -44,11 +43,6 @@ def test_a_step_stands_where_its_last_done_batch_ended(tmp_path: Path) -> None:
     (query / "commits" / ".10.crc").write_text("")
 
     assert keeping.positions() == Positions(batch=10, channels={"a": 1_000, "b": 7})
-
-
-@pytest.mark.parametrize("text", ["-", "12", "[]", '{"c": 1}', '{"c": {"a": {"n": "x"}}}', "{"])
-def test_what_is_no_position_of_ours_is_passed_over(text: str) -> None:
-    assert positions_in(text) == {}
 
 
 def test_what_a_step_says_is_kept(tmp_path: Path) -> None:

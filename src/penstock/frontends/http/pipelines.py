@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import fcntl
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.frontends.http.realm_shapes import PipelineAnswer, PipelineStep
+from penstock.wire.positions import positions_in
 
+Lag = Callable[[str, int], int | None]
+"""How many ids there are from one on, on a channel; None: there is no such channel."""
+
+QUERY = "query"
+"""Spark's checkpoint in the folder of a step."""
+RUNNING = frozenset(("starts", "runs", "restarts"))
 STATUS_BYTES_MAX = 1 << 20
 PIPELINES_MAX = 1_000
 
 
-async def pipelines_in(folders: Sequence[str]) -> list[PipelineAnswer]:
+async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineAnswer]:
     """The pipelines whose checkpoints are in ``folders``, by name; what is no status is not
     shown."""
-    return await asyncio.to_thread(_all, folders)
+    found = await asyncio.to_thread(_all, folders)
+    return [
+        replace(each, steps=[replace(step, lag=_lags(step.next, lag)) for step in each.steps])
+        for each in found
+    ]
+
+
+def _lags(places: Mapping[str, int], lag: Lag) -> dict[str, int | None]:
+    return {name: lag(name, next_id) for name, next_id in places.items()}
 
 
 def _all(folders: Sequence[str]) -> list[PipelineAnswer]:
@@ -48,4 +65,47 @@ def _step(path: Path) -> PipelineStep | None:
         return None
     if not isinstance(status, dict) or "state" not in status or "pid" not in status:
         return None
-    return PipelineStep(name=path.stem, status=status)
+    folder = path.with_suffix("") / QUERY
+    batch = _newest(folder / "commits")
+    place = {} if batch is None else _place(folder / "offsets" / str(batch))
+    return PipelineStep(
+        name=path.stem,
+        status=status,
+        state=_state(status, path.with_name("lock")),
+        batch=batch,
+        next=place,
+        lag={},
+    )
+
+
+def _state(status: dict[str, Any], lock: Path) -> str:
+    state = str(status["state"])
+    return state if state not in RUNNING or _is_taken(lock) else "broken off"
+
+
+def _is_taken(lock: Path) -> bool:
+    """Whether a run holds it."""
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _newest(folder: Path) -> int | None:
+    try:
+        return max((int(p.name) for p in folder.iterdir() if p.name.isdecimal()), default=None)
+    except OSError:
+        return None
+
+
+def _place(path: Path) -> dict[str, int]:
+    """An entry of Spark's log of offsets: a line of JSON for each source."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {name: next_id for line in lines for name, next_id in positions_in(line).items()}

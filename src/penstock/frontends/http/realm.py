@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -233,15 +234,27 @@ async def end_connection(call: Call[NoQuery, None]) -> Done:
 
 async def list_pipelines(call: Call[After, None]) -> Page[PipelineAnswer]:
     """List the pipelines whose folders the realm was told of, and how far their steps are."""
-    return Page(items=await pipelines_in(call.server.limits.pipelines))
+    return Page(items=await _pipelines(call))
 
 
 async def show_pipeline(call: Call[NoQuery, None]) -> PipelineAnswer:
-    """Show a pipeline: what each step's last run has said of itself."""
-    for each in await pipelines_in(call.server.limits.pipelines):
+    """Show a pipeline: what each step's last run has said of itself, where it stands, and how far
+    it is behind."""
+    for each in await _pipelines(call):
         if each.name == call.params["pipeline"]:
             return each
     raise NameDoesNotExist(f"the realm knows no pipeline {call.params['pipeline'][:80]!r}")
+
+
+async def _pipelines(call: Call[Any, None]) -> list[PipelineAnswer]:
+    directory = call.realm.directory
+
+    def lag(name: str, next_id: int) -> int | None:
+        number = directory.find(name)
+        channel = None if number is None else directory.channels.get(number)
+        return None if channel is None else max(0, channel.state.next_id - next_id)
+
+    return await pipelines_in(call.server.limits.pipelines, lag)
 
 
 async def watch_rates(call: Call[RatesQuery, None]) -> Events:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.spark.pipelines.standing import positions_in
 from penstock.spark.pipelines.step import Outcome, Progress, Work
 from penstock.spark.pipelines.targets import COUNTED, READ
+from penstock.wire.positions import positions_in
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

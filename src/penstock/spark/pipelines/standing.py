@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import msgspec
 from msgspec import Struct, field
@@ -25,6 +25,7 @@ from penstock.core.errors import IllegalState
 from penstock.spark.cache import cache_directory
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.step import Progress
+from penstock.wire.positions import positions_in
 
 QUERY: Final = "query"
 """Spark's checkpoint in the folder of a step."""
@@ -133,22 +134,6 @@ def _channels(path: Path) -> dict[str, int]:
     for line in lines:
         found |= positions_in(line)
     return found
-
-
-def positions_in(text: Any) -> dict[str, int]:
-    """The next id of each channel of an offset as the source writes it; empty for other texts."""
-    try:
-        offset = msgspec.json.decode(text) if isinstance(text, str | bytes) else text
-    except msgspec.DecodeError:
-        return {}
-    channels = offset.get("c") if isinstance(offset, dict) else None
-    if not isinstance(channels, dict):
-        return {}
-    return {
-        name: place["n"]
-        for name, place in channels.items()
-        if isinstance(place, dict) and isinstance(place.get("n"), int)
-    }
 
 
 @contextlib.contextmanager

@@ -4,10 +4,14 @@ import { all } from "../api.js";
 import { brief, count, duration, moment } from "../format.js";
 import { Empty, Facts, Head, Loading, Note, Panel, Refusal, Tag, useRefreshed } from "../parts.js";
 
-const STATES = { runs: ["ok", "play"], done: ["ok", "check"], starts: ["accent", "again"], restarts: ["warn", "again"], stopped: ["", "pause"], failed: ["bad", "error"] };
+const STATES = { runs: ["ok", "play"], done: ["ok", "check"], starts: ["accent", "again"], restarts: ["warn", "again"], stopped: ["", "pause"], failed: ["bad", "error"], "broken off": ["bad", "warning"] };
 const BEHIND = 10_000;
 
 const known = (value) => value !== null && value !== undefined;
+
+function places({ next, lag }) {
+  return Object.entries(next).map(([name, id]) => [name, html`next event ${count(id)}${known(lag[name]) ? `, ${lag[name] ? `${count(lag[name])} behind` : "up to date"}` : ""}`]);
+}
 
 function rows({ progress, status }) {
   const { rows: read = 0, rows_out: out, rows_late: late, rows_per_s: pace, rows_out_per_s: outPace, batch, batch_ms: took, lag_events: behind, lag_ms: age } = progress;
@@ -31,10 +35,10 @@ function Done({ done, total }) {
 }
 
 function Step({ step }) {
-  const status = step.status ?? {}, progress = status.progress ?? {}, [kind, icon] = STATES[status.state] ?? ["", "info"];
-  return html`<${Panel} title=${step.name} hint=${progress.text} acts=${html`<${Tag} kind=${kind} icon=${icon}>${status.state ?? "never ran"}</${Tag}>`}>
+  const status = step.status ?? {}, progress = status.progress ?? {}, [kind, icon] = STATES[step.state] ?? ["", "info"];
+  return html`<${Panel} title=${step.name} hint=${progress.text} acts=${html`<${Tag} kind=${kind} icon=${icon}>${step.state}</${Tag}>`}>
     ${status.error && html`<${Note} kind=${status.state === "failed" ? "bad" : "warn"} slim title="Last error">${status.error}</${Note}>`}
-    ${step.status && html`<${Facts} rows=${rows({ progress, status })} /><${Done} done=${progress.rows} total=${progress.total} />`}</${Panel}>`;
+    ${step.status && html`<${Facts} rows=${[...rows({ progress, status }), ...places(step)]} /><${Done} done=${progress.rows} total=${progress.total} />`}</${Panel}>`;
 }
 
 export function PipelinesPage() {
