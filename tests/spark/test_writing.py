@@ -103,7 +103,10 @@ def test_an_abort_after_a_commit_undoes_nothing(url: str, out: Channel) -> None:
     assert numbers(out) == [1, 2]
 
 
-def test_what_was_aborted_cannot_be_committed_and_is_written_anew(url: str, out: Channel) -> None:
+def test_what_was_aborted_cannot_be_committed_and_is_written_anew(
+    url: str, out: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CARRIED_BYTES_MAX", -1)
     writer = stream_writer(url)
     messages = [task(writer, 0, 1), None]
     writer.abort(messages, 0)
@@ -116,8 +119,9 @@ def test_what_was_aborted_cannot_be_committed_and_is_written_anew(url: str, out:
 
 @pytest.mark.parametrize("kind", ["stream", "batch"])
 def test_what_a_slower_try_has_staged_goes_with_the_commit(
-    url: str, out: Channel, kind: str
+    url: str, out: Channel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(writing, "CARRIED_BYTES_MAX", -1)
     query = "q-1" if kind == "stream" else ""
     writer: Any = (
         stream_writer(url) if kind == "stream" else source(url).writer(ROW, overwrite=False)
@@ -188,24 +192,6 @@ def test_many_portions_are_one_publish(
 
     assert numbers(out) == [1, 2, 3, 4, 5, 6]
     assert len(set(out.read().column("published").to_pylist())) == 1
-
-
-def test_rows_lost_in_a_restart_fail_the_commit_and_the_next_try_succeeds(tmp_path: Path) -> None:
-    with penstock.Realm(tmp_path / "two") as realm, realm.connect() as session:
-        session.channels.create("out", type="persistent")
-        url = realm.listen()
-        port = int(url.rpartition(":")[2])
-        writer = stream_writer(url)
-        writer.commit([task(writer, 0, 1)], 0)
-        again, lost = task(writer, 0, 1), task(writer, 0, 2)
-    with penstock.Realm(tmp_path / "two") as realm, realm.connect() as session:
-        realm.listen(port=port)
-
-        writer.commit([again], 0)  # answered, though its rows are gone, too
-        with pytest.raises(NoSuchStage, match="most likely in a restart"):
-            writer.commit([lost], 1)
-        writer.commit([task(writer, 0, 2)], 1)
-        assert numbers(session.channels.get("out")) == [1, 2]
 
 
 def test_a_task_in_a_new_process_waits_for_a_realm_that_is_away(tmp_path: Path) -> None:

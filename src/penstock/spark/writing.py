@@ -4,14 +4,18 @@ Tasks put their rows aside on the realm, where nobody sees them. The driver then
 them in one step, whichever channels they are for, under the name of the query and the number of
 the micro-batch. Spark writes a micro-batch again when it does not know how the last attempt ended;
 the realm does, and answers the second commit with what the first one has stored.
+
+What is put aside is in the realm's memory, and a realm that restarts has lost it. Of a stream the
+rows of small tasks travel with what the task says it has done, so that the driver can put them
+aside again; a query of small micro-batches then outlives the realm.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,6 +49,12 @@ ROUTED_TIMES: Final = 8
 """Rows for several channels are gathered in portions so many times as large: each channel gets a
 request of its own."""
 
+CARRIED_BYTES_MAX: Final = 256 << 10
+"""Rows a task of a stream hands to the driver. Beyond a megabyte Spark would take another way for
+what a task says, and of all tasks together it takes a gigabyte."""
+RESTAGED_MAX: Final = 5
+"""Restarts of the realm within one commit before that gives up."""
+
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
@@ -56,6 +66,9 @@ class Part(NamedTuple):
     number: int
     """Of the channel, which is another one after delete and create."""
     stages: tuple[str, ...]
+    rows: tuple[bytes, ...] | None = None
+    """What is in the stages, each batch an Arrow stream; None: too much of it, or not of a
+    stream."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class Staged(WriterCommitMessage):
     realm: str
     """Identity of the realm it is put aside on."""
     parts: tuple[Part, ...]
+    group: str = ""
+    """Of the stages."""
 
 
 class ChannelWriter(DataSourceArrowWriter):
@@ -128,7 +143,8 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
     partition, query = context.partitionId(), context.getLocalProperty(_QUERY) or ""
-    task = _Task(options, work or f"{query}.{context.getLocalProperty(_BATCH)}")
+    group = work or f"{query}.{context.getLocalProperty(_BATCH)}"
+    task = _Task(options, group, carries=not work)
     try:
         for first_row, table in _portions(batches, ROUTED_TIMES if options.channel_column else 1):
             for rows in routed(table, first_row, partition, options):
@@ -137,15 +153,17 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
         _drop(options, task.stages)
         raise
     realm = ask_realm(options.where.url, lambda session: session.realm_id)
-    return Staged(partition, query, realm, task.parts)
+    return Staged(partition, query, realm, task.parts, group)
 
 
 class _Task:
     """What one task puts aside, by channel in the order they were met."""
 
-    def __init__(self, options: SinkOptions, group: str) -> None:
+    def __init__(self, options: SinkOptions, group: str, *, carries: bool) -> None:
         self._options = options
         self._group = group
+        self._carried: dict[str, list[bytes]] | None = {} if carries else None
+        self._carried_bytes = 0
         self._channels: dict[str, Channel] = {}
         self._keys: dict[str, str | None] = {}
         """By channel: its publish key; None: it does not merge."""
@@ -158,21 +176,37 @@ class _Task:
     @property
     def parts(self) -> tuple[Part, ...]:
         return tuple(
-            Part(name, self._channels[name].number, tuple(stages))
+            Part(
+                name,
+                self._channels[name].number,
+                tuple(stages),
+                None if self._carried is None else tuple(self._carried[name]),
+            )
             for name, stages in self._stages.items()
         )
 
     def put_aside(self, rows: Rows) -> None:
         """Raises ``InvalidEvent``, ``EventTooLarge``, ``NameDoesNotExist`` naming the row."""
 
-        def put(session: Session) -> list[str]:
+        def put(session: Session) -> tuple[list[str], list[pa.RecordBatch]]:
             channel = self._channel(session, rows)
             self._check_deltas(channel, rows)
             limit = session.event_bytes_max
             events = events_of(rows, self._options, limit)
-            return session.stage(channel, events, group=self._group)
+            return session.stage(channel, events, group=self._group), events
 
-        self._stages.setdefault(rows.channel, []).extend(ask_realm(self._options.where.url, put))
+        stages, events = ask_realm(self._options.where.url, put)
+        self._stages.setdefault(rows.channel, []).extend(stages)
+        self._carry(rows.channel, events)
+
+    def _carry(self, channel: str, events: list[pa.RecordBatch]) -> None:
+        if self._carried is None:
+            return
+        self._carried_bytes += sum(batch.nbytes for batch in events)
+        if self._carried_bytes > CARRIED_BYTES_MAX:
+            self._carried = None
+            return
+        self._carried.setdefault(channel, []).extend(map(_packed, events))
 
     def _channel(self, session: Session, rows: Rows) -> Channel:
         name = rows.channel
@@ -217,6 +251,13 @@ class _Task:
             raise rows.refused(first, reason, InvalidEvent)
 
 
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow has no types
+
+
 def _portions(batches: Iterator[pa.RecordBatch], times: int) -> Iterator[tuple[int, pa.Table]]:
     """The rows in portions, each with the number of its first one."""
     rows_max, bytes_max = times * PORTION_ROWS_MAX, times * PORTION_BYTES_MAX
@@ -251,14 +292,25 @@ def publish(
     the id of a query, counts for the whole realm: the rows of a repetition may name other channels.
     """
     found = sorted(_staged(messages), key=lambda message: message.partition)
-    names = {part.number: part.channel for message in found for part in message.parts}
-    stages: dict[int, list[str]] = {}
-    for message in found:
-        for part in message.parts:
-            stages.setdefault(part.number, []).extend(part.stages)
-    if not stages:
+    if not any(part.stages for message in found for part in message.parts):
         return
-    realms = {message.realm for message in found}
+    for attempt in range(RESTAGED_MAX + 1):
+        try:
+            return _commit(options, found, producer, sequence)
+        except NoSuchStage as error:
+            if attempt == RESTAGED_MAX or not _is_carried(found):
+                raise NoSuchStage(
+                    "the realm has lost rows of this write before they were published, most likely "
+                    f"in a restart; nothing was published: start the query again ({error})"
+                ) from error
+        # Nothing was published under this number, and the rows are here.
+        found = _put_again(options, found)
+
+
+def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, sequence: int) -> None:
+    names = {part.number: part.channel for message in messages for part in message.parts}
+    realms = {message.realm for message in messages}
+    stages = _stages(messages)
     of_channel = bool(options.app) and not options.channel_column
 
     def commit(session: Session) -> None:
@@ -274,16 +326,53 @@ def publish(
 
     try:
         ask_realm(options.where.url, commit, patient=True)
-    except NoSuchStage as error:
-        raise NoSuchStage(
-            f"the realm has lost rows of this write before they were published, most likely in a "
-            f"restart; nothing was published: start the query again ({error})"
-        ) from error
     except NameDoesNotExist as error:
-        raise IllegalState(
-            f"one of the channels {', '.join(names.values())} was deleted, and perhaps created "
-            "again, while rows were written to it; nothing was published: start the query again"
-        ) from error
+        raise _deleted(names.values()) from error
+
+
+def _stages(messages: Sequence[Staged]) -> dict[int, list[str]]:
+    """By number of the channel, in the order of the partitions."""
+    stages: dict[int, list[str]] = {}
+    for message in messages:
+        for part in message.parts:
+            stages.setdefault(part.number, []).extend(part.stages)
+    return stages
+
+
+def _is_carried(messages: Sequence[Staged]) -> bool:
+    return all(part.rows is not None for message in messages for part in message.parts)
+
+
+def _put_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
+    """The messages as if their tasks had just put aside what they carry."""
+
+    def put(session: Session, part: Part, group: str) -> Part:
+        channel = session.channels.get(part.channel)
+        if channel.number != part.number:
+            raise NameDoesNotExist(f"channel {part.channel} is another one now")
+        batches = [batch for each in part.rows or () for batch in pa.ipc.open_stream(each)]
+        return part._replace(stages=tuple(session.stage(channel, batches, group=group)))
+
+    def put_all(session: Session) -> list[Staged]:
+        return [
+            replace(
+                message, parts=tuple(put(session, part, message.group) for part in message.parts)
+            )
+            for message in messages
+        ]
+
+    try:
+        return ask_realm(options.where.url, put_all, patient=True)
+    except NameDoesNotExist as error:
+        raise _deleted([part.channel for each in messages for part in each.parts]) from error
+
+
+def _deleted(channels: Iterable[str]) -> IllegalState:
+    names = ", ".join(dict.fromkeys(channels))
+    return IllegalState(
+        f"one of the channels {names} was deleted, and perhaps created again, while rows were "
+        "written to it; nothing was published: start the query again"
+    )
 
 
 def _commit_to_channel(
