@@ -6,6 +6,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "chain": ("C1g", "T1", "T3", "T4", "T5", "T7", "T8", "T9"),
     "dead": ("C1a", "C1b", "C3", "T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T10"),
     "durables": ("C1a", "C1b", "E6", "E9", "S", "T8"),
+    "followed": ("E6", "K2", "K3", "K4", "X3"),
     "jms": ("C1g", "J2", "J3", "J5", "J6", "X3"),
     "joined": ("C1g", "E3", "L1", "L2", "L3", "L5"),
     "keyed": ("C1g", "K1", "T8"),

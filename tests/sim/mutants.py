@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
 import pytest
 
+from penstock.client import merging
 from penstock.client.conversation import Conversation
 from penstock.client.pending import Pending
 from penstock.client.subscription import Subscription
@@ -127,6 +129,11 @@ def late_resume(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscription, "reopen", reopen)
 
 
+def delta_for_whole(patch: pytest.MonkeyPatch) -> None:
+    """A client that is to merge takes what has changed for all there is (SEM K3)."""
+    patch.setattr(merging, "deltas_of", lambda batch: np.zeros(batch.num_rows, dtype=np.bool_))
+
+
 def lost_recall(patch: pytest.MonkeyPatch) -> None:
     """Nobody is told of what the realm takes back, and who settles it anyway is believed."""
     patch.setattr(Dispatch, "recall", lambda *_: None)
@@ -153,6 +160,7 @@ MUTANTS: dict[str, tuple[Spoil, tuple[str, ...], int]] = {
     "torn tail": (torn_tail, ("queues", "durables"), 25),
     "stale session": (stale_session, ("wired",), 25),
     "late resume": (late_resume, ("wired",), 25),
+    "delta for whole": (delta_for_whole, ("followed",), 25),
     "lost recall": (lost_recall, ("ordered",), 25),
     "open lanes": (open_lanes, ("ordered",), 25),
     "lost place": (lost_place, ("jms",), 25),

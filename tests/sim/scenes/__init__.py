@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.sim.scenes.chain import Chain
 from tests.sim.scenes.dead import Dead
 from tests.sim.scenes.durables import Durables
+from tests.sim.scenes.followed import Followed
 from tests.sim.scenes.jms import Jms
 from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
@@ -30,6 +31,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "chain": Chain,
     "dead": Dead,
     "durables": Durables,
+    "followed": Followed,
     "jms": Jms,
     "joined": Joined,
     "keyed": Keyed,

@@ -1,0 +1,137 @@
+"""A merge channel over a network that breaks: whoever follows it, merging what comes or having it
+merged, knows each key's state, whatever was cut off and killed between (SEM K2-K4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.columns.event import Event
+from penstock.core.messages import Definition
+from tests.runtime.merge_model import KEY, MergeModel, Properties
+from tests.sim.clients import stored
+from tests.sim.programs import Program, Steady
+from tests.sim.promises import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+STORE = "rates"
+KEYS = ("one", "two", "three")
+
+
+class Followed:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._definition = Definition(
+            type=world.random.choice(("persistent", "mixed", "paged")),
+            engine="merge",
+            keys={KEY: 1},
+        )
+        self._ledger = Ledger(STORE)
+        self._published: dict[bytes, Event] = {}
+        self._publishers = [
+            Steady(world, self._ledger, name, self._events, publishes=12) for name in ("p", "q")
+        ]
+        self._followers = [
+            StateFollower(world, self._ledger, self._is_followed, number=number, merged=merged)
+            for number, merged in enumerate((False, True))
+        ]
+        self._programs = [publisher.program for publisher in self._publishers]
+        self._programs += [follower.program for follower in self._followers]
+        self._running: list[asyncio.Task[None]] = []
+
+    async def prepare(self) -> None:
+        await self._world.create(STORE, self._definition)
+        for row in await stored(self._world, STORE):
+            self._ledger.is_content(row.event_id, row.data)
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        if not self._running:
+            outside = self._world.outside
+            self._running = [outside.create_task(each.run()) for each in self._programs]
+        if quiet:
+            group.create_task(self._all_done())
+
+    async def _all_done(self) -> None:
+        await asyncio.wait(self._running)
+
+    def _is_followed(self, follower: StateFollower) -> bool:
+        """Whether everything is published, and it has come to the last event."""
+        if not all(publisher.is_done for publisher in self._publishers):
+            return False
+        return follower.last_id >= max(span.end for span in self._ledger.confirmed.values()) - 1
+
+    async def check(self) -> None:
+        model = MergeModel()
+        for span in sorted(self._ledger.confirmed.values()):
+            events = [self._published[self._ledger.content[i]] for i in range(*span)]
+            model.published(span[0], events, 0)
+        wanted = {kept.key: kept.properties for kept in model.events.values()}
+        for follower in self._followers:
+            assert follower.states == wanted, (
+                f"{follower.program.name} knows {follower.states}; the states are {wanted}"
+            )
+        found = [row.event_id for row in await stored(self._world, STORE)]
+        assert found == sorted(model.events), f"{sorted(model.events)} are wanted, not {found}"
+
+    def _events(self, draw: Random, label: str) -> list[Event]:
+        events = []
+        for i in range(draw.randint(1, 4)):
+            names = draw.sample("abcdef", draw.randint(0, 3))
+            properties: Properties = {n: draw.choice((None, 1, "s", 2.5)) for n in names}
+            properties[KEY] = draw.choice(KEYS)
+            data = f"{label}/{i}".encode()
+            event = Event(data, properties=properties, is_delta=draw.random() < 0.7)
+            self._published[data] = event
+            events.append(event)
+        return events
+
+
+class StateFollower:
+    """Follows from the beginning, in each of its lives anew: a state first, then what changes, or
+    with ``merged`` whole events."""
+
+    def __init__(
+        self,
+        world: World,
+        ledger: Ledger,
+        is_done: Callable[[StateFollower], bool],
+        *,
+        number: int,
+        merged: bool,
+    ) -> None:
+        self.world = world
+        self.states: dict[str, Properties] = {}
+        self.last_id = -1
+        self._ledger = ledger
+        self._is_done = is_done
+        self._merged = merged
+        self.program = Program(world, f"states-{ledger.store}-{number}", self._main)
+
+    async def _main(self, session: aio.Session) -> None:
+        channel = await session.channels.get(self._ledger.store)
+        while not self._is_done(self):
+            self.states, self.last_id = {}, -1
+            async with channel.subscribe(start=0, merged=self._merged) as events:
+                while not self._is_done(self) and self.world.random.random() > 0.02:
+                    batch = await events.next_batch(timeout=0.5)
+                    for event in batch or ():
+                        self._take(event)
+            self.world.note(f"{self.program.name} is at {self.last_id}")
+
+    def _take(self, event: Event) -> None:
+        event_id, key = event.event_id, event.properties[KEY]
+        assert event_id is not None, "a merge channel stores its events"
+        assert event_id > self.last_id, f"{event_id} came after {self.last_id}"
+        self.last_id = event_id
+        self._ledger.is_content(event_id, event.data)
+        if event.is_delta:
+            assert not self._merged, f"{event_id} came as a delta to one who wants whole events"
+            assert key in self.states, f"{event_id}, a delta of {key}, came before its state"
+            self.states[key] = {**self.states[key], **event.properties}
+        else:
+            self.states[key] = dict(event.properties)
