@@ -17,6 +17,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "paused": ("L1", "X1", "X3", "X4", "X5"),
     "queues": ("C1g", "E9", "Q1", "Q2", "Q3", "T10"),
     "scheduled": ("T8", "X4"),
+    "timed": ("T1", "X4"),
     "transfers": ("L1", "X1", "X2", "X3", "X4"),
     "travel": ("C7",),
     "wired": ("C1g", "D4", "D13", "D14", "D15", "E6", "Q1", "Q2", "Q3", "T8", "X1", "X2", "X3"),

@@ -18,10 +18,12 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.lanes import Lanes
 from penstock.core.messages import Spans
 from penstock.core.ports import Buffer
+from penstock.core.retention import Ages
 from penstock.core.seat import Seat
 from penstock.core.starts import FromId
 from penstock.frontends.connection import Connection
 from penstock.frontends.native import NativeListener
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery import Dispatch
 from penstock.runtime.group import Group
 from penstock.runtime.places import Places
@@ -145,6 +147,16 @@ def open_lanes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lanes, "after", lambda *_: IdSet())
 
 
+def time_goes_back(patch: pytest.MonkeyPatch) -> None:
+    """The realm's time is the machine's, also where that is set back."""
+    patch.setattr(SystemClock, "now_us", lambda clock: clock._now_ns() // 1_000)
+
+
+def expired_is_seen(patch: pytest.MonkeyPatch) -> None:
+    """What has expired is there until something else makes it leave (SEM T1)."""
+    patch.setattr(Ages, "_expired_through", lambda *_: -1)
+
+
 def lost_place(patch: pytest.MonkeyPatch) -> None:
     """A listener that comes back is taken for a new one (SEM J5)."""
     patch.setattr(Places, "take", lambda *_: None)
@@ -161,6 +173,8 @@ MUTANTS: dict[str, tuple[Spoil, tuple[str, ...], int]] = {
     "stale session": (stale_session, ("wired",), 25),
     "late resume": (late_resume, ("wired",), 25),
     "delta for whole": (delta_for_whole, ("followed",), 25),
+    "time goes back": (time_goes_back, ("timed",), 25),
+    "expired is seen": (expired_is_seen, ("timed",), 25),
     "lost recall": (lost_recall, ("ordered",), 25),
     "open lanes": (open_lanes, ("ordered",), 25),
     "lost place": (lost_place, ("jms",), 25),

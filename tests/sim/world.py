@@ -74,6 +74,8 @@ class World:
         self.outside: asyncio.TaskGroup
         """What runs elsewhere, and goes on when the realm ends."""
         self._jump_us = 0
+        self._latest_us = 0
+        """What the machine's clock has shown before it was set, at the latest."""
         self._dark = asyncio.Event()
         """The power is gone, in the middle of what the disk was about to do."""
         self._sessions = 0
@@ -126,6 +128,7 @@ class World:
         self._loop.network.kept_bytes = 4_096 if self.is_wired else 0
         async with asyncio.TaskGroup() as self.outside:
             await self.lives_before(self.random.randint(3, 6))
+            self._set_right()
             await self._one_life(None)
         return self.hash
 
@@ -141,10 +144,31 @@ class World:
                 await pass_time(self.random.expovariate(1))
 
     def jump(self) -> None:
-        """Set the machine's clock to another time."""
-        by_us = int(self.random.uniform(-3_600, 3_600) * 1_000_000)
+        """Set the machine's clock to another time, far or near."""
+        longest_s = self.random.choice((3_600, 3))
+        self._jump(int(self.random.uniform(-longest_s, longest_s) * 1_000_000))
+
+    def _jump(self, by_us: int) -> None:
+        self._latest_us = self.latest_us
         self._jump_us += by_us
         self.note(f"the clock jumps, by {by_us / 1e6:.3f} s")
+
+    def _set_right(self) -> None:
+        """What waits for a time that was before the clock was set back need not wait for long."""
+        by_us = self.latest_us - self._machine_ns() // 1_000
+        if by_us:
+            self._jump(by_us)
+
+    @property
+    def latest_us(self) -> int:
+        """The latest time the machine's clock has ever shown."""
+        return max(self._latest_us, self._machine_ns() // 1_000)
+
+    async def _set_clocks(self) -> None:
+        """While the realm runs: then its own time does not go back."""
+        while True:
+            await pass_time(self.random.expovariate(1 / 2))
+            self.jump()
 
     def _machine_ns(self) -> int:
         return (START_US + self._jump_us) * 1_000 + int(self._loop.time() * 1e9)
@@ -206,6 +230,11 @@ class World:
         if where is not None:
             where(self.random.randint(1, 6))
             await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def is_dark(self) -> bool:
+        """The power is gone: what the realm says from here on, nobody hears."""
+        return self._dark.is_set()
 
     async def _until_dark(self) -> None:
         await self._dark.wait()
@@ -367,6 +396,8 @@ class World:
                 scene.start(group, quiet=quiet)
             if not quiet:
                 group.create_task(self._saboteur())
+                if self.may_jump and self.random.random() < 0.3:
+                    group.create_task(self._set_clocks())
             if self.is_wired:
                 group.create_task(Nemesis(self).run(5.0 if quiet else None))
 

@@ -20,6 +20,7 @@ from tests.sim.scenes.paused import Paused
 from tests.sim.scenes.queues import Queues
 from tests.sim.scenes.scene import Scene
 from tests.sim.scenes.scheduled import Scheduled
+from tests.sim.scenes.timed import Timed
 from tests.sim.scenes.transfers import Transfers
 from tests.sim.scenes.travel import Travel
 from tests.sim.scenes.wired import Wired
@@ -42,6 +43,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "ordered": Ordered,
     "queues": Queues,
     "scheduled": Scheduled,
+    "timed": Timed,
     "transfers": Transfers,
     "travel": Travel,
     "wired": Wired,
