@@ -380,7 +380,11 @@ class World:
             )
 
     async def is_consumed(self, store: str, durable: str) -> bool:
-        info = await self.realm.subscriptions.durable(self.numbers[store], durable)
+        """Whether nobody waits for anything; unknown before its scene has found the store."""
+        number = self.numbers.get(store)
+        if number is None:
+            return False
+        info = await self.realm.subscriptions.durable(number, durable)
         return not info.outstanding
 
     # --- clients -------------------------------------------------------------------------
