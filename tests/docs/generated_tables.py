@@ -138,7 +138,8 @@ def _words(words: Iterable[str]) -> str:
 
 def _logged(path: Path) -> Iterator[tuple[str, str, set[str]]]:
     """Calls such as ``_log.info("realm.stopped", reason=...)``."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)) if "_log" in source else ():
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id="_log"), attr=level),
