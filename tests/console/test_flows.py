@@ -196,6 +196,32 @@ def test_dead_events_are_shown_by_cause_and_redriven_after_a_dry_run(
     assert api.ask("GET", "/channels/second%2Fchance")["events"] == 2
 
 
+def test_missing_ids_say_why_they_are_gone(opened: Opened, api: Api) -> None:
+    gaps = api.create("gaps", capacity=8)
+    api.publish(gaps, *({"data": str(number)} for number in range(10)))
+    api.ask("POST", f"{gaps}/purge", {"start": 4, "end": 4})
+    page = opened(place("gaps"))
+
+    tab(page, "Missing ids")
+    table = page.get_by_role("table", name="Missing ids")
+    expect(page.get_by_text("3 ids without an event")).to_be_visible()
+    expect(table.get_by_role("row", name="evicted")).to_contain_text("0 to 1")
+    expect(table.get_by_role("row", name="purged")).to_contain_text("4")
+
+    page.get_by_label("From id").fill("4")
+    page.get_by_label("To id").fill("6")
+    expect(page.get_by_text("1 id without an event")).to_be_visible()
+    expect(table.get_by_role("row", name="evicted")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_label("To id")).to_have_value("6")
+    page.get_by_label("From id").fill("5")
+    expect(page.get_by_text("Every id between 5 and 6 has its event.")).to_be_visible()
+    page.get_by_label("From id").fill("9")
+    expect(page.get_by_text("comes before the first")).to_be_visible()
+    page.get_by_label("From id").fill("x")
+    expect(page.get_by_text('"x" is no event id')).to_be_visible()
+
+
 def test_a_pipeline_shows_how_far_its_steps_are(opened: Opened, server: ServerProcess) -> None:
     page = opened("#/pipelines")
     expect(page.get_by_text("The realm knows of no pipelines")).to_be_visible()

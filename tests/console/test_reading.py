@@ -20,6 +20,7 @@ PAGES = {
     "#/dead": "Dead events",
     "#/joins": "Joins",
     "#/scheduled": "Scheduled",
+    f"{ORDERS}/missing": "eu/orders",
     "#/pipelines": "Pipelines",
     "#/connections": "Connections",
     ORDERS: "eu/orders",

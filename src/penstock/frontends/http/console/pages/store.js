@@ -11,6 +11,7 @@ import { Equation } from "./equation.js";
 import { Events } from "./events.js";
 import { Publish } from "./publish.js";
 import { Durables } from "./durables.js";
+import { Missing } from "./missing.js";
 import { Settings } from "./settings.js";
 
 /** Where the routes of a store are: `/channels/…` or `/queues/…`. */
@@ -112,7 +113,7 @@ export function StorePage({ kind, name, tab, route }) {
   const { value: info, error } = loaded;
   const tabs = [["", "Overview", to(kind, name)], ["events", "Events", to(kind, name, "events")], ["publish", kind === "queue" ? "Push" : "Publish", to(kind, name, "publish")]];
   if (kind === "channel") tabs.push(["durables", "Durables", to(kind, name, "durables"), info ? count(info.durables) : undefined]);
-  tabs.push(["settings", "Settings", to(kind, name, "settings")]);
+  tabs.push(["missing", "Missing ids", to(kind, name, "missing")], ["settings", "Settings", to(kind, name, "settings")]);
   const tags = info && html`<${Tag} kind="accent">${kind}</${Tag}><${Tag}>${info.definition.type}</${Tag}>
     ${info.definition.engine !== "default" && html`<${Tag}>${info.definition.engine} engine</${Tag}>`}`;
   const missing = error && error.status === 404;
@@ -126,5 +127,6 @@ export function StorePage({ kind, name, tab, route }) {
       ${info && tab === "events" && html`<${Events} kind=${kind} name=${name} info=${info} route=${route} />`}
       ${info && tab === "publish" && html`<${Publish} kind=${kind} name=${name} info=${info} />`}
       ${info && tab === "durables" && html`<${Durables} channel=${name} />`}
+      ${info && tab === "missing" && html`<${Missing} kind=${kind} name=${name} info=${info} route=${route} />`}
       ${info && tab === "settings" && html`<${Settings} kind=${kind} name=${name} info=${info} again=${loaded.again} />`}`}</div>`;
 }

@@ -1,0 +1,57 @@
+// Missing ids: which of them have no event any more, and why each is gone (SEM T8).
+import { html, useState } from "../view.js";
+import { get } from "../api.js";
+import { count, many } from "../format.js";
+import { Empty, Field, Loading, Note, Panel, Refusal, Table, Tag, useRefreshed } from "../parts.js";
+import { note } from "../router.js";
+import { routeOf } from "./store.js";
+
+const MEANING = {
+  consumed: "acknowledged by all who wanted them", expired: "past their time to live",
+  evicted: "pushed out by newer ones when it was full", purged: "removed by somebody", replaced: "by a newer event of the same key",
+  redriven: "published again, where they came from or elsewhere", relayed: "given to those who were there, never stored",
+  dropped: "of interest to nobody", redelivery_limit: "rolled back too often", buried: "sent to the dead by a client that could do nothing with it",
+  quarantined: "unreadable, set aside", never: "never stored, or not known any more",
+};
+const BAD = new Set(["quarantined", "redelivery_limit", "buried"]);
+const SHOWN = 12;
+
+const isId = (text) => /^\d{1,18}$/.test(text);
+const range = ([first, end]) => (end - first === 1 ? count(first) : `${count(first)} to ${count(end - 1)}`);
+
+function Ranges({ spans, events }) {
+  const told = spans.slice(0, SHOWN), covered = told.reduce((sum, [first, end]) => sum + end - first, 0);
+  return html`<span class="mono">${told.map(range).join(", ")}</span>${covered < events && html` <span class="hint">and ${many(events - covered, "more id")}</span>`}`;
+}
+
+function wrongIn(from, to) {
+  if (from && !isId(from)) return { from: `"${from}" is no event id` };
+  if (to && !isId(to)) return { to: `"${to}" is no event id` };
+  return from && to && BigInt(to) < BigInt(from) ? { to: "comes before the first" } : {};
+}
+
+export function Missing({ kind, name, info, route }) {
+  const [asked, setAsked] = useState({ from: route.query.from ?? "", to: route.query.to ?? "" });
+  const from = asked.from.trim(), to = asked.to.trim(), wrong = wrongIn(from, to), isWrong = wrong.from || wrong.to;
+  const query = { ...(from ? { start: from } : {}), ...(to ? { end: to } : {}) };
+  const { value, error } = useRefreshed((signal) => (isWrong ? Promise.resolve(undefined) : get(routeOf(kind, name, "missing"), query, signal)), [kind, name, from, to], 5000);
+  const set = (part) => {
+    const now = { ...asked, ...part };
+    setAsked(now);
+    note(kind, name, "missing", { from: now.from.trim(), to: now.to.trim() });
+  };
+  const rows = value?.items, gone = rows?.reduce((sum, row) => sum + row.events, 0);
+  const within = from || to ? ` between ${from || "the first"} and ${to || "the last"}` : "";
+  return html`<${Panel} title="Ids to look at" hint="both inclusive; empty: all that were ever given"><div class="form"><div class="pair">
+      <${Field} label="From id" value=${asked.from} wrong=${wrong.from} onInput=${(value) => set({ from: value })} inputmode="numeric" placeholder="the first" mono />
+      <${Field} label="To id" value=${asked.to} wrong=${wrong.to} onInput=${(value) => set({ to: value })} inputmode="numeric" placeholder="${info.last_event_id < 0 ? "none yet" : count(info.last_event_id)}" mono /></div></div></${Panel}>
+    ${error && html`<${Refusal} error=${error} />`}
+    ${!rows && !error && !isWrong && html`<${Loading} />`}
+    ${rows?.length === 0 && html`<${Panel} label="Missing ids" bare><${Empty} title="None is missing">${info.last_event_id < 0 ? "No id was given yet." : `Every id${within} has its event.`}</${Empty}></${Panel}>`}
+    ${rows?.length > 0 && html`<${Panel} title="${many(gone, "id")} without an event" hint=${within.trim()} bare><${Table} label="Missing ids" rows=${rows} keyOf=${(row) => row.cause} columns=${[
+      { label: "Why", kind: "lead", cell: (row) => html`<${Tag} kind=${BAD.has(row.cause) ? "bad" : ""}>${row.cause}</${Tag}> <span class="hint">${MEANING[row.cause] ?? ""}</span>` },
+      { label: "Ids", kind: "num", cell: (row) => count(row.events) },
+      { label: "Which", cell: (row) => html`<${Ranges} spans=${row.spans} events=${row.events} />` },
+    ]} /></${Panel}>
+    <${Note} slim>Ids are never given twice: what is gone leaves a gap.</${Note}>`}`;
+}
