@@ -36,8 +36,9 @@ UNSENT_MAX: Final = 8 << 20
 """Bytes of messages waiting for the peer's window above which it gets no more."""
 CONGESTION_CHECK_S: Final = 0.01
 LINGER_S: Final = 2.0
-TICKS: Final = 4
-"""How often in an idle time-out to look whether something is due."""
+TICK_S_MIN: Final = 0.01
+TICK_S_MAX: Final = 5.0
+"""How long at most before looking whether something is due."""
 SOLE: Final = "sole-connection-for-container"
 OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE)
 
@@ -276,10 +277,11 @@ class AmqpConnection(asyncio.Protocol):
     def _tick(self) -> None:
         if self._transport is None:
             return
-        self.engine.tick(self._loop.time())
+        now_s = self._loop.time()
+        again_s = self.engine.tick(now_s)
         self.flush()
-        pause_s = min(5.0, self.listener.limits.idle_timeout_s / TICKS)
-        self._loop.call_later(pause_s, self._tick)
+        pause_s = min(TICK_S_MAX, again_s - now_s) if again_s else TICK_S_MAX
+        self._loop.call_later(max(TICK_S_MIN, pause_s), self._tick)
 
     # --- links ---------------------------------------------------------------------------
 

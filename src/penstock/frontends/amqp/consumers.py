@@ -318,16 +318,16 @@ class Consumer:
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
         """Deliver again what the realm would not, ahead of what waits."""
-        back: list[tuple[int, bytes]] = []
-        for event_id in sorted(ids):
+        waiting = dict(self._held)
+        for event_id in ids:
             kept = self._kept.get(event_id)
             if kept is None:
                 continue
             messages, row, count = kept
             count += counted
             self._kept[event_id] = (messages, row, count)
-            back.append((event_id, messages.message(row, count)))
-        self._held.extendleft(reversed(back))
+            waiting[event_id] = messages.message(row, count)
+        self._held = deque(sorted(waiting.items()))
         if self.link is not None and not self.link.is_over:
             self._send_held()
             self._connection.flush_soon()

@@ -178,10 +178,12 @@ class Engine:
             pending = pn.pn_transport_pending(tp)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def tick(self, now_s: float) -> None:
-        """Time passes: a silent peer's connection ends, this side is not silent too long."""
-        self._transport.tick(now_s)
+    def tick(self, now_s: float) -> float:
+        """Time passes: a silent peer's connection ends, this side is not silent too long. Gives
+        when to look again, at the latest; 0: there is no need."""
+        again_s: float = self._transport.tick(now_s)
         self._tell()
+        return again_s
 
     def lost(self) -> None:
         """The peer has gone."""

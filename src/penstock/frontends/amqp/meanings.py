@@ -63,7 +63,7 @@ def _read_annotations(encoded: bytes) -> Annotations:
     deliver = left.get(residue.DELIVERY_TIME)
     deliver_ms = None
     if isinstance(deliver, int) and not isinstance(deliver, bool) and in_range(deliver):
-        deliver_ms = int(left.pop(residue.DELIVERY_TIME))
+        deliver_ms = int(deliver)  # and kept: an event that was delivered does not say it
     tag = str(left.pop(residue.TAG)) if isinstance(left.get(residue.TAG), str) else None
     properties: dict[str, Any] = {}
     nested = left.get(residue.PROPERTIES)

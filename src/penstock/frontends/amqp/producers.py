@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,8 @@ class Producer:
         self._destination = destination
         self._version = -1
         self._allowed: set[int] = set()
+        self._waiting: deque[tuple[bytes, Pointer | None]] = deque()
+        """Messages of an anonymous relay whose destinations are being made."""
         self.incoming = incoming
 
     @property
@@ -189,14 +192,13 @@ class Producer:
 
         for place, message in enumerate(messages):
             try:
-                address, kind = addressed(message)
-                known = found(self._realm, *parsed(address, kind))
+                known = None if self._waiting else self._found(message)
             except PenstockError as error:
                 self._refuse([deliveries[place]], error)
                 continue
             if known is None:
                 publish()
-                self._connection.spawn(self._relay_new(address, kind, message, deliveries[place]))
+                self._wait(message, deliveries[place])
                 continue
             if known != to:
                 publish()
@@ -204,16 +206,33 @@ class Producer:
             run.append(place)
         publish()
 
-    async def _relay_new(
-        self, address: str, kind: Kind | None, message: bytes, delivery: Pointer | None
-    ) -> None:
-        connection = self._connection
-        try:
-            made = await resolved(self._realm, connection.principal, address, kind)
-        except PenstockError as error:
-            self._refuse([delivery], error)
-            return
-        self.publish(made, [message], [delivery])
+    def _found(self, message: bytes) -> Destination | None:
+        """Where a message goes; None: that has to be made first. Raises ``InvalidEvent``,
+        ``NameDoesNotExist``."""
+        return found(self._realm, *parsed(*addressed(message)))
+
+    def _wait(self, message: bytes, delivery: Pointer | None) -> None:
+        """Its destination is made first; what comes after it waits as well."""
+        self._waiting.append((message, delivery))
+        if len(self._waiting) == 1:
+            self._connection.spawn(self._make())
+
+    async def _make(self) -> None:
+        while self._waiting:
+            message, delivery = self._waiting[0]
+            try:
+                to = await self.destination_of(message)
+            except PenstockError as error:
+                self._refuse([delivery], error)
+            else:
+                self.publish(to, [message], [delivery])
+            self._waiting.popleft()
+
+    async def destination_of(self, message: bytes) -> Destination:
+        """Where a message goes, made if need be. Raises ``PenstockError``."""
+        if self._destination is not None:
+            return self._destination
+        return await resolved(self._realm, self._connection.principal, *addressed(message))
 
     # --- transactions --------------------------------------------------------------------
 
@@ -225,14 +244,12 @@ class Producer:
     ) -> None:
         for place, message in enumerate(messages):
             delivery = deliveries[place]
-            if place not in transactions:
-                to = self._destination
-                if to is not None:
-                    self.publish(to, [message], [delivery])
-                else:
-                    self._relay([message], [delivery])
-                continue
-            self._put(message, delivery, transactions[place])
+            if place in transactions:
+                self._put(message, delivery, transactions[place])
+            elif self._destination is not None:
+                self.publish(self._destination, [message], [delivery])
+            else:
+                self._relay([message], [delivery])
 
     def _put(self, message: bytes, delivery: Pointer | None, name: bytes | None) -> None:
         connection = self._connection
@@ -243,10 +260,9 @@ class Producer:
                 self.incoming.unanswered -= 1
             return
         try:
-            to = self._destination or self._found(message)
-            self._require(to)
-            sections_of(message)
-            connection.transactions.published(transaction, self, to, message)
+            if (to := self._destination or self._found(message)) is not None:
+                self._require(to)
+            connection.transactions.published(transaction, self, message)
         except PenstockError as error:
             transaction.broken = transaction.broken or error
             self._refuse([delivery], error)
@@ -254,14 +270,6 @@ class Producer:
         if delivery is not None:
             connection.engine.provisionally_accept(delivery, name)
             self.incoming.unanswered -= 1
-
-    def _found(self, message: bytes) -> Destination:
-        address, kind = addressed(message)
-        name, kind = parsed(address, kind)
-        known = found(self._realm, name, kind)
-        if known is None:
-            raise NameDoesNotExist(f"there is no {name}: attach to it once, and it is made")
-        return known
 
 
 def addressed(message: bytes) -> tuple[str, Kind | None]:

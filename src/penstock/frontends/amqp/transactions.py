@@ -39,7 +39,7 @@ _log = structlog.get_logger("penstock.amqp")
 class Transaction(Struct):
     """An open one."""
 
-    puts: list[tuple[Producer, Destination, bytes]] = field(default_factory=list)
+    puts: list[tuple[Producer, bytes]] = field(default_factory=list)
     """In the order they came."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
     size: int = 0
@@ -62,17 +62,15 @@ class Transactions:
 
     # --- what belongs to one -------------------------------------------------------------
 
-    def published(
-        self, transaction: Transaction, by: Producer, to: Destination, message: bytes
-    ) -> None:
-        """A message for ``to``. Raises ``LimitReached``."""
+    def published(self, transaction: Transaction, by: Producer, message: bytes) -> None:
+        """A message. Raises ``LimitReached``."""
         most = self._connection.hub.limits.transaction_bytes_max
         if self._size + len(message) > most:
             raise LimitReached(
                 f"the open transactions of this connection hold {self._size} bytes, and {most} "
                 "may be; commit more often"
             )
-        transaction.puts.append((by, to, message))
+        transaction.puts.append((by, message))
         transaction.size += len(message)
         self._size += len(message)
 
@@ -149,46 +147,36 @@ class Transactions:
             self._roll_back(transaction)
             self._answer(link, delivery, ROLLED_BACK, description_of(transaction.broken))
         else:
-            self._commit(link, delivery, transaction)
+            self._connection.spawn(self._commit(link, delivery, transaction))
 
-    def _commit(self, link: Incoming, delivery: Pointer, transaction: Transaction) -> None:
+    async def _commit(self, link: Incoming, delivery: Pointer, transaction: Transaction) -> None:
         realm = self._connection.realm
-
-        def reply(_: Any, error: BaseException | None) -> None:
-            if error is None:
-                self._settle_others(transaction)
-                self._done(link, delivery)
-            elif not isinstance(error, PenstockError):
-                raise error
-            else:
-                self._roll_back(transaction)
-                self._answer(link, delivery, ROLLED_BACK, description_of(error))
-
         try:
-            publishes = self._publishes(transaction)
+            work = UnitOfWork(
+                await self._publishes(transaction),
+                self._acknowledged(transaction),
+                realm.limits.event_bytes_max,
+                self._connection.publisher,
+            )
+            await realm.shard.ask(work)
         except PenstockError as error:
-            reply(None, error)
-            return
-        work = UnitOfWork(
-            publishes,
-            self._acknowledged(transaction),
-            realm.limits.event_bytes_max,
-            self._connection.publisher,
-            reply,
-        )
-        realm.shard.submit(work)
+            self._roll_back(transaction)
+            self._answer(link, delivery, ROLLED_BACK, description_of(error))
+        else:
+            self._settle_others(transaction)
+            self._done(link, delivery)
 
-    def _publishes(self, transaction: Transaction) -> list[tuple[int, Sequence[Body]]]:
+    async def _publishes(self, transaction: Transaction) -> list[tuple[int, Sequence[Body]]]:
         """Raises ``InvalidEvent``, ``EventTooLarge``, ``AccessDenied``."""
-        found: list[tuple[int, Sequence[Body]]] = []
         by_number: dict[int, tuple[Producer, Destination, list[bytes]]] = {}
-        for producer, destination, message in transaction.puts:
-            own = by_number.setdefault(destination.number, (producer, destination, []))
-            own[2].append(message)
-        for producer, destination, messages in by_number.values():
-            bodies = producer.made(destination, messages)
+        for producer, message in transaction.puts:
+            to = await producer.destination_of(message)
+            by_number.setdefault(to.number, (producer, to, []))[2].append(message)
+        found: list[tuple[int, Sequence[Body]]] = []
+        for producer, to, messages in by_number.values():
+            bodies = producer.made(to, messages)
             self._connection.realm.digest(bodies)
-            found.append((destination.number, bodies))
+            found.append((to.number, bodies))
         return found
 
     def _acknowledged(self, transaction: Transaction) -> list[Acknowledged]:
