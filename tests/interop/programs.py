@@ -1,0 +1,173 @@
+"""Client programs in other languages: fetched once, compiled, run, and what they say counted.
+
+Maven and npm fetch what a suite's own file names (``pom.xml``, ``package-lock.json``), from
+wherever they are set up to fetch it. It is kept below ``build/interop`` until that file changes.
+A machine without the program, or one that cannot fetch, leaves the suite out and says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec import Struct
+
+HERE: Final = Path(__file__).parent
+CACHE: Final = HERE.parents[1] / "build" / "interop"
+COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+FETCHING_S: Final = 90
+RUNNING_S: Final = 240
+"""A suite that takes longer hangs; all of them together have half of that."""
+
+_RAN: Final = re.compile(r"^RAN (\d+) FAILED (\d+) IGNORED (\d+)$", re.MULTILINE)
+_FAILED: Final = re.compile(r"^FAILED (\S+): (.*)$", re.MULTILINE)
+
+
+class Outcome(Struct, frozen=True):
+    """What a suite has said."""
+
+    ran: int
+    ignored: int
+    failed: Mapping[str, str]
+    """By test, why."""
+
+    def __str__(self) -> str:
+        passed = self.ran - len(self.failed)
+        lines = [f"{passed} of {self.ran} pass"]
+        lines += [f"  {test}: {why}" for test, why in self.failed.items()]
+        return "\n".join(lines)
+
+
+Tell = Callable[[str, Outcome], None]
+"""Has the report of the run say what a suite has said; see the fixture ``tell``."""
+
+
+def outcome(said: str) -> Outcome:
+    """Raises ``AssertionError`` when the suite has not come to its end."""
+    ends = _RAN.search(said)
+    assert ends is not None, f"the suite has not come to its end:\n{said[-4_000:]}"
+    failed = dict(_FAILED.findall(said))
+    ran, count, ignored = map(int, ends.groups())
+    assert len(failed) == count, f"{count} have failed, and these are named: {failed}"
+    return Outcome(ran, ignored, failed)
+
+
+def program(name: str, package: str) -> str:
+    """Where a program is; leaves the test out where it is not."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian and Ubuntu: apt-get install {package})")
+    return found
+
+
+def run_java(suite: str, classes: Sequence[str], properties: Mapping[str, str]) -> Outcome:
+    """Compile a folder of ``tests/interop`` with its libraries and run JUnit classes of it."""
+    java = program("java", "openjdk-17-jdk-headless")
+    program("javac", "openjdk-17-jdk-headless")
+    path = os.pathsep.join((str(_compiled(suite)), str(_jars(suite) / "*")))
+    given = [f"-D{name}={value}" for name, value in properties.items()]
+    return _run([java, "-Xmx512m", *given, "-cp", path, "penstock.interop.Suite", *classes])
+
+
+def run_node(suite: str, script: str, *arguments: str) -> Outcome:
+    """Run a script of a folder of ``tests/interop`` with the packages of its lock file."""
+    node = program("node", "nodejs")
+    return _run([node, str(_packages(suite) / script), *arguments])
+
+
+def _run(command: Sequence[str]) -> Outcome:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=RUNNING_S, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        raise AssertionError(f"not done within {RUNNING_S} s:\n{said[-4_000:]}") from late
+    return outcome(f"{done.stdout}\n{done.stderr}" if done.returncode else done.stdout)
+
+
+def _jars(suite: str) -> Path:
+    pom = HERE / suite / "pom.xml"
+    folder = _kept(f"{suite}-jars", pom)
+    if not folder.exists():
+        maven = program("mvn", "maven")
+        with _made(folder) as place:
+            _fetch(
+                *(maven, "-B", "-q", "-Dstyle.color=never", "-f", str(pom), COPY),
+                *(f"-DoutputDirectory={place}", "-DincludeScope=runtime"),
+            )
+    return folder
+
+
+def _packages(suite: str) -> Path:
+    """A copy of the folder, its packages beside it: Node looks for them there."""
+    source = HERE / suite
+    folder = _kept(suite, *sorted(source.iterdir()))
+    if not folder.exists():
+        npm = program("npm", "npm")
+        with _made(folder) as place:
+            shutil.copytree(source, place, dirs_exist_ok=True)
+            _fetch(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", place)
+    return folder
+
+
+def _compiled(suite: str) -> Path:
+    sources = sorted([*(HERE / "java").iterdir(), *(HERE / suite).iterdir()])
+    folder = _kept(f"{suite}-classes", *sources)
+    if not folder.exists():
+        path = str(_jars(suite) / "*")
+        programs = [str(each) for each in sources if each.suffix == ".java"]
+        with _made(folder) as place:
+            command = ["javac", "-Xlint:all", "-Werror", "-d", str(place), "-cp", path, *programs]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            for each in sources:
+                if each.suffix == ".properties":
+                    shutil.copy(each, place)
+    return folder
+
+
+def _kept(name: str, *files: Path) -> Path:
+    """Where something is kept that is made of these files as they are now."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return CACHE / f"{name}-{digest.hexdigest()[:12]}"
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """A place to make a folder in, which takes its name when it is whole."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f".{folder.name}-") as temporary:
+        place = Path(temporary) / "whole"
+        place.mkdir()
+        yield place
+        with suppress(OSError):  # another process was faster
+            place.rename(folder)
+
+
+def _fetch(*command: str | Path) -> None:
+    """Leaves the test out where there is no way to fetch anything."""
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            capture_output=True,
+            text=True,
+            timeout=FETCHING_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{command[0]} could not fetch the suite within {FETCHING_S} s")
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        pytest.skip(f"{command[0]} cannot fetch the suite: {said[0][:300]}")

@@ -1,0 +1,30 @@
+"""What is made of the words of a suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.programs import outcome
+
+
+def test_a_suite_that_passes_is_counted() -> None:
+    found = outcome("CLASS 3 x.Y 10 ms\nRAN 3 FAILED 0 IGNORED 0\n")
+
+    assert str(found) == "3 of 3 pass"
+
+
+def test_what_has_failed_is_named_with_its_reason() -> None:
+    found = outcome("FAILED x.Y.z: it was 2\nRAN 3 FAILED 1 IGNORED 1\n")
+
+    assert str(found) == "2 of 3 pass\n  x.Y.z: it was 2"
+    assert found.ignored == 1
+
+
+def test_a_suite_that_dies_has_not_passed() -> None:
+    with pytest.raises(AssertionError, match="not come to its end"):
+        outcome("CLASS 3 x.Y 10 ms\n")
+
+
+def test_a_failure_without_a_name_is_not_lost() -> None:
+    with pytest.raises(AssertionError, match="these are named"):
+        outcome("RAN 3 FAILED 1 IGNORED 0\n")
