@@ -465,8 +465,7 @@ async def repair_store(directory: Path) -> Repaired:
 async def reset_administrator(
     directory: Path, settings: Settings, user: str, password: str = ""
 ) -> str:
-    """Give an administrator of a realm that does not run a password, made up where none is given,
-    and every right; gives the password.
+    """Give a user of a stopped realm every right and a password, made up where none is given.
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
     """
