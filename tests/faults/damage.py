@@ -61,9 +61,11 @@ class Damage(Struct):
         return f"{self.way} of {self.file} at byte {self.at}"
 
 
-def spoil(directory: Path, random: Random, kind: str, way: str) -> Damage | None:
-    """Damage a file of a kind; None when there is none."""
-    files = [path for path in sorted((directory / kind).rglob("*")) if path.is_file()]
+def spoil(
+    directory: Path, random: Random, kind: str, way: str, pattern: str = "*"
+) -> Damage | None:
+    """Damage a file of a kind whose name fits ``pattern``; None when there is none."""
+    files = [path for path in sorted((directory / kind).rglob(pattern)) if path.is_file()]
     files = [path for path in files if path.name != "LOCK" and path.read_bytes().strip(b"\0")]
     if not files:
         return None
