@@ -10,8 +10,8 @@ import pytest
 from penstock.columns.exports import Manifest, described_state
 from penstock.core.errors import Damaged, IllegalState
 from penstock.core.messages import Definition
-from penstock.runtime.exporting import IDLE_US
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.under_way import IDLE_US
 from penstock.storage.disk import RealDisk
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulate

@@ -14,12 +14,11 @@ import structlog
 from penstock.core.errors import IllegalState, Unavailable
 from penstock.core.ports import BlobInfo, Blobs, Clock, Offload
 from penstock.runtime.shard import Shard
+from penstock.runtime.under_way import Begun, UnderWay
 from penstock.wire.native.backups import BackupBegun, CapturedFile
 
 READ_BYTES = 4 << 20
 """Most bytes of one answer."""
-IDLE_US = 300 * 1_000_000
-"""A backup nobody reads from any more is forgotten after this."""
 
 
 _log = structlog.get_logger("penstock.backups")
@@ -43,15 +42,10 @@ class Capture(Protocol):
     def release(self, held: Sequence[Any]) -> None: ...
 
 
-class _Backup:
-    """The one under way, of one session."""
-
-    def __init__(self, name: str, session: str, files: Sequence[Held], now_us: int) -> None:
-        self.name = name
-        self.session = session
+class _Backup(UnderWay):
+    def __init__(self, session: str, files: Sequence[Held], now_us: int) -> None:
+        super().__init__(session, now_us)
         self.files = files
-        self.used_us = now_us
-        self.readers = 0
         self.is_over = False
 
 
@@ -67,9 +61,10 @@ class Backups:
         self._offload = offload
         self._realm = realm
         self._name = name
-        self._current: _Backup | None = None
+        self._begun: Begun[_Backup] = Begun(
+            "backup", 1, clock, ends="has ended with its connection, or nobody read from it"
+        )
         self._is_beginning = False
-        self._next = 1
         self.capture: Capture | None = None
         """None: there is no data directory."""
 
@@ -79,16 +74,14 @@ class Backups:
         capture = self.capture
         if capture is None:
             raise IllegalState("this realm lives in memory: there is nothing to back up")
-        if self._current is not None or self._is_beginning:
+        if len(self._begun) or self._is_beginning:
             raise Unavailable("a backup is under way already; try again when it has ended")
         self._is_beginning = True
         try:
             files, at_us = await self._captured(capture)
         finally:
             self._is_beginning = False
-        name = f"backup-{self._next}"
-        self._next += 1
-        self._current = _Backup(name, session, files, self._clock.now_us())
+        name = self._begun.add(_Backup(session, files, self._clock.now_us()))
         _log.info("backup.begun", files=len(files), bytes=sum(file.size for file in files))
         return BackupBegun(
             backup=name,
@@ -117,55 +110,40 @@ class Backups:
 
     async def read(self, session: str, name: str, file: int, offset: int) -> bytes:
         """Some bytes of a file. Raises ``IllegalState``, ``StorageFailed``."""
-        backup = self._known(session, name)
+        backup = self._begun.known(session, name)
         if not 0 <= file < len(backup.files):
             raise IllegalState(f"there is no file {file}; the backup has {len(backup.files)}")
         held = backup.files[file]
         if not 0 <= offset < held.size:
             raise IllegalState(f"{held.name} has no byte {offset}")
-        backup.readers += 1
         try:
-            content: bytes = await self._offload(lambda: held.read(offset, READ_BYTES))
-            return content
+            with self._begun.at_work(backup):
+                return await self._offload(lambda: held.read(offset, READ_BYTES))
         finally:
-            backup.readers -= 1
-            backup.used_us = self._clock.now_us()
             self._let_go(backup)
 
     async def end(self, session: str, name: str) -> None:
         """Let go of what was captured."""
-        self._forget(self._known(session, name))
+        self._forget(name, self._begun.known(session, name))
         _log.info("backup.ended")
 
     def leave(self, session: str) -> None:
         """The session's connection has ended, and its backup with it."""
-        if self._current is not None and self._current.session == session:
-            self._forget(self._current)
+        for name, backup in self._begun.of(session):
+            self._forget(name, backup)
 
     def expire(self) -> None:
         """Forget a backup nobody has read from for long."""
-        current = self._current
-        if current is None or current.readers:
-            return
-        if current.used_us < self._clock.now_us() - IDLE_US:
+        for name, backup in self._begun.idle():
             _log.info("backup.expired")
-            self._forget(current)
+            self._forget(name, backup)
 
-    def _forget(self, backup: _Backup) -> None:
-        self._current = None
+    def _forget(self, name: str, backup: _Backup) -> None:
+        self._begun.remove(name)
         backup.is_over = True
         self._let_go(backup)
 
     def _let_go(self, backup: _Backup) -> None:
         """Once nobody reads any more."""
-        if backup.is_over and not backup.readers and self.capture is not None:
+        if backup.is_over and not backup.users and self.capture is not None:
             self.capture.release(backup.files)
-
-    def _known(self, session: str, name: str) -> _Backup:
-        backup = self._current
-        if backup is None or backup.session != session or backup.name != name:
-            raise IllegalState(
-                f"{name} is not under way: it has ended with its connection, or nobody read from "
-                f"it for {IDLE_US // 1_000_000} s; begin again"
-            )
-        return backup

@@ -21,7 +21,7 @@ from penstock.columns.exports import (
 )
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentImage, SegmentReader, encode_segment, rows_of
-from penstock.core.errors import Damaged, IllegalState, NameDoesNotExist, Unavailable
+from penstock.core.errors import Damaged, IllegalState, NameDoesNotExist
 from penstock.core.exported_file import ExportedFile
 from penstock.core.exports import ExportedState, exported
 from penstock.core.ids import IdSet, Span
@@ -34,6 +34,7 @@ from penstock.runtime.pieces import Piece, stored_together
 from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.shard import Shard
+from penstock.runtime.under_way import Begun, UnderWay
 from penstock.wire.native.answers import ExportBegun, ExportedBytes
 
 PART_BYTES = 32 << 20
@@ -42,8 +43,6 @@ READ_BYTES = 4 << 20
 """Most bytes of one answer."""
 EXPORTS_MAX = 16
 """Exports under way at a time; each may hold one file in memory."""
-IDLE_US = 300 * 1_000_000
-"""An export nobody reads from any more is forgotten after this."""
 
 
 _log = structlog.get_logger("penstock.exporting")
@@ -73,14 +72,10 @@ class _Captured(Struct):
     events: int
 
 
-class _Export:
-    """One export under way, of one session."""
-
+class _Export(UnderWay):
     def __init__(self, session: str, captured: _Captured, now_us: int) -> None:
-        self.session = session
+        super().__init__(session, now_us)
         self.captured = captured
-        self.used_us = now_us
-        self.is_busy = False
         self.facts: list[FileFacts | None] = [None] * len(captured.parts)
         self.at = -1
         """The file held ready."""
@@ -99,20 +94,21 @@ class Exports:
         self._clock = clock
         self._offload = offload
         self._realm = realm
-        self._exports: dict[str, _Export] = {}
-        self._next = 1
+        self._exports: Begun[_Export] = Begun(
+            "export",
+            EXPORTS_MAX,
+            clock,
+            ends="has ended with its connection, or nobody read from it",
+        )
 
     def __len__(self) -> int:
         return len(self._exports)
 
     async def begin(self, session: str, name: str, kind: str) -> ExportBegun:
         """Capture a channel or queue. Raises ``NameDoesNotExist``, ``Unavailable``, ``Damaged``."""
-        if len(self._exports) >= EXPORTS_MAX:
-            raise Unavailable(f"{EXPORTS_MAX} exports are under way; try again when one has ended")
+        self._exports.check_room()
         captured = await self._capture(name, kind)
-        export = f"export-{self._next}"
-        self._next += 1
-        self._exports[export] = _Export(session, captured, self._clock.now_us())
+        export = self._exports.add(_Export(session, captured, self._clock.now_us()))
         return ExportBegun(
             export=export,
             name=captured.name,
@@ -129,47 +125,31 @@ class Exports:
         Raises ``IllegalState`` for an export that has ended, ``Damaged`` when events turn out to
         be unreadable: they are quarantined (SEM S1), and a new export has all the others.
         """
-        export = self._known(session, name)
-        if export.is_busy:
+        export = self._exports.known(session, name)
+        if export.users:
             raise IllegalState(f"{name} is being read already; one read at a time")
-        export.is_busy = True
-        try:
+        with self._exports.at_work(export):
             if export.at != file:
                 await self._prepare(export, file)
-        finally:
-            export.is_busy = False
-            export.used_us = self._clock.now_us()
         if not 0 <= offset < export.file.size:
             raise IllegalState(f"{export.file.name} has no byte {offset}")
         return ExportedBytes(export.file, bytes(export.content[offset : offset + READ_BYTES]))
 
     async def end(self, session: str, name: str) -> None:
         """Let go of what was captured."""
-        self._known(session, name)
-        del self._exports[name]
+        self._exports.known(session, name)
+        self._exports.remove(name)
 
     def leave(self, session: str) -> None:
         """The session's connection has ended, and its exports with it."""
-        for name, export in list(self._exports.items()):
-            if export.session == session:
-                del self._exports[name]
+        for name, _ in self._exports.of(session):
+            self._exports.remove(name)
 
     def expire(self) -> None:
         """Forget exports nobody has read from for long."""
-        horizon = self._clock.now_us() - IDLE_US
-        for name, export in list(self._exports.items()):
-            if export.used_us < horizon and not export.is_busy:
-                _log.info("export.expired", channel=export.captured.name)
-                del self._exports[name]
-
-    def _known(self, session: str, name: str) -> _Export:
-        export = self._exports.get(name)
-        if export is None or export.session != session:
-            raise IllegalState(
-                f"{name} is not under way: it has ended with its connection, or nobody read from "
-                f"it for {IDLE_US // 1_000_000} s; begin again"
-            )
-        return export
+        for name, export in self._exports.idle():
+            _log.info("export.expired", channel=export.captured.name)
+            self._exports.remove(name)
 
     # --- capturing -----------------------------------------------------------------------
 

@@ -43,7 +43,6 @@ from penstock.core.errors import (
     MemoryLimit,
     PenstockError,
     Refused,
-    Unavailable,
 )
 from penstock.core.exported_file import ExportedFile
 from penstock.core.exports import ExportedState, check, take_over
@@ -59,12 +58,11 @@ from penstock.runtime.placing import MemoryLimits
 from penstock.runtime.records import Sealed
 from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.shard import Shard
+from penstock.runtime.under_way import Begun, UnderWay
 from penstock.wire.native.answers import ChannelOpened
 
 IMPORTS_MAX = 4
 """Imports under way at a time; each may hold one file in memory."""
-IDLE_US = 300 * 1_000_000
-"""An import nothing comes for any more is dropped after this."""
 
 
 _NOTHING = Digest(0, 0, 0)
@@ -83,17 +81,15 @@ class _Batch(Struct):
     body: memoryview
 
 
-class _Import:
-    """One import under way, of one session."""
-
-    def __init__(self, session: str, name: str, manifest: Manifest, folder: str) -> None:
-        self.session = session
+class _Import(UnderWay):
+    def __init__(
+        self, session: str, now_us: int, name: str, manifest: Manifest, folder: str
+    ) -> None:
+        super().__init__(session, now_us)
         self.name = name
         self.manifest = manifest
         self.folder = folder
         """Of its files in the store."""
-        self.used_us = 0
-        self.is_busy = False
         self.is_orphan = False
         """Its connection ended while it was busy."""
         self.state: StateFile | None = None
@@ -136,8 +132,12 @@ class Imports:
         self._offload = offload
         self._rules = rules
         self._limits = limits
-        self._imports: dict[str, _Import] = {}
-        self._next = 1
+        self._imports: Begun[_Import] = Begun(
+            "import",
+            IMPORTS_MAX,
+            clock,
+            ends="was refused, has ended with its connection, or nothing came",
+        )
         self._left: list[str] = []
         """Files of imports that ended early."""
         self._wake = asyncio.Event()
@@ -164,18 +164,13 @@ class Imports:
         """
         whole = manifest_from(manifest)
         checked_descriptors(whole.definition.descriptors)
-        if len(self._imports) >= IMPORTS_MAX:
-            raise Unavailable(f"{IMPORTS_MAX} imports are under way; try again when one has ended")
+        self._imports.check_room()
         created: ChannelCreated = await self._shard.act(
             lambda group: group.state.directory.decide_create(name, whole.definition)
         )
         now_us = self._clock.now_us()
-        folder = f"segments/{created.name}.import-{now_us}-{self._next}"
-        known = f"import-{self._next}"
-        self._next += 1
-        self._imports[known] = _Import(session, created.name, whole, folder)
-        self._imports[known].used_us = now_us
-        return known
+        folder = f"segments/{created.name}.import-{now_us}-{self._imports.next}"
+        return self._imports.add(_Import(session, now_us, created.name, whole, folder))
 
     async def put(
         self, session: str, name: str, file: int, offset: int, content: memoryview
@@ -214,7 +209,7 @@ class Imports:
         finally:
             # Where the block could not be stored, nobody knows whether it is on disk in the end:
             # the files stay, and the next start finds out.
-            self._imports.pop(name, None)
+            self._imports.remove(name)
         _log.info("channel.imported", channel=opened.name, events=under_way.manifest.events)
         return opened
 
@@ -225,49 +220,40 @@ class Imports:
 
     def leave(self, session: str) -> None:
         """The session's connection has ended, and its imports with it."""
-        for name, under_way in list(self._imports.items()):
-            if under_way.session == session:
-                self._abandon(name, under_way)
+        for name, under_way in self._imports.of(session):
+            self._abandon(name, under_way)
 
     def expire(self) -> None:
         """Drop imports for which nothing has come for long."""
-        horizon = self._clock.now_us() - IDLE_US
-        for name, under_way in list(self._imports.items()):
-            if under_way.used_us < horizon and not under_way.is_busy:
-                _log.info("import.expired", channel=under_way.name)
-                self._abandon(name, under_way)
+        for name, under_way in self._imports.idle():
+            _log.info("import.expired", channel=under_way.name)
+            self._abandon(name, under_way)
 
     # --- coming and going ----------------------------------------------------------------
 
     def _take_up(self, session: str, name: str) -> _Import:
-        under_way = self._imports.get(name)
-        if under_way is None or under_way.session != session:
-            raise IllegalState(
-                f"{name} is not under way: it was refused, has ended with its connection, or "
-                f"nothing came for {IDLE_US // 1_000_000} s; begin again"
-            )
-        if under_way.is_busy:
+        under_way = self._imports.known(session, name)
+        if under_way.users:
             raise IllegalState(f"{name} is busy; one request at a time")
-        under_way.is_busy = True
+        under_way.users = 1
         return under_way
 
     def _lay_down(self, name: str, under_way: _Import) -> None:
-        under_way.is_busy = False
-        under_way.used_us = self._clock.now_us()
+        self._imports.rest(under_way)
         if under_way.is_orphan:
             self._abandon(name, under_way)
 
     def _abandon(self, name: str, under_way: _Import) -> None:
-        if under_way.is_busy:
+        if under_way.users:
             under_way.is_orphan = True
             return
-        self._imports.pop(name, None)
+        self._imports.remove(name)
         self._left += under_way.blobs
         self._wake.set()
 
     async def _drop(self, name: str) -> None:
         """Nothing of it stays."""
-        under_way = self._imports.pop(name, None)
+        under_way = self._imports.remove(name)
         for blob in under_way.blobs if under_way else ():
             await self._delete(blob)
 
