@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,15 @@ class Job(msgspec.Struct, frozen=True):
     peer: str
     case: Case
     server: Server
+
+
+def without_client(package: str) -> str:
+    """What a peer lacks whose Python client is not installed; nothing where it is."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return f"its client is not installed: pip install {package}"
+    return ""
 
 
 def free_port() -> int:

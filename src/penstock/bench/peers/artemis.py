@@ -8,13 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from penstock.bench import jars
 from penstock.bench.ledger import Ledger
-from penstock.bench.processes import free_port, server_process
+from penstock.bench.processes import free_port, server_process, without_client
 from penstock.bench.shape import WINDOW, Broker, Client, Missing, Server
 from penstock.bench.workload import Encoded, Events, decode, encode
 
@@ -47,11 +47,7 @@ class Artemis:
     def missing(self) -> str:
         if reason := jars.missing("artemis"):
             return reason
-        try:
-            version("python-qpid-proton")
-        except PackageNotFoundError:
-            return "its client is not installed: pip install 'penstock[amqp]'"
-        return ""
+        return without_client("python-qpid-proton")
 
     def version(self) -> str:
         proton = version("python-qpid-proton")

@@ -8,13 +8,13 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from penstock.bench import jars
 from penstock.bench.ledger import Ledger
-from penstock.bench.processes import free_port, server_process
+from penstock.bench.processes import free_port, server_process, without_client
 from penstock.bench.shape import WINDOW, Broker, Client, Missing, Server, Subscriber
 from penstock.bench.workload import Encoded, Events, decode, encode
 
@@ -48,11 +48,7 @@ class Kafka:
     def missing(self) -> str:
         if reason := jars.missing("kafka"):
             return reason
-        try:
-            version("confluent-kafka")
-        except PackageNotFoundError:
-            return "its client is not installed: pip install confluent-kafka"
-        return ""
+        return without_client("confluent-kafka")
 
     def version(self) -> str:
         return f"{jars.version_of('kafka')} (confluent-kafka {version('confluent-kafka')})"

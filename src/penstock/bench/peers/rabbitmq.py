@@ -6,12 +6,12 @@ import asyncio
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.ledger import Ledger
-from penstock.bench.processes import free_port, server_process
+from penstock.bench.processes import free_port, server_process, without_client
 from penstock.bench.shape import WINDOW, Broker, Client, Missing, Server, Subscriber
 from penstock.bench.workload import Encoded, Events, decode, encode
 
@@ -34,11 +34,7 @@ class Rabbit:
     def missing(self) -> str:
         if not (HOME / "rabbitmq-server").exists() or shutil.which("epmd") is None:
             return "rabbitmq-server is not installed: apt-get install rabbitmq-server"
-        try:
-            version("aio-pika")
-        except PackageNotFoundError:
-            return "its client is not installed: pip install aio-pika"
-        return ""
+        return without_client("aio-pika")
 
     def version(self) -> str:
         folders = (HOME.parent / "lib").glob("rabbitmq_server-*")

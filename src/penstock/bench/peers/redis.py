@@ -7,12 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.ledger import Ledger
-from penstock.bench.processes import free_port, server_process
+from penstock.bench.processes import free_port, server_process, without_client
 from penstock.bench.shape import BATCH, WINDOW, Broker, Client, Missing, Server, Subscriber
 from penstock.bench.workload import Encoded, Events, decode, encode
 
@@ -26,11 +26,7 @@ class Redis:
     def missing(self) -> str:
         if shutil.which("redis-server") is None:
             return "redis-server is not installed: apt-get install redis-server"
-        try:
-            version("redis")
-        except PackageNotFoundError:
-            return "its client is not installed: pip install redis"
-        return ""
+        return without_client("redis")
 
     def version(self) -> str:
         answer = subprocess.run(
