@@ -47,6 +47,22 @@ def test_lists_come_in_pages_that_end(web: Web, session: penstock.Session) -> No
     assert [each["name"] for each in web.get("queues")["items"]] == ["jobs"]
 
 
+def test_names_of_durables_are_told_where_they_are_asked_for(
+    web: Web, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    for name in ("shipping", "billing"):
+        orders.durables.create(name)
+    session.channels.create("quiet")
+    session.queues.create("work")
+
+    assert web.get("names", durables="true")["items"] == [
+        {"name": "orders", "kind": "channel", "durables": ["billing", "shipping"]},
+        {"name": "quiet", "kind": "channel"},
+        {"name": "work", "kind": "queue"},
+    ]
+
+
 def test_names_alone_are_told_in_one_page(web: Web, session: penstock.Session) -> None:
     for name in ("b", "a/x"):
         session.channels.create(name)

@@ -68,7 +68,8 @@ async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
 
 
 async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
-    """List channels and queues that may be seen, by name, and nothing of them but their names."""
+    """List channels and queues that may be seen, by name, and nothing of them but their names;
+    with ``durables`` also those of their durables."""
     limit, after = call.query.limit, call.query.after
     kinds: tuple[Kind, ...] = ("channel", "queue")
     found: list[tuple[str, Kind]] = []
@@ -77,8 +78,21 @@ async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
         seen = call.guard.access.visible(call.principal, kind, names)
         found += [(name, kind) for name in seen if name > after]
     found.sort()
-    items = [NameAnswer(name=name, kind=kind) for name, kind in found[:limit]]
+    items = [
+        NameAnswer(name=name, kind=kind, durables=_durables(call, name, kind))
+        for name, kind in found[:limit]
+    ]
     return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
+
+
+def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str, ...]:
+    directory = call.realm.directory
+    number = directory.find(name)
+    if not call.query.durables or kind == "queue" or number is None:
+        return ()
+    if not call.allows("durable.list", name):
+        return ()
+    return tuple(sorted(directory.channels[number].state.durables))
 
 
 async def create_channel(call: Call[NoQuery, NewChannel]) -> ChannelAnswer:

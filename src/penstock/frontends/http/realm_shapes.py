@@ -24,11 +24,15 @@ from penstock.frontends.http.shapes import (
 class NamesQuery(Query, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     after: Annotated[str, Meta(max_length=1_024)] = ""
+    durables: bool = False
+    """Also the names of channels' durables, of those who may see them."""
 
 
-class NameAnswer(Answer, frozen=True):
+class NameAnswer(Answer, frozen=True, omit_defaults=True):
     name: str
     kind: Literal["channel", "queue"]
+    durables: tuple[str, ...] = ()
+    """By name; left out where there are none, or none were asked for."""
 
 
 class ImportQuery(Query, frozen=True):

@@ -6,9 +6,10 @@ import { useLoaded } from "./parts.js";
 
 const byName = (one, other) => (one.name < other.name ? -1 : one.name > other.name ? 1 : 0);
 
-const listed = async (signal) => (await all("/names", { limit: 50_000 }, signal)).sort(byName);
+const listed = async (signal) => (await all("/names", { limit: 50_000, durables: true }, signal)).sort(byName);
 
-/** Every store as `{ name, kind }`, in the order of names; undefined until they are known. */
+/** Every store as `{ name, kind }`, in the order of names, listed ones with `durables`; undefined
+ * until they are known. */
 export function useStores() {
   const now = useLive();
   const told = now.rates !== null && !now.rates.left_out;

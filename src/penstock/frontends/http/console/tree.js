@@ -23,8 +23,9 @@ export function grown(stores, durables) {
   for (const store of stores) {
     const parts = store.name.split("/");
     const folder = folderOf(parts.slice(0, -1));
-    const children = (durables.get(store.name) ?? []).map((durable) => ({
-      key: `${store.name}\n${durable.name}`, name: durable.name, kind: "durable", store, children: [],
+    const names = durables.get(store.name)?.map(({ name }) => name) ?? store.durables ?? [];
+    const children = names.map((name) => ({
+      key: `${store.name}\n${name}`, name, kind: "durable", store, children: [],
     }));
     folder.children.push({ key: store.name, name: parts.at(-1), kind: store.kind, store, children });
     for (let depth = parts.length - 1; depth >= 0; depth -= 1) folders.get(parts.slice(0, depth).join("/")).leaves += 1;
