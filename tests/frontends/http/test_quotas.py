@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import pytest
 
 import penstock
@@ -62,3 +65,30 @@ def test_only_so_many_are_remembered() -> None:
 
     with quotas.asking(ANN):
         pass
+
+
+def test_events_that_are_too_many_in_flight_are_refused_before_they_are_sent() -> None:
+    head = (
+        "POST /api/v1/channels/orders/events HTTP/1.1\r\nhost: localhost\r\n"
+        "content-type: application/json\r\ncontent-length: {}\r\n\r\n"
+    )
+    with penstock.Realm(limits__in_flight_bytes_max=1_000) as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        web = Web(realm.listen_http())
+        data = b'{"data": "' + b"x" * 900 + b'"}'
+        with socket.create_connection(web.address, 30) as first:
+            first.sendall(head.format(len(data)).encode())
+            first.sendall(data[:10])
+            answer = b""
+            while b"429" not in answer:  # before the first is known, one alone would be let in
+                with socket.create_connection(web.address, 0.2) as second:
+                    second.sendall(head.format(500).encode())
+                    with contextlib.suppress(TimeoutError):
+                        answer = second.recv(65_536)
+            first.sendall(data[10:])
+            assert b"201" in first.recv(65_536)
+
+        assert b"connection: close" in answer
+        assert b"limits.in_flight_bytes_max" in answer
+        assert web.ask("POST", "channels/orders/events", {"data": "x"}).status == 201
+        assert orders.info().events == 2

@@ -111,6 +111,7 @@ class Request:
         self._receive = receive
         self._send = send
         self._began = False
+        self._is_unread = False
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii", "replace")
         self.query_string: bytes = scope["query_string"]
@@ -182,8 +183,12 @@ class Request:
                 self.headers, self.host, self.certificate, changes=changes
             )
         with server.quotas.asking(principal) as carry:
+            claimed = self._claimed if found.signature.body is Content else 0
+            self._is_unread = claimed > 0
+            carry(claimed)  # refused before a byte of it is held
             body = await self._given(found)
-            if isinstance(body, Content):
+            self._is_unread = False
+            if isinstance(body, Content) and not claimed:
                 carry(len(body.data))
             call: Call[Any, Any] = Call(
                 server,
@@ -260,6 +265,12 @@ class Request:
             raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; {TAR} is taken here"))
         return Upload(self._uploaded())
 
+    @property
+    def _claimed(self) -> int:
+        """Bytes that the request says its body has; 0: it does not say."""
+        claimed = self.headers.get("content-length", "0")
+        return int(claimed) if claimed.isdecimal() else 0
+
     async def _uploaded(self) -> AsyncGenerator[bytes, None]:
         """The body, of any length, as long as it goes on."""
         more = True
@@ -282,9 +293,8 @@ class Request:
         """The body, as far as it is allowed to be."""
         limits = self._server.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
-        claimed = self.headers.get("content-length", "0")
         too_large = Refusal(413, InvalidArgument(f"this request may have {bytes_max} bytes"))
-        if claimed.isdecimal() and int(claimed) > bytes_max:
+        if self._claimed > bytes_max:
             raise too_large
         parts: list[bytes] = []
         size = 0
@@ -335,7 +345,7 @@ class Request:
         own = list(headers or ())
         if status == 401 and "sec-fetch-site" not in self.headers:
             own.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
-        if status in (408, 413):
+        if status in (408, 413) or (status == 429 and self._is_unread):
             own.append(("connection", "close"))  # the rest of its body is not read
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
