@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import penstock
+from penstock.client.backup import restore
 from penstock.storage.secrecy import mend
 
 MODES = {"access__mode": "mandatory", "access__password_rounds": 4_096}
@@ -41,6 +42,22 @@ def test_secrets_are_made_for_nobody_else(tmp_path: Path) -> None:
     assert {path.name for path in secrets_in(root)} > {"audit.ndjson", "access%2Fusers"}
     assert {mode(path) for path in secrets_in(root)} == {0o600}
     assert mode(root / "registry") == 0o700
+    assert [each for each in logged if each["event"].startswith("secrets.")] == []
+
+
+@pytest.mark.usefixtures("loose")
+def test_what_is_restored_is_for_nobody_else_either(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data", **MODES) as realm, realm.connect() as session:
+        session.channels.create("orders").publish(b"x")
+        session.back_up(tmp_path / "backup")
+    restored = tmp_path / "restored"
+
+    restore(tmp_path / "backup", restored)
+
+    assert {mode(path) for path in (restored / "registry").iterdir()} == {0o600}
+    assert mode(restored / "registry") == 0o700
+    with capture_logs() as logged, penstock.Realm(restored, **MODES):
+        pass
     assert [each for each in logged if each["event"].startswith("secrets.")] == []
 
 

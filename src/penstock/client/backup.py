@@ -35,6 +35,9 @@ from penstock.wire.native.backups import (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COPY_BYTES = 4 << 20
 
+_SECRET = frozenset(("registry", "quarantine"))
+"""Folders of a data directory that are for the realm's own user alone."""
+
 FolderLike = str | os.PathLike[str]
 
 
@@ -258,7 +261,8 @@ def _copy(source: Path, target: Path, file: KeptFile) -> None:
     if name.is_absolute() or ".." in name.parts:
         raise DamagedBackup(f"the manifest names {file.name!r}, outside a data directory")
     digest = xxh3_64()
-    written = _opened_new(target)
+    is_secret = name.parts[0] in _SECRET or name.match("audit*.ndjson")
+    written = _opened_new(target, is_secret=is_secret)
     try:
         with _damaged(file), source.open("rb") as read:
             while part := read.read(_COPY_BYTES):
@@ -271,10 +275,11 @@ def _copy(source: Path, target: Path, file: KeptFile) -> None:
         raise DamagedBackup(f"{source} fails its checksum: it is not as it was written")
 
 
-def _opened_new(path: Path) -> int:
+def _opened_new(path: Path, *, is_secret: bool) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with _explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if is_secret else 0o750)
+        return os.open(path, flags, 0o600 if is_secret else 0o640)
 
 
 @contextmanager
