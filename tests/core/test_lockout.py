@@ -85,6 +85,7 @@ def test_the_administrator_of_this_machine_is_kept_out_by_nobody_elsewhere() -> 
     assert subject.wait_s("admin", FAR, 0) > 0
     assert subject.wait_s("admin", HERE, 0) == 0
     assert subject.wait_s("admin", "::1", 0) == 0
+    assert subject.wait_s("admin", f"::ffff:{HERE}", 0) == 0
 
 
 def test_who_was_here_before_is_kept_out_by_nobody_elsewhere() -> None:

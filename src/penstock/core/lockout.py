@@ -90,7 +90,8 @@ class Lockout:
             self._known.popitem(last=False)
 
     def _keys(self, user: str, host: str) -> Iterator[Key]:
-        is_local = host in LOCAL_HOSTS or host.startswith("127.")
+        plain = host.removeprefix("::ffff:")  # IPv4 as an IPv6 listener sees it
+        is_local = plain in LOCAL_HOSTS or plain.startswith("127.")
         if is_local or (user, host) in self._known:
             yield "pair", user, host
         else:
