@@ -34,6 +34,11 @@ WRITE_HIGH_WATER: Final = 1 << 20
 """Bytes waiting to be sent above which a connection gets no more events, and is not read."""
 UNSENT_MAX: Final = 8 << 20
 """Bytes of messages waiting for the peer's window above which it gets no more."""
+MANY_BYTES: Final = 4 << 10
+"""As much in one read comes from somebody who sends many messages at once."""
+GATHER_S: Final = 0.001
+INBOX_BYTES_MAX: Final = 128 << 10
+"""How long more of it may be waited for, and how much of it."""
 CONGESTION_CHECK_S: Final = 0.01
 LINGER_S: Final = 2.0
 TICK_S_MIN: Final = 0.01
@@ -77,6 +82,9 @@ class AmqpConnection(asyncio.Protocol):
         self._flush_is_due = False
         self._reads_paused = False
         self._takes_more = True
+        self._inbox: list[bytes] = []
+        self._inbox_bytes = 0
+        self._inbox_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
@@ -96,6 +104,29 @@ class AmqpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._loop.time()
+        if len(data) >= MANY_BYTES or self._inbox:
+            self._inbox.append(data)
+            self._inbox_bytes += len(data)
+            if self._inbox_bytes < INBOX_BYTES_MAX and len(data) >= MANY_BYTES:
+                if self._inbox_timer is None:
+                    self._inbox_timer = self._loop.call_later(GATHER_S, self._take_inbox)
+                return
+            self._take_inbox()
+            return
+        self._take_in(data)
+
+    def _take_inbox(self) -> None:
+        """What has come while somebody sends much: each batch costs more than its messages."""
+        if self._inbox_timer is not None:
+            self._inbox_timer.cancel()
+            self._inbox_timer = None
+        data = b"".join(self._inbox)
+        self._inbox.clear()
+        self._inbox_bytes = 0
+        if data and self._transport is not None:
+            self._take_in(data)
+
+    def _take_in(self, data: bytes) -> None:
         try:
             if self._frames is None:
                 self.engine.feed(data)
@@ -112,9 +143,11 @@ class AmqpConnection(asyncio.Protocol):
             self._pause_reading()
 
     def eof_received(self) -> bool:
+        self._take_inbox()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._take_inbox()
         self._transport = None
         self.is_open = False
         self.writable = False
@@ -186,7 +219,7 @@ class AmqpConnection(asyncio.Protocol):
     def data_received_later(self, data: bytes) -> None:
         """What came behind the sign-in."""
         if data:
-            self.data_received(data)
+            self._take_in(data)
 
     def not_signed_in(self) -> None:
         """It is not who it says."""

@@ -38,14 +38,24 @@ from penstock.frontends.amqp.outcomes import (
     transaction_of,
 )
 
-FRAME_BYTES_MAX: Final = 128 << 10
+FRAME_BYTES_MAX: Final = 64 << 10
 CHANNELS_MAX: Final = 2_000
-SESSION_BYTES: Final = 8 << 20
-"""Bytes of messages a session takes before they are read."""
+SESSION_FRAMES: Final = 4_096
+SESSION_BYTES: Final = SESSION_FRAMES * FRAME_BYTES_MAX
+"""A session's window: it is told in frames, each of which might be as large as they come. What
+comes is read at once, so it is no measure of memory."""
 
 _DELIVERY: Final = pn.PN_DELIVERY
 _FLOW: Final = pn.PN_LINK_FLOW
 _NULL: Final = ffi.NULL
+_TOLD: Final = frozenset(
+    {
+        *(pn.PN_CONNECTION_REMOTE_OPEN, pn.PN_CONNECTION_REMOTE_CLOSE, pn.PN_TRANSPORT_ERROR),
+        *(pn.PN_SESSION_REMOTE_OPEN, pn.PN_SESSION_REMOTE_CLOSE, pn.PN_LINK_REMOTE_OPEN),
+        *(pn.PN_LINK_REMOTE_CLOSE, pn.PN_LINK_REMOTE_DETACH),
+    }
+)
+"""The other events the peer is told of; the rest is the engine's own affair."""
 
 
 class Incoming:
@@ -142,6 +152,9 @@ class Engine:
         self._is_telling = False
         self._buffer = bytearray(64 << 10)
         self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
+        self._view = memoryview(self._buffer)
+        self.has_transactions = False
+        """Whether the peer has asked for a coordinator."""
         self._tag: Pointer = ffi.new("pn_delivery_tag_t *")
 
     # --- bytes in and out ----------------------------------------------------------------
@@ -173,7 +186,7 @@ class Engine:
             taken = pn.pn_transport_peek(tp, self._buffer_at, size)
             if taken <= 0:
                 break
-            parts.append(bytes(memoryview(self._buffer)[:taken]))
+            parts.append(bytes(self._view[:taken]))
             pn.pn_transport_pop(tp, taken)
             pending = pn.pn_transport_pending(tp)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -236,12 +249,15 @@ class Engine:
         )
         cast = ffi.cast
         incoming, outgoing, touched = self._incoming, self._outgoing, self._touched
+        taken, key, coming = _NULL, 0, None  # most come by the link the last one came by
         while (event := peek(events)) != _NULL:
             kind = kind_of(event)
             if kind == _DELIVERY:
                 pointer = link_of(event)
-                key = int(cast("uintptr_t", pointer))
-                if (coming := incoming.get(key)) is not None:
+                if pointer != taken:
+                    key = int(cast("uintptr_t", pointer))
+                    taken, coming = pointer, incoming.get(key)
+                if coming is not None:
                     if self._take(coming, delivery_of(event), pointer):
                         touched[coming] = None
                 elif (going := outgoing.get(key)) is not None:
@@ -254,7 +270,8 @@ class Engine:
                 if known is not None:
                     known.has_flow = True
                     touched[known] = None
-            else:
+            elif kind in _TOLD:
+                taken = _NULL  # links may come and go
                 self._tell_touched()  # what came before it is told before it
                 self._peer.happened(self._collector.peek())
             pop(events)
@@ -273,28 +290,18 @@ class Engine:
 
     def _take(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
         """Whether a message is whole."""
-        if pn.pn_link_current(pointer) != delivery:
-            return False  # the sender settles what was answered already
-        if pn.pn_delivery_aborted(delivery):
-            link.parts.clear()
-            pn.pn_link_advance(pointer)
-            pn.pn_delivery_settle(delivery)
-            return False
         size = pn.pn_delivery_pending(delivery)
+        if not 0 < size <= link.message_bytes_max and not self._is_usable(link, delivery, pointer):
+            return False
         if pn.pn_delivery_partial(delivery) or link.parts:
             if not self._take_part(link, delivery, pointer, size):
                 return False
             message = bytes(link.parts)
             link.parts.clear()
         else:
-            if size > link.message_bytes_max:
-                _discard(pointer, delivery)
-                self._peer.too_large(link)
-                return False
             message = self._read(pointer, size)
         pn.pn_link_advance(pointer)
-        state = pn.pn_delivery_remote_state(delivery)
-        if state == TRANSACTIONAL:
+        if self.has_transactions and pn.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
             transaction = transaction_of(Delivery.wrap(delivery))
             link.transactions[len(link.messages)] = transaction
         link.messages.append(message)
@@ -304,6 +311,20 @@ class Engine:
         else:
             link.deliveries.append(delivery)
             link.unanswered += 1
+        return True
+
+    def _is_usable(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
+        """Whether an event about a delivery without bytes, or with many, is about a message."""
+        if pn.pn_link_current(pointer) != delivery:
+            return False  # the sender settles what was answered already
+        if pn.pn_delivery_aborted(delivery):
+            link.parts.clear()
+            _discard(pointer, delivery)
+            return False
+        if pn.pn_delivery_pending(delivery) > link.message_bytes_max:
+            _discard(pointer, delivery)
+            self._peer.too_large(link)
+            return False
         return True
 
     def _take_part(self, link: Incoming, delivery: Pointer, pointer: Pointer, size: int) -> bool:
@@ -321,8 +342,9 @@ class Engine:
         if size > len(self._buffer):
             self._buffer = bytearray(size)
             self._buffer_at = ffi.from_buffer(self._buffer)
+            self._view = memoryview(self._buffer)
         count = pn.pn_link_recv(pointer, self._buffer_at, size)
-        return bytes(memoryview(self._buffer)[:count]) if count > 0 else b""
+        return bytes(self._view[:count]) if count > 0 else b""
 
     def _hear(self, link: Outgoing, delivery: Pointer) -> None:
         state = pn.pn_delivery_remote_state(delivery)

@@ -90,6 +90,7 @@ class Transactions:
     def coordinate(self, link: Incoming) -> None:
         """Transactions are declared and discharged by this link."""
         self._coordinators[link] = None
+        self._connection.engine.has_transactions = True
 
     def coordinates(self, link: Incoming) -> bool:
         return link in self._coordinators

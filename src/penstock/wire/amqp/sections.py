@@ -53,6 +53,10 @@ _FIELDS: Final = {
 }
 
 
+_EMPTY: Final = (b"\x45", b"\xc0\x01\x00", b"\xc1\x01\x00")
+"""Sections that are there and say nothing."""
+
+
 def sections_of(message: bytes) -> Sections:
     """Where what is. Delivery annotations are for this very hop, and left out.
 
@@ -72,7 +76,7 @@ def sections_of(message: bytes) -> Sections:
         last = code
         if is_body:
             found.body.append((code, message[begin:end]))
-        elif code != DELIVERY_ANNOTATIONS:
+        elif code != DELIVERY_ANNOTATIONS and message[begin:end] not in _EMPTY:
             setattr(found, _FIELDS[code], message[begin:end])
         at = end
     return found
