@@ -171,3 +171,15 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 def test_no_properties_are_no_columns() -> None:
     assert property_columns([None, {}, None]) == NO_PROPERTIES
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize("number", [np.int8(3), np.int32(3), np.float32(0.5)])
+def test_a_narrow_number_beside_another_type_of_its_name_keeps_its_field(number: Any) -> None:
+    rows = [{"x": True}, {"x": number}, {"y": {"x": number}}, {"y": {"x": "text"}}]
+
+    batch = batch_of(rows)
+
+    assert [row_properties(batch, row) for row in range(4)] == rows
+    fields = {field.name: field.type for field in batch.schema.field("properties").type}
+    assert pa.scalar(number).type in fields.values()

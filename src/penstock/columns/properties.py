@@ -28,6 +28,7 @@ from penstock.columns.shapes import (
     fits,
     holds_empty_struct,
     nesting,
+    united,
 )
 from penstock.columns.values import NATIVE, NotAProperty, refusal, survey
 from penstock.core.errors import InvalidEvent
@@ -274,7 +275,11 @@ def _column(columns: list[Column], plain: Any) -> Column:
         return columns[0]
     shape, _ = survey(plain)
     assert shape is not None, "a value columns cannot hold went to `more`"
-    return next(column for column in columns if fits(column.shape, shape))
+    for column in columns:
+        if fits(column.shape, shape):
+            return column
+    # Made plain, a narrow number says no more how narrow it was.
+    return next(column for column in columns if united(column.shape, shape) is not None)
 
 
 def _arrow_named(column: Column, plain: Any) -> Any:

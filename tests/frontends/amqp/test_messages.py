@@ -1,0 +1,386 @@
+"""Messages as events and events as messages: what is lossless, and what the other side sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.columns.batch import EventBatch, stamp
+from penstock.columns.body import body_of
+from penstock.columns.check import check_body
+from penstock.columns.event import Event
+from penstock.core.ids import Span
+from penstock.frontends.amqp.incoming import batches_of
+from penstock.frontends.amqp.outgoing import Messages
+from penstock.runtime.rows import Rows
+from penstock.wire.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    entries,
+    fields,
+    header_of,
+    section,
+    sections_of,
+)
+from penstock.wire.amqp.types import (
+    Byte,
+    Char,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    read,
+    written,
+)
+
+NOW_MS = 1_800_000_000_000
+
+
+def message(
+    *,
+    durable: bool = False,
+    priority: int | None = None,
+    ttl: int = 0,
+    annotations: dict[Any, Any] | None = None,
+    properties: Sequence[Any] = (),
+    application: dict[Any, Any] | None = None,
+    body: bytes = section(DATA, written(b"data")),
+    footer: dict[Any, Any] | None = None,
+) -> bytes:
+    parts = [header_of(durable=durable, priority=priority, ttl=ttl)]
+    for code, value in ((MESSAGE_ANNOTATIONS, annotations), (PROPERTIES, list(properties))):
+        parts += [section(code, written(value))] if value else []
+    parts += [section(APPLICATION_PROPERTIES, written(application))] if application else []
+    return b"".join((*parts, body, section(FOOTER, written(footer)) if footer else b""))
+
+
+def stored(*messages: bytes, container: str = "") -> pa.RecordBatch:
+    batches, unusable = batches_of(messages, NOW_MS, container)
+    assert not unusable
+    (made,) = batches
+    check_body(made.batch)
+    return stamp(made.batch, Span(0, len(messages)), 0)
+
+
+def event(raw: bytes, **more: Any) -> Event:
+    return EventBatch(stored(raw, **more))[0]
+
+
+def sent(batch: pa.RecordBatch, row: int = 0, deliveries: int = 0) -> bytes:
+    rows = Rows((Span(0, batch.num_rows),), batch=batch)
+    return Messages(rows).message(row, deliveries)
+
+
+def of_native(*events: Event) -> bytes:
+    return sent(stamp(body_of(events), Span(0, len(events)), 0))
+
+
+def typed(value: Any) -> Any:
+    """A value with the types of all in it, for comparison."""
+    if isinstance(value, dict):
+        return {key: typed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [typed(inner) for inner in value]
+    return type(value).__name__, value
+
+
+def meaning(raw: bytes) -> dict[str, Any]:
+    """What a message says, in values and types."""
+    found = sections_of(raw)
+    return {
+        "header": fields(found.header)[:3],
+        "annotations": typed(entries(found.message_annotations)),
+        "properties": typed(fields(found.properties)),
+        "application": typed(entries(found.application_properties)),
+        "body": [(code, typed(read(value)[0])) for code, value in found.body],
+        "footer": typed(entries(found.footer)),
+    }
+
+
+FULL = (
+    *("id", b"user", "to", "subject", "reply", "correlation"),
+    *(Symbol("text/plain"), Symbol("gzip"), Timestamp(NOW_MS + 9_000), Timestamp(NOW_MS)),
+    *("group", UInt(7), "replies"),
+)
+APPLICATION = {
+    "bool": True,
+    "ubyte": UByte(1),
+    "ushort": UShort(2),
+    "uint": UInt(3),
+    "ulong": ULong(4),
+    "byte": Byte(-5),
+    "short": Short(-6),
+    "int": Int(-7),
+    "long": -8,
+    "float": Float(0.5),
+    "double": 0.1,
+    "char": Char("é"),
+    "time": Timestamp(NOW_MS),
+    "uuid": UUID(int=9),
+    "binary": b"\xff",
+    "string": "s",
+    "symbol": Symbol("s"),
+    "null": None,
+}
+BODIES = {
+    "data": section(DATA, written(b"data")),
+    "long data": section(DATA, written(bytes(300))),
+    "several": section(DATA, written(b"a")) + section(DATA, written(b"")),
+    "text": section(VALUE, written("žluť")),
+    "binary": section(VALUE, written(b"x")),
+    "null": section(VALUE, written(None)),
+    "map": section(VALUE, written({"a": Int(1), "b": [None]})),
+    "number": section(VALUE, written(Int(5))),
+    "sequence": section(SEQUENCE, written([1, "a"])) + section(SEQUENCE, written([])),
+    "none": b"",
+}
+ODD = {
+    "ids of other types": message(properties=[ULong(5), None, None, None, None, UUID(int=1)]),
+    "ids of bytes": message(properties=[b"\x00\xff"]),
+    "a user that is no text": message(properties=[None, b"\xff"]),
+    "times before the years": message(properties=[*[None] * 8, Timestamp(-(1 << 62))]),
+    "a property nobody may name so": message(application={"": 1, "$penstock": 2, "ok": Int(3)}),
+    "a large ulong": message(application={"n": ULong(1 << 63), "ok": True}),
+    "a described value": message(application={"d": Described(ULong(9), 1)}),
+    "annotations": message(annotations={Symbol("x-opt-jms-msg-type"): Byte(5), ULong(3): [1]}),
+    "a footer": message(footer={Symbol("crc"): 5}),
+    "all of it": message(
+        durable=True,
+        priority=9,
+        ttl=5_000,
+        annotations={Symbol("a"): 1},
+        properties=FULL,
+        application=APPLICATION,
+        footer={Symbol("f"): 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
+def test_a_body_of_any_kind_is_what_it_was(body: bytes) -> None:
+    raw = message(body=body)
+
+    assert meaning(sent(stored(raw))) == meaning(raw)
+
+
+@pytest.mark.parametrize("raw", ODD.values(), ids=list(ODD))
+def test_what_an_amqp_client_sends_another_one_gets(raw: bytes) -> None:
+    assert meaning(sent(stored(raw))) == meaning(raw)
+
+
+def test_messages_of_one_batch_do_not_mix() -> None:
+    raws = [*ODD.values(), *(message(body=body) for body in BODIES.values())]
+
+    batch = stored(*raws)
+
+    for row, raw in enumerate(raws):
+        assert meaning(sent(batch, row)) == meaning(raw)
+
+
+@pytest.mark.spec("E2")
+def test_application_properties_are_properties_of_their_types() -> None:
+    found = event(message(application=APPLICATION))
+
+    assert found.properties == {
+        "bool": True,
+        "ubyte": 1,
+        "ushort": 2,
+        "uint": 3,
+        "ulong": 4,
+        "byte": -5,
+        "short": -6,
+        "int": -7,
+        "long": -8,
+        "float": 0.5,
+        "double": 0.1,
+        "char": "é",
+        "uuid": f"{UUID(int=9)}",
+        "binary": b"\xff",
+        "string": "s",
+        "symbol": "s",
+        "null": None,
+        "time": datetime(2027, 1, 15, 8, tzinfo=UTC),
+    }
+    kinds = stored(message(application={"i": Int(1), "f": Float(1.0)})).schema.field("properties")
+    assert str(kinds.type) == "struct<i: int32, f: float>"
+
+
+@pytest.mark.spec("E3")
+def test_properties_of_a_message_are_headers() -> None:
+    found = event(message(durable=True, priority=7, properties=FULL, body=BODIES["text"]))
+
+    headers = dict(found.headers)
+    assert headers.pop("amqp").startswith('{"body":"text","to":"to"')
+    assert headers == {
+        "message_id": "id",
+        "correlation_id": "correlation",
+        "reply_to": "reply",
+        "type": "subject",
+        "user": "user",
+        "expiration": datetime(2027, 1, 15, 8, 0, 9, tzinfo=UTC),
+        "timestamp": datetime(2027, 1, 15, 8, tzinfo=UTC),
+    }
+    assert (found.priority, found.persistent, found.ttl) == (7, True, 9_000)
+    assert found.properties == {"JMSXGroupID": "group", "JMSXGroupSeq": 7}
+    assert found.data == "žluť".encode()
+
+
+def test_messages_that_differ_in_their_data_alone_are_one_table() -> None:
+    raws = [message(durable=True, body=section(DATA, written(bytes((n,)) * 9))) for n in range(99)]
+
+    batch = stored(*raws)
+
+    assert batch.schema.names == ["event_id", "published", "data"]
+    assert batch.column("data").to_pylist() == [bytes((n,)) * 9 for n in range(99)]
+    fleeting = stored(*(message(body=section(DATA, written(b"x"))) for _ in range(9)))
+    assert fleeting.column("persistent").to_pylist() == [False] * 9
+
+
+@given(st.lists(st.tuples(st.booleans(), st.binary(max_size=300)), min_size=1, max_size=9))
+def test_messages_of_any_lengths_are_what_they_were(given: list[tuple[bool, bytes]]) -> None:
+    raws = [message(durable=d, body=section(DATA, written(data))) for d, data in given]
+
+    batch = stored(*raws)
+
+    assert [meaning(sent(batch, row)) for row in range(len(raws))] == [meaning(r) for r in raws]
+
+
+def test_a_message_that_means_nothing_spoils_no_other() -> None:
+    batches, unusable = batches_of([message(), b"\x00\x99", message()], NOW_MS)
+
+    assert [list(each.indexes) for each in batches] == [[0, 2]]
+    assert [each.index for each in unusable] == [1]
+
+
+@given(st.lists(st.binary(max_size=80), min_size=1, max_size=3))
+def test_bytes_of_strangers_do_no_harm(raws: list[bytes]) -> None:
+    batches, unusable = batches_of(raws, NOW_MS)
+
+    for each in batches:
+        check_body(each.batch)
+    assert sum(len(each.indexes) for each in batches) + len(unusable) == len(raws)
+
+
+@pytest.mark.spec("X4")
+def test_what_is_to_be_delivered_later_is_a_batch_of_its_own() -> None:
+    later = message(annotations={Symbol("x-opt-delivery-time"): NOW_MS + 5})
+
+    batches, _ = batches_of([message(), later], NOW_MS)
+
+    assert [list(each.indexes) for each in batches] == [[0], [1]]
+    assert batches[1].batch.column("deliver_at").cast(pa.int64()).to_pylist() == [
+        (NOW_MS + 5) * 1_000
+    ]
+
+
+def test_who_has_sent_to_a_topic_is_known() -> None:
+    assert event(message(), container="me").headers["application_id"] == "me"
+
+
+# --- from elsewhere -----------------------------------------------------------------------
+
+NATIVE = {
+    "b": True,
+    "i8": np.int8(1),
+    "i16": np.int16(2),
+    "i32": np.int32(3),
+    "i64": 4,
+    "f32": np.float32(0.5),
+    "f64": 0.1,
+    "s": "x",
+    "y": b"y",
+    "none": None,
+    "t": datetime(2026, 1, 1, tzinfo=UTC),
+}
+NESTED = {
+    "exact": datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "naive": datetime(2026, 1, 1),  # noqa: DTZ001  the very thing
+    "list": [1, 2],
+    "nested": {"a": {"b": [{"c": 1.5}, {"c": None}]}},
+}
+
+
+def test_a_native_event_is_a_message_of_its_types() -> None:
+    found = meaning(of_native(Event(b"x", tag="t", properties=NATIVE, priority=3, ttl=9)))
+
+    assert found["application"] == typed(
+        {
+            "b": True,
+            "i8": Byte(1),
+            "i16": Short(2),
+            "i32": Int(3),
+            "i64": 4,
+            "f32": Float(0.5),
+            "f64": 0.1,
+            "s": "x",
+            "y": b"y",
+            "none": None,
+            "t": Timestamp(1_767_225_600_000),
+        }
+    )
+    assert found["header"] == [True, UByte(3), UInt(9)]
+    assert found["annotations"] == typed({Symbol("x-opt-penstock-tag"): "t"})
+    assert found["body"] == [(DATA, ("bytes", b"x"))]
+
+
+@pytest.mark.spec("E2")
+def test_a_native_event_comes_back_over_amqp_as_it_was() -> None:
+    properties = {**NATIVE, **NESTED}
+    raw = of_native(Event(b"x", tag="t", properties=properties, headers={"type": "T"}))
+
+    found = event(raw)
+
+    assert found.properties == properties
+    assert (found.tag, found.data, found.headers["type"]) == ("t", b"x", "T")
+
+
+def test_who_publishes_natively_may_say_that_it_is_text() -> None:
+    raw = of_native(Event("žluť".encode(), headers={"amqp": '{"body":"text"}'}))
+
+    assert meaning(raw)["body"] == [(VALUE, ("str", "žluť"))]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "no JSON",
+        "[]",
+        '{"body":"value"}',
+        '{"body":"sequence"}',
+        '{"annotations":"AAAA","footer":"AAAA","application_properties":"AAAA"}',
+        '{"sizes":[99]}',
+        '{"message_id":"ulong","content_type":"é"}',
+        '{"types":{"n":"ubyte"}}',
+    ],
+)
+def test_a_header_that_is_not_true_does_no_harm(header: str) -> None:
+    headers = {"amqp": header, "message_id": "x"}
+    found = meaning(of_native(Event(b"\xff\x00", headers=headers, properties={"n": 300})))
+
+    assert found["body"] == [(DATA, ("bytes", b"\xff\x00"))]
+    assert found["application"] == typed({"n": 300})
+
+
+def test_redeliveries_are_in_the_header() -> None:
+    batch = stored(message(durable=True))
+
+    assert fields(sections_of(sent(batch, deliveries=3)).header)[4] == 3
