@@ -2,8 +2,5 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 
-import pytest
 
-import penstock
