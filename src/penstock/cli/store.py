@@ -109,9 +109,10 @@ def backup(
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Back up a realm that runs: everything acknowledged until now, in one folder.
+    """Back up a realm that runs: everything acknowledged until now, in a folder or file.
 
-    Traffic goes on. A folder with an earlier backup of the same realm is brought up to date, and
+    Traffic goes on. With a name that ends in .tar it is one file, whole each time; nothing else is
+    written beside it. A folder with an earlier backup of the same realm is brought up to date, and
     only what is new is read; it stays whole if that fails. Keep it safe: it holds all events, and
     who may sign in. Needs the right `full` on the realm.
 
@@ -119,6 +120,7 @@ def backup(
     Examples:
       penstock store backup ./backup
       penstock store backup /mnt/backups/berlin --url penstock://berlin:9000
+      penstock store backup berlin.tar
     """
     with session(url) as realm:
         done = realm.back_up(folder)

@@ -11,10 +11,12 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +36,8 @@ from penstock.wire.native.backups import (
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COPY_BYTES = 4 << 20
+TAR = ".tar"
+"""What the name of a backup in one file ends in."""
 
 _SECRET = frozenset(("registry", "quarantine"))
 """Folders of a data directory that are for the realm's own user alone."""
@@ -60,10 +64,13 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
     """Write the realm's data directory as it stands now into a folder, while the realm goes on.
 
     A folder that holds an earlier backup of the same realm is brought up to date; it stays whole
-    if that fails. Raises ``InvalidArgument`` for a folder that cannot be used, ``IllegalState``
-    for a realm in memory, ``Unavailable`` while another backup is under way, ``ConnectionLost``.
+    if that fails. With a name that ends in ``.tar`` it is one file, whole each time. Raises
+    ``InvalidArgument`` for a folder that cannot be used, ``IllegalState`` for a realm in memory,
+    ``Unavailable`` while another backup is under way, ``ConnectionLost``.
     """
     target = Path(folder)
+    if target.suffix == TAR:
+        return await _to_file(conversation, target)
     with _own(target):
         before = await asyncio.to_thread(_earlier, target)
         begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
@@ -82,23 +89,82 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
                 held = await _receive(conversation, begun, number, target / path, path)
                 read.append(held)
             kept.append(held)
-        manifest = BackupManifest(
-            format=FORMAT,
-            realm=begun.realm,
-            name=begun.name,
-            version=begun.version,
-            at=(_EPOCH + timedelta(microseconds=begun.at_us)).isoformat(),
-            files=tuple(kept),
-        )
+        manifest = _manifest(begun, kept)
         await asyncio.to_thread(_finish, target, manifest)
         with suppress(PenstockError):  # it would end by itself
             await conversation.request(wire.EndBackup(0, begun.backup), resend=False, waits=False)
+    return _result(target, manifest, read)
+
+
+async def _to_file(conversation: Conversation, target: Path) -> BackupResult:
+    """A tar of the folder that a backup is, its manifest last; what was there stays until all of
+    it is on disk."""
+    partial = target.with_name(f"{target.name}.partial")
+    written = await asyncio.to_thread(_opened_for, target, partial)
+    try:
+        begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+        kept: list[KeptFile] = []
+        for number, file in enumerate(begun.files):
+            path = _path(begun, file)
+            await asyncio.to_thread(_write, written, _tar_header(path, file.size, begun.at_us))
+            kept.append(await _received(conversation, begun, number, written, path))
+            await asyncio.to_thread(_write, written, bytes(-file.size % tarfile.BLOCKSIZE))
+        manifest = _manifest(begun, kept)
+        await asyncio.to_thread(_end_tar, written, manifest, begun.at_us)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(written)
+    with _explained(target):
+        partial.replace(target)
+        _sync_directory(target.parent)
+    with suppress(PenstockError):  # it would end by itself
+        await conversation.request(wire.EndBackup(0, begun.backup), resend=False, waits=False)
+    return _result(target, manifest, kept)
+
+
+def _opened_for(target: Path, partial: Path) -> int:
+    if target.is_dir():
+        raise InvalidArgument(f"{target} is a folder; a name that ends in {TAR} is for a file")
+    return _opened(partial)
+
+
+def _end_tar(written: int, manifest: BackupManifest, at_us: int) -> None:
+    encoded = _encoded(manifest)
+    _write(written, _tar_header(MANIFEST, len(encoded), at_us) + encoded)
+    _write(written, bytes(-len(encoded) % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
+    _sync(written)
+
+
+def _tar_header(name: str, size: int, at_us: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = size, 0o600, at_us // 1_000_000
+    return entry.tobuf(tarfile.PAX_FORMAT)
+
+
+def _manifest(begun: BackupBegun, kept: Sequence[KeptFile]) -> BackupManifest:
+    return BackupManifest(
+        format=FORMAT,
+        realm=begun.realm,
+        name=begun.name,
+        version=begun.version,
+        at=(_EPOCH + timedelta(microseconds=begun.at_us)).isoformat(),
+        files=tuple(kept),
+    )
+
+
+def _encoded(manifest: BackupManifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def _result(target: Path, manifest: BackupManifest, read: Sequence[KeptFile]) -> BackupResult:
     return BackupResult(
         folder=str(target),
-        realm=begun.realm,
+        realm=manifest.realm,
         at=manifest.at,
-        files=len(kept),
-        bytes=sum(file.size for file in kept),
+        files=len(manifest.files),
+        bytes=sum(file.size for file in manifest.files),
         files_read=len(read),
         bytes_read=sum(file.size for file in read),
     )
@@ -111,9 +177,39 @@ def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
     ``InvalidArgument``, and ``DamagedBackup`` naming the file that is not as it was written.
     """
     source, target = Path(backup), Path(directory)
-    manifest = _earlier(source)
-    if manifest is None:
-        raise InvalidArgument(f"{source} is no backup: it has no {MANIFEST}")
+    if not source.is_file():
+        manifest = _earlier(source)
+        if manifest is None:
+            raise InvalidArgument(f"{source} is no backup: it has no {MANIFEST}")
+        return _restored(manifest, lambda path: (source / path).open("rb"), target)
+    with _explained(source), _tar(source) as tar:
+        manifest = _understood(_member(tar, MANIFEST).read(), source)
+        return _restored(manifest, lambda path: _member(tar, path), target)
+
+
+@contextmanager
+def _tar(source: Path) -> Iterator[tarfile.TarFile]:
+    try:
+        with tarfile.open(source, "r:") as tar:
+            yield tar
+    except tarfile.TarError as error:
+        raise DamagedBackup(f"{source} is no tar of a backup: {error}") from error
+
+
+def _member(tar: tarfile.TarFile, path: str) -> IO[bytes]:
+    """Raises ``DamagedBackup``."""
+    try:
+        found = tar.extractfile(path)
+    except KeyError:
+        found = None
+    if found is None:
+        raise DamagedBackup(f"the tar has no {path}: it is incomplete, or no backup")
+    return found
+
+
+def _restored(
+    manifest: BackupManifest, opened: Callable[[str], IO[bytes]], target: Path
+) -> BackupManifest:
     with _explained(target):
         was_there = target.is_dir()
         if was_there and any(entry.name != "lost+found" for entry in target.iterdir()):
@@ -121,7 +217,7 @@ def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
         target.mkdir(parents=True, exist_ok=True, mode=0o750)
     try:
         for file in manifest.files:
-            _copy(source / file.path, target / file.name, file)
+            _copy(opened, target / file.name, file)
         with _explained(target):
             for path, _, _ in os.walk(target):
                 _sync_directory(Path(path))
@@ -152,22 +248,30 @@ async def _receive(
     conversation: Conversation, begun: BackupBegun, number: int, target: Path, path: str
 ) -> KeptFile:
     """Write one file; it is on disk on return."""
-    file = begun.files[number]
-    digest = xxh3_64()
     written = await asyncio.to_thread(_opened, target)
     try:
-        offset = 0
-        while offset < file.size:
-            message = wire.ReadBackup(0, begun.backup, number, offset)
-            part = await conversation.ask(message, bytes, resend=False, waits=False)
-            if not part:
-                raise DamagedBackup(f"{file.name} is shorter than the realm said; begin again")
-            await asyncio.to_thread(_write, written, part)
-            digest.update(part)
-            offset += len(part)
+        kept = await _received(conversation, begun, number, written, path)
         await asyncio.to_thread(_sync, written)
     finally:
         os.close(written)
+    return kept
+
+
+async def _received(
+    conversation: Conversation, begun: BackupBegun, number: int, written: int, path: str
+) -> KeptFile:
+    """Write the bytes of one file where ``written`` is."""
+    file = begun.files[number]
+    digest = xxh3_64()
+    offset = 0
+    while offset < file.size:
+        message = wire.ReadBackup(0, begun.backup, number, offset)
+        part = await conversation.ask(message, bytes, resend=False, waits=False)
+        if not part:
+            raise DamagedBackup(f"{file.name} is shorter than the realm said; begin again")
+        await asyncio.to_thread(_write, written, part)
+        digest.update(part)
+        offset += len(part)
     return KeptFile(
         name=file.name,
         path=path,
@@ -204,7 +308,7 @@ def _finish(folder: Path, manifest: BackupManifest) -> None:
         partial = folder / f"{MANIFEST}.partial"
         file = _opened(partial)
         try:
-            _write(file, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+            _write(file, _encoded(manifest))
             _sync(file)
         finally:
             os.close(file)
@@ -232,6 +336,11 @@ def _earlier(folder: Path) -> BackupManifest | None:
         return None
     except OSError as error:
         raise InvalidArgument(f"{folder} cannot be used: {error.strerror or error}") from error
+    return _understood(content, folder)
+
+
+def _understood(content: bytes, folder: Path) -> BackupManifest:
+    """The manifest of the backup in a folder or file."""
     try:
         manifest = msgspec.json.decode(content, type=BackupManifest)
     except msgspec.DecodeError as error:
@@ -256,7 +365,7 @@ def _strange(folder: Path) -> list[str]:
     )
 
 
-def _copy(source: Path, target: Path, file: KeptFile) -> None:
+def _copy(opened: Callable[[str], IO[bytes]], target: Path, file: KeptFile) -> None:
     name = PurePosixPath(file.name)
     if name.is_absolute() or ".." in name.parts:
         raise DamagedBackup(f"the manifest names {file.name!r}, outside a data directory")
@@ -264,7 +373,7 @@ def _copy(source: Path, target: Path, file: KeptFile) -> None:
     is_secret = name.parts[0] in _SECRET or name.match("audit*.ndjson")
     written = _opened_new(target, is_secret=is_secret)
     try:
-        with _damaged(file), source.open("rb") as read:
+        with _damaged(file), opened(file.path) as read:
             while part := read.read(_COPY_BYTES):
                 digest.update(part)
                 _write(written, part)
@@ -272,7 +381,7 @@ def _copy(source: Path, target: Path, file: KeptFile) -> None:
     finally:
         os.close(written)
     if digest.hexdigest() != file.checksum:
-        raise DamagedBackup(f"{source} fails its checksum: it is not as it was written")
+        raise DamagedBackup(f"{file.path} fails its checksum: it is not as it was written")
 
 
 def _opened_new(path: Path, *, is_secret: bool) -> int:

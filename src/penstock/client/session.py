@@ -147,9 +147,9 @@ class Session(Conversation):
         """Write all that the realm has stored into a folder, as it stands now; traffic goes on.
 
         A folder with an earlier backup of this realm is brought up to date: segment files that
-        are in it already are not read again. Needs ``full`` on the realm. Raises
-        ``InvalidArgument``, ``IllegalState`` for a realm in memory, ``Unavailable`` while another
-        backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        are in it already are not read again. A name that ends in ``.tar`` makes one file. Needs
+        ``full`` on the realm. Raises ``InvalidArgument``, ``IllegalState`` for a realm in memory,
+        ``Unavailable`` while another backup is under way, ``AccessDenied``, ``ConnectionLost``.
         """
         from penstock.client.backup import back_up
 
