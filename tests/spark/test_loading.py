@@ -37,6 +37,7 @@ def test_a_process_that_reads_or_writes_leaves_out_what_neither_needs(work: str)
     assert not loaded & {
         "pandas",
         "importlib.metadata",
+        "pyarrow.compute",
         "penstock.client.backup",
         "penstock.client.history",
         "penstock.client.transfer",

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns import compute as pc
 from penstock.columns import more
 from penstock.columns.batch import Int64s
 from penstock.columns.key_words import WordSlots, words_of

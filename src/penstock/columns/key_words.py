@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns import compute as pc
 from penstock.columns.batch import Int64s
 
 Bools = npt.NDArray[np.bool_]

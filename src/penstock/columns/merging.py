@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns import compute as pc
 from penstock.columns import more
 from penstock.columns.batch import Int64s
 from penstock.columns.schema import sparse_columns

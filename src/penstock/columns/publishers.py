@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columns import compute as pc
 from penstock.columns.rows import Publishers
 
 _FIELDS: Final = ("publisher", "host")
@@ -30,18 +31,16 @@ def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) ->
         return headers
     parts = dict(zip(_FIELDS, _names(publishers, known), strict=True))
     children = [
-        pa.compute.coalesce(parts[name], headers.field(index))
-        if name in parts
-        else headers.field(index)
+        pc.coalesce(parts[name], headers.field(index)) if name in parts else headers.field(index)
         for index, name in enumerate(names)
     ]
     mask: Any = headers.is_null() if headers.null_count else None
     if mask is not None:
         children = [
-            child if name in parts else pa.compute.if_else(mask, pa.scalar(None, child.type), child)
+            child if name in parts else pc.if_else(mask, pa.scalar(None, child.type), child)
             for name, child in zip(names, children, strict=True)
         ]
-        mask = pa.compute.and_(mask, pa.array(known < 0))
+        mask = pc.and_(mask, pa.array(known < 0))
     return pa.StructArray.from_arrays(children, fields=list(headers.type), mask=mask)
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns import compute as pc
 from penstock.columns import more
 from penstock.columns.layout import key_path
 from penstock.columns.shapes import NO_SLOTS, StructShape, struct_shape

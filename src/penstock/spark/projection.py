@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.columns import compute as pc
 from penstock.columns.batch import FLAT
 from penstock.columns.fitting import fitted, place_of
 from penstock.columns.layout import FIELDS, HEADERS, ORIGIN, STAMPED

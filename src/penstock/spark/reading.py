@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.client.sync import Session
+from penstock.columns import compute as pc
 from penstock.columns.ipc import schema_bytes, schema_from
 from penstock.columns.protobuf import fields_of
 from penstock.columns.rows import Publishers
@@ -340,7 +341,7 @@ def _from_file(
             mask: Any = None if rows is None else pa.array(rows)
             if selector is not None:
                 selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
-                mask = selected if mask is None else pa.compute.and_(mask, selected)
+                mask = selected if mask is None else pc.and_(mask, selected)
             yield batch, mask, part.publishers or ()
             done = span.end
     except (Damaged, OSError):

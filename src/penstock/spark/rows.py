@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from penstock.columns import compute as pc
 from penstock.columns.digest import digest
 from penstock.columns.layout import FIELDS, STAMPED
 from penstock.columns.tables import bodies_of_table

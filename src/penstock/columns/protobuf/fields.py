@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns import compute as pc
 from penstock.columns.protobuf.descriptors import Descriptors, descriptors_of
 from penstock.core.errors import InvalidEvent
 
