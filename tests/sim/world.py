@@ -73,6 +73,8 @@ class World:
         """The realm's, in its present life."""
         self.outside: asyncio.TaskGroup
         """What runs elsewhere, and goes on when the realm ends."""
+        self._clocks = Random(f"{seed}/clocks")
+        """What jumps of the clock are drawn from: a world without any is as it was before."""
         self._jump_us = 0
         self._latest_us = 0
         """What the machine's clock has shown before it was set, at the latest."""
@@ -145,8 +147,8 @@ class World:
 
     def jump(self) -> None:
         """Set the machine's clock to another time, far or near."""
-        longest_s = self.random.choice((3_600, 3))
-        self._jump(int(self.random.uniform(-longest_s, longest_s) * 1_000_000))
+        longest_s = self._clocks.choice((3_600, 3))
+        self._jump(int(self._clocks.uniform(-longest_s, longest_s) * 1_000_000))
 
     def _jump(self, by_us: int) -> None:
         self._latest_us = self.latest_us
@@ -167,7 +169,7 @@ class World:
     async def _set_clocks(self) -> None:
         """While the realm runs: then its own time does not go back."""
         while True:
-            await pass_time(self.random.expovariate(1 / 2))
+            await pass_time(self._clocks.expovariate(1 / 2))
             self.jump()
 
     def _machine_ns(self) -> int:
@@ -400,7 +402,7 @@ class World:
                 scene.start(group, quiet=quiet)
             if not quiet:
                 group.create_task(self._saboteur())
-                if self.may_jump and self.random.random() < 0.3:
+                if self.may_jump and self._clocks.random() < 0.3:
                     group.create_task(self._set_clocks())
             if self.is_wired:
                 group.create_task(Nemesis(self).run(5.0 if quiet else None))
