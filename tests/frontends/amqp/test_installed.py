@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import penstock
@@ -17,9 +19,11 @@ def test_proton_is_installed() -> None:
 
 
 def test_without_proton_the_realm_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("penstock.frontends.amqp.hub", "cproton_ffi"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "cproton_ffi", None)
+    for name in [*sys.modules]:
+        if name.startswith("penstock.frontends.amqp."):
+            monkeypatch.delitem(sys.modules, name)
+    for name in ("proton", "cproton", "cproton_ffi"):
+        monkeypatch.setitem(sys.modules, name, None)
 
     with (
         penstock.Realm() as realm,

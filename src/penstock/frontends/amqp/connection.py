@@ -275,8 +275,7 @@ class AmqpConnection(asyncio.Protocol):
         elif kind == Event.SESSION_REMOTE_CLOSE:
             self.spawn(self.links.end_session(event.session))
         elif kind == Event.CONNECTION_REMOTE_CLOSE:
-            self._leave()
-            event.connection.close()
+            self.spawn(self._end_connection())
         elif kind == Event.TRANSPORT_ERROR:
             reason = str(event.transport.condition)
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=reason)
@@ -306,6 +305,13 @@ class AmqpConnection(asyncio.Protocol):
         connection.open()
         self.is_open = True
         self._loop.call_soon(self._tick)
+
+    async def _end_connection(self) -> None:
+        """Everything it stood for ends before the peer is told that it is closed."""
+        self._leave()
+        await self.links.left.wait()
+        self.engine.end("", "")
+        self.flush_soon()
 
     def _tick(self) -> None:
         if self._transport is None:

@@ -26,6 +26,8 @@ class Links:
         self._engine = connection.engine
         self._attaching = Attaching(connection)
         self._links: dict[int, Attached] = {}
+        self.left = asyncio.Event()
+        """Set once everything has ended that lived by them, after the connection has."""
 
     def __len__(self) -> int:
         return len(self._links)
@@ -183,17 +185,25 @@ class Links:
                     self._engine.drop(end)
         if links:
             self._connection.spawn(self._left(links))
+        else:
+            self.left.set()
 
     async def _left(self, links: list[Attached]) -> None:
-        for attached in links:
-            if attached.consumer is not None:
-                await self._consumer_ended(attached)
-        for attached in links:
-            try:
-                await self._attaching.end_durable(attached, closed=False)
-                await self._remove_temporary(attached)
-            except PenstockError as error:
-                _log.debug("amqp.not_removed", reason=str(error))
+        try:
+            for attached in links:
+                if attached.consumer is not None:
+                    await self._consumer_ended(attached)
+            for attached in links:
+                await self._end_what_lived_by(attached)
+        finally:
+            self.left.set()
+
+    async def _end_what_lived_by(self, attached: Attached) -> None:
+        try:
+            await self._attaching.end_durable(attached, closed=False)
+            await self._remove_temporary(attached)
+        except PenstockError as error:
+            _log.debug("amqp.not_removed", reason=str(error))
 
 
 def _key(link: Link) -> int:

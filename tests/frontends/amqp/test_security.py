@@ -1,0 +1,105 @@
+"""Who comes in over AMQP, and what they may do: the realm's own accounts and rights (SEM A)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from proton import Message
+from proton.utils import BlockingConnection, LinkDetached, SendException
+
+import penstock
+from penstock.wire.amqp import sasl
+from tests.frontends.amqp.clients import WAIT_S, Client, texts
+
+QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+
+
+@pytest.fixture
+def guarded() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as root:
+            root.queues.create("jobs")
+            root.access.create_user("ann", "secret")
+            root.access.grant("ann@*", "access")
+        yield realm
+
+
+def as_user(url: str, user: str, password: str, **more: Any) -> BlockingConnection:
+    return BlockingConnection(
+        url.replace("//", f"//{user}:{password}@"), timeout=WAIT_S, sasl_enabled=True, **more
+    )
+
+
+@pytest.mark.spec("A3", "A4")
+def test_a_user_signs_in_and_does_what_was_granted(guarded: penstock.Realm) -> None:
+    url = guarded.listen_amqp()
+    with guarded.connect() as root:
+        root.access.grant("ann@*", "push", queue="jobs")
+    connection = as_user(url, "ann", "secret", allowed_mechs="PLAIN")
+    connection.create_sender("jobs").send(Message(body="a"))
+
+    with pytest.raises(LinkDetached, match=r"access-denied.*'pop'"):
+        connection.create_receiver("jobs", name="r")
+    with pytest.raises(LinkDetached, match=r"access-denied.*'channels'"):
+        connection.create_sender("another", name="s")
+    connection.close()
+    with guarded.connect() as root:
+        event = root.queues.get("jobs").pop(5)
+    assert event is not None
+    assert event.headers["publisher"] == "ann"
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize(
+    ("user", "password", "mechanism"),
+    [("ann", "wrong", "PLAIN"), ("bob", "secret", "PLAIN"), ("", "", "ANONYMOUS")],
+)
+def test_nobody_else_comes_in(
+    guarded: penstock.Realm, user: str, password: str, mechanism: str
+) -> None:
+    url = guarded.listen_amqp()
+
+    with pytest.raises(Exception, match=r"(?i)sasl|auth|mechanism"):
+        as_user(url, user, password, allowed_mechs=mechanism)
+
+
+@pytest.mark.spec("A4")
+def test_who_does_not_sign_in_is_told_to(guarded: penstock.Realm) -> None:
+    port = int(guarded.listen_amqp().rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), WAIT_S) as raw:
+        raw.sendall(sasl.PROTOCOL)
+
+        assert raw.recv(100) == sasl.SASL_PROTOCOL
+        assert raw.recv(100) == b""
+
+
+@pytest.mark.spec("A3")
+def test_a_right_that_is_taken_away_ends_what_lived_by_it(guarded: penstock.Realm) -> None:
+    url = guarded.listen_amqp()
+    with guarded.connect() as root:
+        root.access.grant("ann@*", "push", queue="jobs")
+        connection = as_user(url, "ann", "secret", allowed_mechs="PLAIN")
+        sender = connection.create_sender("jobs")
+        sender.send(Message(body="a"))
+
+        root.access.revoke("ann@*", "push", queue="jobs")
+
+        with pytest.raises((LinkDetached, SendException)):
+            sender.send(Message(body="b"))
+        connection.close()
+        assert root.queues.get("jobs").pop(5) is not None
+        assert root.queues.get("jobs").pop(0) is None
+
+
+def test_without_authentication_everyone_is_who_they_say() -> None:
+    with penstock.Realm() as realm:
+        url = realm.listen_amqp()
+        connection = as_user(url, "bob", "any", allowed_mechs="PLAIN")
+        connection.create_sender("jobs").send(Message(body="a"))
+        connection.close()
+
+        with Client(url) as client:
+            assert texts(client.receiver("jobs"), 1) == ["a"]

@@ -1,0 +1,172 @@
+"""Topics over AMQP: subscriptions that last, that are shared, and that do neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from proton import Delivery, Message
+from proton.utils import BlockingSender, LinkDetached
+
+import penstock
+from tests.frontends.amqp.clients import WAIT_S, Client, texts
+from tests.frontends.amqp.conftest import Connect
+
+
+def publish(sender: BlockingSender, *bodies: Any, **properties: Any) -> None:
+    for body in bodies:
+        sender.send(Message(body=body, durable=True, properties=properties or None))
+
+
+def settle(receiver: Any, state: int, *, failed: bool = False) -> None:
+    delivery = receiver.fetcher.unsettled.pop()
+    delivery.local.failed = failed
+    delivery.update(state)
+    delivery.settle()
+
+
+@pytest.mark.spec("J1", "J2")
+def test_a_topic_is_a_channel_with_the_rules_of_jms(
+    connect: Connect, session: penstock.Session
+) -> None:
+    client = connect()
+    sender = client.sender("news", "topic")
+    publish(sender, "unheard")
+    one, other = client.receiver("news", "topic"), client.receiver("news", "topic")
+    publish(sender, "a", "b")
+
+    assert texts(one, 2) == texts(other, 2) == ["a", "b"]
+    assert session.channels.get("news").info().definition.engine == "jms"
+
+
+@pytest.mark.spec("D1", "D4")
+def test_a_durable_subscription_goes_on_where_it_was(connect: Connect) -> None:
+    client = connect("me")
+    receiver = client.receiver("news", "topic", name="sub", durable=True)
+    sender = connect().sender("news", "topic")
+    publish(sender, "a", "b")
+    assert texts(receiver, 1) == ["a"]
+    client.close()
+    publish(sender, "c")
+
+    again = connect("me").receiver("news", "topic", name="sub", durable=True)
+
+    assert texts(again, 2) == ["b", "c"]
+
+
+def test_it_is_an_exclusive_durable_and_ends_when_its_link_is_closed(
+    connect: Connect, session: penstock.Session
+) -> None:
+    receiver = connect("me").receiver("news", "topic", name="a b", durable=True)
+    durables = session.channels.get("news").durables
+    assert [(each.name, each.type) for each in durables.list()] == [("me:a#20b", "exclusive")]
+
+    receiver.close()
+
+    assert durables.list() == []
+
+
+@pytest.mark.spec("D14")
+def test_a_durable_subscription_has_one_client(connect: Connect) -> None:
+    connect("me").receiver("news", "topic", name="sub", durable=True)
+
+    with pytest.raises(LinkDetached, match="durable-in-use"):
+        connect("me").receiver("news", "topic", name="sub", durable=True)
+
+
+def test_another_selector_makes_another_subscription(connect: Connect) -> None:
+    client = connect("me")
+    client.receiver("news", "topic", name="sub", durable=True, selector="n = 1")
+    client.close()
+    sender = connect().sender("news", "topic")
+    publish(sender, "missed", n=2)
+
+    again = connect("me").receiver("news", "topic", name="sub", durable=True, selector="n = 2")
+    publish(sender, "other", n=1)
+    publish(sender, "mine", n=2)
+
+    assert texts(again, 1) == ["mine"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_comes_back_is_delivered_again_in_order(connect: Connect, durable: bool) -> None:
+    receiver = connect("me").receiver("news", "topic", name="sub", durable=durable)
+    publish(connect().sender("news", "topic"), "a", "b")
+    found = []
+    for state, failed in ((Delivery.MODIFIED, True), (Delivery.RELEASED, False)):
+        message = receiver.receive(WAIT_S)
+        found.append((message.body, message.delivery_count))
+        settle(receiver, state, failed=failed)
+    for _ in range(2):
+        message = receiver.receive(WAIT_S)
+        found.append((message.body, message.delivery_count))
+        receiver.accept()
+
+    assert found == [("a", 0), ("b", 0), ("a", 1), ("b", 0)]
+
+
+@pytest.mark.spec("D8")
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_shared_subscription_gives_each_event_to_one(
+    connect: Connect, session: penstock.Session, durable: bool
+) -> None:
+    client = connect("me")
+    receivers = [
+        client.receiver("news", "topic", "shared", name=f"sub|{n}", durable=durable, credit=1)
+        for n in range(2)
+    ]
+    publish(connect().sender("news", "topic"), "a", "b")
+
+    assert {texts(each, 1)[0] for each in receivers} == {"a", "b"}
+    durables = session.channels.get("news").durables
+    assert [each.type for each in durables.list()] == ["shared"]
+    client.close()
+    assert len(durables.list()) == durable
+
+
+def test_a_durable_made_elsewhere_is_read_by_its_name(
+    connect: Connect, session: penstock.Session
+) -> None:
+    channel = session.channels.create("orders")
+    channel.durables.create("workers", type="serial")
+    channel.publish(b"native")
+
+    receiver = connect().receiver(
+        "orders", "topic", "shared", "global", name="workers", durable=True
+    )
+    message = receiver.receive(WAIT_S)
+
+    assert bytes(message.body) == b"native"
+
+
+def test_a_link_says_of_which_kind_its_durable_is(
+    connect: Connect, session: penstock.Session
+) -> None:
+    connect("me").receiver("news", "topic", "serial", name="sub", durable=True)
+
+    assert [each.type for each in session.channels.get("news").durables.list()] == ["serial"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_no_local_leaves_out_what_the_client_itself_sends(connect: Connect, durable: bool) -> None:
+    client = connect("me")
+    receiver = client.receiver("news", "topic", name="sub", durable=durable, no_local=True)
+    publish(client.sender("news", "topic"), "mine")
+    publish(connect("other").sender("news", "topic"), "yours")
+
+    assert texts(receiver, 1) == ["yours"]
+
+
+def test_a_queue_is_no_topic(connect: Connect) -> None:
+    client = connect()
+    client.sender("jobs", "queue")
+
+    with pytest.raises(LinkDetached, match="jobs is a queue"):
+        client.receiver("jobs", "topic")
+
+
+def test_a_client_that_wants_to_be_alone_is(connect: Connect) -> None:
+    connect("me", sole=True)
+
+    with pytest.raises(Exception, match="connected already"):
+        Client(connect.url, "me", sole=True)

@@ -1,0 +1,148 @@
+"""Transactions over AMQP, on both sides of a realm: what is sent and what is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from proton import Delivery, Described, Message, symbol, ulong
+from proton.reactor import LinkOption
+
+from tests.frontends.amqp.clients import WAIT_S, Client, texts
+from tests.frontends.amqp.conftest import Connect
+
+TRANSACTIONAL = 0x34
+
+
+class Coordinator(LinkOption):  # type: ignore[misc]  # Proton has no types
+    def apply(self, link: Any) -> None:
+        link.target.type = 3
+        link.target.capabilities.put_object(symbol("amqp:local-transactions"))
+
+
+class Transaction:
+    """One, and what belongs to it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        make = client.blocking.create_sender
+        self._coordinator = make(None, name=f"tx{id(self)}", options=Coordinator())
+        said = self._ask(Described(ulong(0x31), [None]))
+        self.name = said.remote.data[0]
+
+    def _ask(self, what: Described) -> Delivery:
+        delivery = self._coordinator.link.send(Message(body=what))
+        self._client.blocking.wait(lambda: delivery.remote_state, msg="an answer")
+        return delivery
+
+    def discharge(self, *, fail: bool = False) -> Delivery:
+        """Commit, or roll back."""
+        return self._ask(Described(ulong(0x32), [self.name, fail]))
+
+    def send(self, sender: Any, text: str) -> int:
+        """The state the delivery came into."""
+        delivery = sender.link.delivery(sender.link.delivery_tag())
+        sender.link.stream(bytes(Message(body=text).encode()))
+        delivery.local.data = [self.name]
+        delivery.update(TRANSACTIONAL)
+        sender.link.advance()
+        self._client.blocking.wait(lambda: delivery.remote_state, msg="an answer")
+        return int(delivery.remote_state)
+
+    def accept(self, receiver: Any) -> None:
+        delivery = receiver.fetcher.unsettled.pop()
+        delivery.local.data = [self.name, Described(ulong(0x24), [])]
+        delivery.update(TRANSACTIONAL)
+        delivery.settle()
+
+
+@contextmanager
+def open_one(connect: Connect) -> Iterator[tuple[Client, Transaction]]:
+    client = connect()
+    yield client, Transaction(client)
+
+
+@pytest.mark.spec("X1")
+def test_what_is_sent_is_there_once_it_is_committed(connect: Connect) -> None:
+    with open_one(connect) as (client, transaction):
+        sender, receiver = client.sender("jobs"), client.receiver("jobs")
+        assert transaction.send(sender, "a") == TRANSACTIONAL
+        client.sender("jobs").send(Message(body="outside"))
+        assert texts(receiver, 1) == ["outside"]
+
+        assert transaction.discharge().remote_state == Delivery.ACCEPTED
+
+        assert texts(receiver, 1) == ["a"]
+
+
+@pytest.mark.spec("X1")
+def test_a_transaction_takes_from_one_queue_and_gives_to_another(connect: Connect) -> None:
+    with open_one(connect) as (client, transaction):
+        client.sender("in").send(Message(body="a"))
+        receiver = client.receiver("in")
+        receiver.receive(WAIT_S)
+        transaction.accept(receiver)
+        transaction.send(client.sender("out"), "A")
+
+        transaction.discharge()
+
+        assert texts(client.receiver("out"), 1) == ["A"]
+        receiver.close()
+        client.sender("in").send(Message(body="next"))
+        assert texts(client.receiver("in"), 1) == ["next"]
+
+
+@pytest.mark.spec("X1", "Q3")
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_what_is_rolled_back_comes_again_and_what_was_sent_never_was(
+    connect: Connect, kind: str
+) -> None:
+    with open_one(connect) as (client, transaction):
+        receiver = client.receiver("in", kind)
+        sender = client.sender("in", kind)
+        sender.send(Message(body="a"))
+        receiver.receive(WAIT_S)
+        transaction.accept(receiver)
+        transaction.send(sender, "never")
+
+        transaction.discharge(fail=True)
+
+        message = receiver.receive(WAIT_S)
+        assert (message.body, message.delivery_count) == ("a", 1)
+        receiver.accept()
+        sender.send(Message(body="b"))
+        assert texts(receiver, 1) == ["b"]
+
+
+def test_one_that_is_not_open_is_not_known(connect: Connect) -> None:
+    with open_one(connect) as (client, transaction):
+        transaction.discharge()
+
+        said = transaction.discharge()
+
+        assert said.remote_state == Delivery.REJECTED
+        assert said.remote.condition.name == "amqp:transaction:unknown-id"
+        assert transaction.send(client.sender("jobs"), "late") == Delivery.REJECTED
+
+
+def test_one_whose_connection_is_lost_is_rolled_back(connect: Connect) -> None:
+    with open_one(connect) as (client, transaction):
+        client.sender("in").send(Message(body="a"))
+        receiver = client.receiver("in")
+        receiver.receive(WAIT_S)
+        transaction.accept(receiver)
+        client.close()
+
+    assert texts(connect().receiver("in"), 1) == ["a"]
+
+
+def test_what_no_coordinator_is_told_is_refused(connect: Connect) -> None:
+    client = connect()
+    coordinator = client.blocking.create_sender(None, name="tx", options=Coordinator())
+
+    for body in ("words", Described(ulong(0x99), []), Described(ulong(0x32), [])):
+        delivery = coordinator.link.send(Message(body=body))
+        client.blocking.wait(lambda sent=delivery: sent.remote_state, msg="an answer")
+        assert delivery.remote_state == Delivery.REJECTED
