@@ -72,7 +72,7 @@ class Wire(asyncio.Transport):
 
 
 class Served:
-    """A realm in memory on a loop of its own, and connections to it."""
+    """A realm in memory on a loop of its own, and native connections to it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -100,17 +100,24 @@ class Served:
     async def _restart(self) -> None:
         await self._stop()
         realm = await open_realm(None, Settings())
-        self._listener = native_listener(realm, Settings(), "0")
+        self.listener = native_listener(realm, Settings(), "0")
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(realm.run()),
-            loop.create_task(self._listener.run(ready)),
+            loop.create_task(self.listener.run(ready)),
         ]
         await ready.wait()
 
     async def _serve(self, data: bytes) -> None:
-        connection, out = Connection(self._listener), Wire()
+        await self.converse(data)
+        for task in self._tasks:
+            assert not task.done(), f"the realm has ended: {task}"
+        assert not self.listener.connections, "a connection that is gone is still counted"
+
+    async def converse(self, data: bytes) -> None:
+        """One connection, from its first byte to its loss."""
+        connection, out = Connection(self.listener), Wire()
         connection.connection_made(out)
         rest = memoryview(data)
         while rest and not out.is_closing():
@@ -124,8 +131,6 @@ class Served:
             await asyncio.sleep(0)
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        for task in self._tasks:
-            assert not task.done(), f"the realm has ended: {task}"
         for message in _heard(bytes(out.said)):
             unforeseen = isinstance(message, wire.Failed) and message.code == "penstock"
             assert not unforeseen, f"nobody has thought of this: {message}"

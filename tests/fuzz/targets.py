@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ from penstock.storage.embedded.records import decode_record, encode_record
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
-from tests.fuzz import connections, stored
+from tests.fuzz import amqp, connections, stored
 from tests.protocols import ORDER, shop
 
 
@@ -275,6 +276,8 @@ def _messages() -> list[bytes]:
 
 
 TARGETS: Final[dict[str, Target]] = {
+    "amqp": Target(amqp.serve, amqp.conversations),
+    "amqp_messages": Target(amqp.messages, amqp.letters),
     "frames": Target(frames, _asked),
     "connections": Target(connections.serve, connections.conversations),
     "answers": Target(answers, _answered),
@@ -295,3 +298,14 @@ TARGETS: Final[dict[str, Target]] = {
     "messages": Target(messages, _messages),
 }
 """By what is read. HTTP has its own way of being fuzzed: by its schema."""
+
+NEEDS: Final = {"amqp": "proton"}
+"""Targets that need a module which is not on every machine."""
+
+
+def missing(name: str) -> str:
+    """Why a target cannot be fuzzed here; empty when it can."""
+    module = NEEDS.get(name, "")
+    if not module or find_spec(module) is not None:
+        return ""
+    return f"{module} is not installed: `make setup` says why"

@@ -17,17 +17,19 @@ from hypothesis import strategies as st
 import penstock
 from tests.fuzz.bounding import Hangs, in_time
 from tests.fuzz.mutating import mutations
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets import TARGETS, Target, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB = 768
-SLOW = {"realms": 8, "tables": 25, "connections": 40}
+SLOW = {"realms": 8, "tables": 25, "connections": 40, "amqp": 60}
 """Targets with directories and realms behind them, and how many inputs they get here."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str) -> None:
+    if reason := missing(name):
+        pytest.skip(reason)
     target = TARGETS[name]
     seeds = target.seeds()
     for seed in seeds:
@@ -50,9 +52,12 @@ def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str)
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "names", [("frames", "bodies", "schemas"), ("journal", "blocks", "tables")]
+    "names",
+    [("frames", "bodies", "schemas"), ("journal", "blocks", "tables"), ("amqp", "amqp_messages")],
 )
 def test_no_input_makes_a_reader_take_memory_without_bound(names: tuple[str, ...]) -> None:
+    if reason := "".join(map(missing, names)):
+        pytest.skip(reason)
     command = [sys.executable, "-m", "tests.fuzz", "--only", *names]
     done = subprocess.run(
         [*command, "--examples", "150", "--memory-mib", str(MEMORY_MIB)],

@@ -29,7 +29,7 @@ from penstock.frontends.amqp.addresses import (
 from penstock.frontends.amqp.consumers import Consumer, Manner
 from penstock.frontends.amqp.engine import Incoming, Outgoing
 from penstock.frontends.amqp.producers import Producer
-from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, wish_of
+from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, say_again, wish_of
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
@@ -73,6 +73,10 @@ class Attaching:
         link.rcv_settle_mode = link.remote_rcv_settle_mode
         if len(self._connection.links) > self._hub.limits.links_max:
             raise LimitReached(f"{self._hub.limits.links_max} links of this connection are open")
+        if link.remote_target.type != Terminus.COORDINATOR:
+            say_again(link.remote_target, link.target)
+        if link.is_receiver or not is_lookup(link):
+            say_again(link.remote_source, link.source)
         if link.is_receiver:
             await self._open_incoming(attached)
         else:
@@ -88,7 +92,6 @@ class Attaching:
         if target.type == Terminus.COORDINATOR:
             if attached.is_closed:
                 return
-            link.source.copy(link.remote_source)
             link.target.type = Terminus.COORDINATOR
             link.target.capabilities.put_object(symbol("amqp:local-transactions"))
             attached.incoming = incoming
@@ -108,8 +111,6 @@ class Attaching:
         if attached.is_closed:
             return
         attached.producer, attached.incoming = producer, incoming
-        link.source.copy(link.remote_source)
-        link.target.copy(target)
         if target.dynamic and destination is not None:
             link.target.address = destination.name
             link.target.dynamic = True
@@ -148,10 +149,8 @@ class Attaching:
             return
         attached.consumer, attached.outgoing = consumer, outgoing
         consumer.link = outgoing
-        link.source.copy(source)
         link.source.address = destination.name if source.dynamic else source.address
         link.source.dynamic = source.dynamic
-        link.target.copy(link.remote_target)
         link.open()
         connection.engine.add_outgoing(outgoing)
         consumer.flow()
@@ -321,7 +320,6 @@ class Attaching:
             link.source.expiry_policy = Terminus.EXPIRE_NEVER
             link.source.distribution_mode = Terminus.DIST_MODE_COPY
             link.source.capabilities.put_object(symbol("topic"))
-            link.target.copy(link.remote_target)
             attached.outgoing = Outgoing(link, settled=False)
             link.open()
             return

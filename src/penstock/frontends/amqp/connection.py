@@ -135,6 +135,8 @@ class AmqpConnection(asyncio.Protocol):
                 self._before_amqp(self._frames)
         except RemoteProtocolViolation as error:
             self._violated(error)
+        except UnicodeDecodeError as error:
+            self._violated(_no_text(error))
         except Exception:  # noqa: BLE001  whatever it is, it is this connection's end alone
             _log.exception("amqp.failed", connection=self.number)
             self.abort()
@@ -424,6 +426,8 @@ class AmqpConnection(asyncio.Protocol):
             await work
         except PenstockError as error:
             self.end(error)
+        except UnicodeDecodeError as error:
+            self._violated(_no_text(error))
         except Exception:  # noqa: BLE001  a task's root: the others must live on
             _log.exception("amqp.failed", connection=self.number)
             self.abort()
@@ -496,3 +500,8 @@ class AmqpConnection(asyncio.Protocol):
             unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
             is_stalled=not self.writable,
         )
+
+
+def _no_text(error: UnicodeDecodeError) -> RemoteProtocolViolation:
+    """Proton looks at names and texts no sooner than somebody asks for them."""
+    return RemoteProtocolViolation(f"a name or text that is no {error.encoding}: {error.reason}")

@@ -27,6 +27,7 @@ from proton import (
     ulong,
 )
 
+from penstock.core.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
     DECLARED,
@@ -160,7 +161,8 @@ class Engine:
     # --- bytes in and out ----------------------------------------------------------------
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take in what the peer has sent, and tell what it means."""
+        """Take in what the peer has sent, and tell what it means. Raises
+        ``RemoteProtocolViolation`` when Proton stops at a frame and says nothing of it."""
         tp, at, left = self._tp, ffi.from_buffer(data), len(data)
         while left > 0:
             room = pn.pn_transport_capacity(tp)
@@ -173,6 +175,15 @@ class Engine:
             left -= taken
             self._tell()
         self._tell_touched()
+        if pn.pn_transport_capacity(tp) < 0 and self._is_stuck:
+            raise RemoteProtocolViolation("a frame of AMQP that is none: an unknown performative?")
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether no more is taken in, and neither side has said why or closed."""
+        connection = self.connection
+        closed = connection.state & (connection.REMOTE_CLOSED | connection.LOCAL_CLOSED)
+        return not closed and self._transport.condition is None
 
     def output(self) -> bytes:
         """What is to be sent to the peer now."""
@@ -451,13 +462,12 @@ class Engine:
 
 
 def refuse(link: Link, condition: str, description: str) -> None:
-    """Attach a link and detach it at once, as the standard wants it: without a terminus."""
-    link.source.type = Terminus.UNSPECIFIED
-    link.target.type = Terminus.UNSPECIFIED
+    """Attach a link and detach it at once, as the standard wants it: without the terminus that
+    there is none of on this side."""
     if link.is_sender:
-        link.target.copy(link.remote_target)
+        link.source.type = Terminus.UNSPECIFIED
     else:
-        link.source.copy(link.remote_source)
+        link.target.type = Terminus.UNSPECIFIED
     link.open()
     link.condition = Condition(condition, description)
     link.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from msgspec import Struct
-from proton import Array, Data, Link, Terminus
+from proton import UNDESCRIBED, Array, Data, Link, ProtonException, Terminus, symbol, ulong
 from proton import Described as ProtonDescribed
 
 from penstock.core.errors import InvalidArgument
 
 _SELECTOR: Final = (0x0000468C00000004, "apache.org:selector-filter:string", "jms-selector")
 _NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-local")
+_UNREADABLE: Final = (ProtonException, ArithmeticError, LookupError, TypeError, ValueError)
 _GENERAL_MAX: Final = 64 << 10
 """Characters of a selector."""
 
@@ -47,9 +48,8 @@ def wish_of(source: Terminus) -> Wish:
     """Raises ``InvalidArgument`` for filters that make no sense."""
     selector, no_local = "", False
     for key, given in _filters(source).items():
-        described = isinstance(given, ProtonDescribed)
-        named = given.descriptor if described else str(key)
-        value = given.value if described else given
+        named = _name_of(key, given)
+        value = given.value if isinstance(given, ProtonDescribed) else given
         if _is_one_of(named, _SELECTOR):
             if not isinstance(value, str) or len(value) > _GENERAL_MAX:
                 raise InvalidArgument("the selector of a link is no text, or longer than 64 KiB")
@@ -72,8 +72,15 @@ def wish_of(source: Terminus) -> Wish:
     )
 
 
+def _name_of(key: Any, given: Any) -> Any:
+    """What kind of filter it is."""
+    return given.descriptor if isinstance(given, ProtonDescribed) else str(key)
+
+
 def _is_one_of(named: Any, known: tuple[Any, ...]) -> bool:
-    return (str(named) if isinstance(named, str) else int(named)) in known
+    if isinstance(named, str):
+        return str(named) in known
+    return isinstance(named, int) and int(named) in known
 
 
 def _filters(source: Terminus) -> dict[Any, Any]:
@@ -82,12 +89,57 @@ def _filters(source: Terminus) -> dict[Any, Any]:
 
 
 def _value(data: Data | None) -> Any:
+    """Raises ``InvalidArgument`` for what Proton has taken in and cannot read."""
     if data is None:
         return None
     data.rewind()
-    found = data.get_object() if data.next() else None
+    try:
+        found = data.get_object() if data.next() else None
+    except _UNREADABLE as error:
+        raise InvalidArgument(f"an end of a link that cannot be read: {error}") from None
     data.rewind()
     return found
+
+
+def say_again(theirs: Terminus, ours: Terminus) -> None:
+    """Say of an end of a link what the peer has said of it, as far as it means something here.
+    Raises ``InvalidArgument``.
+
+    In values of our own: Proton takes in what it cannot write, such as an array of no type, and a
+    process that has it written is gone.
+    """
+    ours.type = theirs.type
+    ours.address = theirs.address
+    ours.durability = theirs.durability
+    ours.expiry_policy = theirs.expiry_policy
+    ours.timeout = theirs.timeout
+    ours.dynamic = theirs.dynamic
+    ours.distribution_mode = theirs.distribution_mode
+    for said, again in (
+        (theirs.capabilities, ours.capabilities),
+        (theirs.outcomes, ours.outcomes),
+    ):
+        names = [str(each) for each in _listed(_value(said))]
+        if not all(map(str.isascii, names)):
+            raise InvalidArgument(f"{names} of an end of a link are no symbols")
+        if names:
+            again.put_object(Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, names)))
+    filters = {
+        symbol(str(key)): _plain(given)
+        for key, given in _filters(theirs).items()
+        if _is_one_of(_name_of(key, given), _SELECTOR + _NO_LOCAL)
+    }
+    if filters:
+        ours.filter.put_object(filters)
+
+
+def _plain(given: Any) -> Any:
+    """A filter as the standard has it: a text, or an empty list, and what kind of filter it is."""
+    if not isinstance(given, ProtonDescribed):
+        return str(given)
+    named = given.descriptor
+    kind = symbol(str(named)) if isinstance(named, str) else ulong(int(named))
+    return ProtonDescribed(kind, str(given.value) if isinstance(given.value, str) else [])
 
 
 def _listed(found: Any) -> list[Any]:

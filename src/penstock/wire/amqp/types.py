@@ -202,7 +202,10 @@ def _truth(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _char(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-    return Char(chr(_U32.unpack_from(data, at)[0])), at + 4
+    number = _U32.unpack_from(data, at)[0]
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+        raise ValueError(f"0x{number:x} is no character")
+    return Char(chr(number)), at + 4
 
 
 def _described(data: Bytes, at: int, depth: int) -> tuple[Any, int]:

@@ -1,0 +1,265 @@
+"""Peers that break the protocol or fall silent: told why, shut out, and nothing of them stays."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+import penstock
+from penstock.wire.amqp.types import UByte, UInt
+from tests.frontends.amqp.frames import (
+    AMQP,
+    ATTACH,
+    BEGIN,
+    OPEN,
+    SASL,
+    Raw,
+    frame,
+    message,
+    opened,
+    performative,
+    receiver,
+    said,
+    sender,
+    terminus,
+    transfer,
+)
+
+PATIENCE_S = 10.0
+FRAMING = b"amqp:connection:framing-error"
+SECONDS_MAX = 0.5
+EVENT_BYTES_MAX = 1 << 20
+
+WORK = terminus(0x29, "work", capability="queue")
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    """With little patience, and no room for large events."""
+    with penstock.Realm(
+        listen__hello_timeout_s=SECONDS_MAX,
+        listen__idle_timeout_s=2 * SECONDS_MAX,
+        limits__max_event_bytes=EVENT_BYTES_MAX,
+    ) as running:
+        yield running
+
+
+class Peer:
+    """A socket, and what has been heard from it."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        assert where.hostname is not None
+        assert where.port is not None
+        self._socket = socket.create_connection((where.hostname, where.port), PATIENCE_S)
+        self.heard = b""
+
+    def say(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def hear(self, part: bytes) -> None:
+        """Wait until that was said."""
+        while part not in self.heard:
+            more = self._socket.recv(1 << 16)
+            assert more, f"closed after {self.heard!r}"
+            self.heard += more
+
+    def hear_all(self) -> bytes:
+        """Wait until the other side hangs up."""
+        try:
+            while more := self._socket.recv(1 << 16):
+                self.heard += more
+        except ConnectionResetError:
+            pass
+        return self.heard
+
+    def conditions(self) -> list[bytes]:
+        return re.findall(rb"amqp:[a-z:-]*(?:error|exceeded|field|handle)", self.heard)
+
+    def hang_up(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def peer(realm: penstock.Realm) -> Iterator[Peer]:
+    peer = Peer(realm.listen_amqp())
+    yield peer
+    peer.hang_up()
+
+
+def is_well(realm: penstock.Realm) -> bool:
+    """It serves others as if nothing had been."""
+    with realm.connect() as session:
+        queue = session.queues.create("well")
+        queue.push(b"x")
+        found = queue.pop()
+    return found is not None and found.data == b"x"
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x00\x00\x09\x01", b"AMQP\x03\x01\x00\x00\x00\x00\x00\x01"],
+)
+def test_what_is_not_amqp_1_0_is_hung_up_on(
+    realm: penstock.Realm, peer: Peer, begin: bytes
+) -> None:
+    peer.say(begin)
+
+    peer.hear_all()
+    assert is_well(realm)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"\x7f\xff\xff\xff\x02\x00\x00\x00",
+        b"\x00\x00\x00\x07\x02\x00\x00\x00",
+        b"\x00\x00\x00\x09\x01\x00\x00\x00\x00",
+        frame(performative(0x77)),
+        frame(b"\x00\x53\x12\xc0\xff\x01"),
+    ],
+    ids=["endless", "too short", "offset", "unknown performative", "list too long"],
+)
+def test_a_frame_that_makes_no_sense_ends_the_connection(
+    realm: penstock.Realm, peer: Peer, wrong: bytes
+) -> None:
+    peer.say(opened())
+    peer.hear(performative(BEGIN)[:3])
+    peer.say(wrong)
+
+    peer.hear_all()
+    assert peer.conditions() == [FRAMING]
+    assert is_well(realm)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        said(OPEN, "again"),
+        sender(Raw(b"\xa1\x02\xff\xfe"), 0, WORK),
+    ],
+    ids=["second open", "name of a link"],
+)
+def test_what_the_engine_passes_over_harms_nobody(
+    realm: penstock.Realm, peer: Peer, odd: bytes
+) -> None:
+    peer.say(opened())
+    peer.hear(performative(BEGIN)[:3])
+    peer.say(odd + sender("good", 1, WORK))
+
+    peer.hear(b"good")
+    assert is_well(realm)
+
+
+ARRAYS = {
+    "more elements than there are": b"\xf0\x00\x00\x00\x15\x00\x00\x00\xdf\xa3\x0ftemporary-queue",
+    "no elements and no type": b"\xf0\x00\x00\x00\x05\x00\x00\x00\x02\x00",
+    "numbers": b"\xe0\x04\x02\x50\x01\x02",
+    "a type nobody knows": b"\xe0\x04\x02\xdf\x01\x02",
+    "longer than its frame": b"\xf0\x7f\xff\xff\xff\x00\x00\x00\x01\xa3\x01x",
+    "not ASCII": b"\xe0\x04\x01\xa3\x01\xff",
+}
+
+
+@pytest.mark.parametrize("capabilities", ARRAYS.values(), ids=ARRAYS)
+def test_capabilities_that_cannot_be_written_again_harm_nobody(
+    realm: penstock.Realm, peer: Peer, capabilities: bytes
+) -> None:
+    """Proton takes such arrays in and dies of writing them out again."""
+    target = terminus(0x29, "work", UInt(0), None, UInt(0), False, None, Raw(capabilities))
+    peer.say(opened() + sender("s", 0, target))
+    peer.say(sender("good", 1, WORK))
+
+    try:
+        peer.hear(b"good")
+    except AssertionError:
+        assert peer.conditions(), "it was told why"
+    assert is_well(realm)
+
+
+def test_an_address_that_is_no_text_ends_the_connection(realm: penstock.Realm, peer: Peer) -> None:
+    address = Raw(b"\xa1\x02\xff\xfe")
+    peer.say(opened() + sender("s", 0, terminus(0x29, address, capability="queue")))
+
+    peer.hear_all()
+    assert peer.conditions() == [FRAMING]
+    assert is_well(realm)
+
+
+def test_a_transfer_to_nowhere_ends_the_connection(realm: penstock.Realm, peer: Peer) -> None:
+    peer.say(opened())
+    peer.hear(performative(BEGIN)[:3])
+    peer.say(transfer(7, 0, message()))
+
+    peer.hear(b"no such handle: 7")
+    assert is_well(realm)
+
+
+def test_a_message_that_is_too_large_ends_its_link_however_many_frames_it_has(
+    realm: penstock.Realm, peer: Peer
+) -> None:
+    peer.say(opened() + sender("s", 0, WORK))
+    peer.hear(b"work")
+    piece = b"\x00\x53\x75\xb0" + (1 << 30).to_bytes(4, "big") + bytes(60_000)
+    for _ in range(2 * EVENT_BYTES_MAX // len(piece)):
+        peer.say(transfer(0, 0, piece, more=True))
+
+    peer.hear(b"amqp:link:message-size-exceeded")
+    assert is_well(realm)
+    with realm.connect() as session:
+        assert list(session.queues.get("work").peek()) == []
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", b"AMQ", AMQP, SASL, SASL + b"\x00\x00\x00\x20\x02\x01", AMQP + said(OPEN, "x")[:9]],
+    ids=[
+        "nothing",
+        "half a header",
+        "a header",
+        "a header of SASL",
+        "half a sign-in",
+        "half an open",
+    ],
+)
+def test_who_stops_before_the_connection_is_open_is_dropped(
+    realm: penstock.Realm, peer: Peer, beginning: bytes
+) -> None:
+    """Within ``listen.hello_timeout_s``; the test waits for the hanging up itself."""
+    peer.say(beginning)
+
+    peer.hear_all()
+
+
+def test_who_falls_silent_is_dropped_and_what_he_held_is_free(
+    realm: penstock.Realm, peer: Peer
+) -> None:
+    with realm.connect() as session:
+        queue = session.queues.create("work")
+        queue.push(b"x")
+        source = terminus(0x28, "work", capability="queue")
+        peer.say(opened() + receiver("r", 0, source, credit=1))
+        peer.hear(b"\x00\x53\x75\xa0\x01x")
+
+        peer.hear_all()
+        again = queue.pop(timeout=PATIENCE_S)
+
+    assert peer.conditions() == [b"amqp:resource-limit-exceeded"]
+    assert again is not None
+    assert again.data == b"x"
+
+
+def test_too_many_links_are_refused(realm: penstock.Realm, peer: Peer) -> None:
+    peer.say(opened())
+    peer.hear(performative(BEGIN)[:3])
+    for number in range(1_001):
+        attach = said(ATTACH, f"s{number}", UInt(number), False, UByte(0), UByte(0),
+                      terminus(0x28, "c"), WORK, None, None, UInt(0))  # fmt: skip
+        peer.say(attach)
+
+    peer.hear(b"amqp:resource-limit-exceeded")
+    assert is_well(realm)

@@ -1,0 +1,185 @@
+"""The real AMQP connection object of a real realm, fed with frames that are nearly right.
+
+As with native connections there is no socket. What the connection did not foresee it logs and
+dies of, so the log is what tells; and however a conversation breaks off, nothing of it may stay:
+no client that counts as connected, no durable in anybody's hands, no temporary destination.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from structlog.testing import capture_logs
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.wire.amqp.sections import fields, section, sections_of
+from penstock.wire.amqp.types import (
+    Described,
+    Symbol,
+    Timestamp,
+    UInt,
+    ULong,
+    read,
+    symbols,
+    written,
+)
+from tests.frontends.amqp.frames import (
+    ACCEPTED,
+    CLOSE,
+    COORDINATOR,
+    DECLARE,
+    DETACH,
+    DISCHARGE,
+    DISPOSITION,
+    END,
+    MODIFIED,
+    NO,
+    NULL,
+    SASL,
+    SASL_INIT,
+    TRANSACTIONAL,
+    YES,
+    Raw,
+    flow,
+    frame,
+    message,
+    opened,
+    performative,
+    receiver,
+    said,
+    sender,
+    terminus,
+    transfer,
+)
+from tests.fuzz.connections import TURNS_MAX, Served, Wire
+
+TURNS_A_FRAME: Final = 10
+"""For the realm to attach a link and give it credit: a client waits for that."""
+_HEADER_BYTES: Final = 8
+
+
+class AmqpServed(Served):
+    """The same realm, and AMQP connections to it."""
+
+    async def converse(self, data: bytes) -> None:
+        from penstock.frontends.amqp.hub import AmqpHub
+
+        connection, out = AmqpHub(self.listener).connection(), Wire()
+        with capture_logs() as logged:
+            connection.connection_made(out)
+            for piece in pieces(data):
+                if not out.is_closing():
+                    connection.data_received(piece)
+                    for _ in range(TURNS_A_FRAME):
+                        await asyncio.sleep(0)
+            for _ in range(TURNS_MAX):
+                await asyncio.sleep(0)
+            connection.connection_lost(None)
+            for _ in range(TURNS_MAX):
+                await asyncio.sleep(0)
+        unforeseen = [line for line in logged if line["log_level"] in ("error", "critical")]
+        assert not unforeseen, f"nobody has thought of this: {unforeseen}"
+
+
+@lru_cache
+def _served() -> AmqpServed:
+    served = AmqpServed()
+    atexit.register(served.close)
+    return served
+
+
+def serve(data: bytes) -> None:
+    """The bytes as they are, and then with the sizes of frames made to fit."""
+    _served().take(data)
+    _served().take(reframed(data))
+
+
+def messages(data: bytes) -> None:
+    """A message: its sections, and each value in them."""
+    try:
+        found = sections_of(data)
+        for encoded in (found.header, found.properties):
+            if encoded:
+                fields(encoded)
+        for encoded in (found.message_annotations, found.application_properties, found.footer):
+            if encoded:
+                read(encoded)
+        for _, encoded in found.body:
+            value, end = read(encoded)
+            assert 0 < end <= len(encoded), "it has been read to somewhere else"
+            written(value)
+    except RemoteProtocolViolation:
+        return
+
+
+def letters() -> Sequence[bytes]:
+    return [message(), message(body={"a": [1, 2.5, None, {"b": b"x"}], "t": Timestamp(5)})]
+
+
+@lru_cache
+def conversations() -> Sequence[bytes]:
+    """Each does something that is right, frame by frame."""
+    queue = terminus(0x29, "work", capability="queue")
+    from_queue = terminus(0x28, "work", capability="queue")
+    selector = Described(ULong(0x468C00000004), "n > 1")
+    chosen = terminus(
+        0x28, "news", UInt(2), Symbol("never"), UInt(0), False, None, None,
+        {Symbol("jms-selector"): selector}, capability="topic",
+    )  # fmt: skip
+    temporary = terminus(0x29, None, UInt(0), Symbol("link-detach"), UInt(0), True, None,
+                         capability="temporary-queue")  # fmt: skip
+    coordinator = Raw(performative(COORDINATOR, symbols(["amqp:local-transactions"])))
+    declare = section(0x77, performative(DECLARE, NULL))
+    discharge = section(0x77, performative(DISCHARGE, written(b"1"), NO))
+    under = Raw(performative(TRANSACTIONAL, written(b"1"), performative(ACCEPTED)))
+    accepted = Raw(performative(ACCEPTED))
+    modified = Raw(performative(MODIFIED, YES, NO))
+    ends = said(DETACH, UInt(0), True) + said(END) + said(CLOSE)
+    plain = frame(performative(SASL_INIT, written(Symbol("PLAIN")), written(b"\0u\0p")), kind=1)
+    anonymous = frame(performative(SASL_INIT, written(Symbol("ANONYMOUS")), NULL), kind=1)
+    long = message(body="x" * 3_000)
+    return [
+        SASL + anonymous + opened(),
+        SASL + plain,
+        opened() + sender("s", 0, queue) + transfer(0, 0, message()) + transfer(0, 1, long) + ends,
+        opened() + sender("s", 0, queue) + transfer(0, 0, long[:900], more=True)
+        + transfer(0, 0, long[900:]),
+        opened() + sender("s", 0, queue) + transfer(0, 0, message()) + receiver("r", 1, from_queue)
+        + said(DISPOSITION, True, UInt(0), UInt(0), True, accepted) + flow(1, 5, drain=True),
+        opened() + receiver("r", 0, from_queue)
+        + said(DISPOSITION, True, UInt(0), UInt(3), True, modified) + ends,
+        opened() + receiver("kept", 0, chosen) + said(DETACH, UInt(0), False),
+        opened() + sender("relay", 0, terminus(0x29, None))
+        + transfer(0, 0, message(to="work")) + ends,
+        opened() + sender("t", 0, temporary) + transfer(0, 0, message()),
+        opened() + sender("c", 0, coordinator) + transfer(0, 0, declare) + sender("s", 1, queue)
+        + transfer(1, 1, message(), state=under) + transfer(0, 2, discharge) + ends,
+    ]  # fmt: skip
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Frames as far as there are any, and the rest."""
+    at = 0
+    while at < len(data):
+        is_header = data[at : at + 4] == b"AMQP"
+        size = _HEADER_BYTES if is_header else int.from_bytes(data[at : at + 4], "big")
+        end = at + max(size, _HEADER_BYTES)
+        yield data[at:end]
+        at = end
+
+
+def reframed(data: bytes) -> bytes:
+    """The same bytes with sizes that fit, as far as there are frames: so that what has changed
+    is inside of them, and gets further than to the reader of frames."""
+    found = []
+    for piece in pieces(data):
+        if piece.startswith(b"AMQP"):
+            found.append(piece)
+        else:
+            inside = piece[4:].ljust(4, b"\0")
+            found.append((4 + len(inside)).to_bytes(4, "big") + b"\x02" + inside[1:])
+    return b"".join(found)
