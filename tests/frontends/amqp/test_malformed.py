@@ -10,13 +10,16 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.wire.amqp.types import UByte, UInt
+from penstock.wire.amqp.types import UByte, UInt, ULong, written
 from tests.frontends.amqp.frames import (
     AMQP,
     ATTACH,
     BEGIN,
+    CLOSE,
+    DISPOSITION,
     OPEN,
     SASL,
+    TRANSACTIONAL,
     Raw,
     frame,
     message,
@@ -196,6 +199,33 @@ def test_a_transfer_to_nowhere_ends_the_connection(realm: penstock.Realm, peer: 
     peer.say(transfer(7, 0, message()))
 
     peer.hear(b"no such handle: 7")
+    assert is_well(realm)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        performative(TRANSACTIONAL, written(ULong(1 << 33))),
+        b"\x00\x53\x34" + written(ULong(5)),
+        performative(TRANSACTIONAL, written(b"x"), performative(0x70)),
+        performative(TRANSACTIONAL),
+        performative(0x99),
+    ],
+    ids=["a number", "no list", "no outcome", "nothing", "unknown"],
+)
+def test_a_state_that_makes_no_sense_harms_nobody(
+    realm: penstock.Realm, peer: Peer, state: bytes
+) -> None:
+    """A transaction's id that is a number is not taken for so many zeros."""
+    source = terminus(0x28, "work", capability="queue")
+    with realm.connect() as session:
+        session.queues.create("work").push(b"x")
+    peer.say(opened() + sender("s", 0, WORK) + receiver("r", 1, source, credit=1))
+    peer.hear(b"\x00\x53\x75\xa0\x01x")
+    peer.say(said(DISPOSITION, True, UInt(0), UInt(0), False, Raw(state)))
+    peer.say(transfer(0, 0, message(), state=Raw(state)) + said(CLOSE))
+
+    peer.hear_all()
     assert is_well(realm)
 
 

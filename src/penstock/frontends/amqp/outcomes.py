@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cproton_ffi import lib as pn
-from proton import Delivery, Described
+from proton import Delivery, Described, ProtonException
 
 ACCEPTED: Final[int] = pn.PN_ACCEPTED
 REJECTED: Final[int] = pn.PN_REJECTED
@@ -14,6 +15,8 @@ MODIFIED: Final[int] = pn.PN_MODIFIED
 DECLARED: Final = 0x33
 TRANSACTIONAL: Final = 0x34
 
+UNREADABLE: Final = (ProtonException, ArithmeticError, LookupError, TypeError, ValueError)
+"""What Proton raises at values that it has taken in and that make no sense."""
 
 Pointer = Any
 """A C pointer of Proton's."""
@@ -44,16 +47,30 @@ class Outcome:
 
 
 def transaction_of(delivery: Delivery) -> bytes | None:
-    data = delivery.remote.data
-    return bytes(data[0]) if data and isinstance(data[0], bytes | memoryview) else None
+    """The transaction something belongs to by its state; None where that names none."""
+    return _transaction_in(_transactional(delivery))
+
+
+def _transactional(delivery: Delivery) -> Sequence[Any]:
+    """The fields of a transactional state; none where it is anything else."""
+    try:
+        data = delivery.remote.data
+    except UNREADABLE:
+        return ()
+    return data if isinstance(data, list | tuple) else ()
+
+
+def _transaction_in(fields: Sequence[Any]) -> bytes | None:
+    # Nothing but bytes: a number would be taken for so many zeros.
+    return bytes(fields[0]) if fields and isinstance(fields[0], bytes | memoryview) else None
 
 
 def describe(outcome: Outcome, delivery: Delivery) -> None:
     """Fill in what was said besides the state."""
     found = delivery.remote
     if outcome.state == TRANSACTIONAL:
-        data = found.data or []
-        outcome.transaction = bytes(data[0]) if data else b""
+        data = _transactional(delivery)
+        outcome.transaction = _transaction_in(data) or b""
         inner = data[1] if len(data) > 1 else None
         outcome.state = 0
         if isinstance(inner, Described):
@@ -64,8 +81,16 @@ def describe(outcome: Outcome, delivery: Delivery) -> None:
                 outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
     elif outcome.state == MODIFIED:
         outcome.failed, outcome.undeliverable = bool(found.failed), bool(found.undeliverable)
-    elif outcome.state == REJECTED and found.condition is not None:
-        outcome.reason = f"{found.condition.name}: {found.condition.description or ''}"[:2_000]
+    elif outcome.state == REJECTED:
+        outcome.reason = _reason(found)
+
+
+def _reason(found: Any) -> str:
+    try:
+        condition = found.condition
+    except UNREADABLE:
+        return ""
+    return "" if condition is None else f"{condition.name}: {condition.description or ''}"[:2_000]
 
 
 _OUTCOMES: Final = {
@@ -79,4 +104,4 @@ _OUTCOMES: Final = {
 def _code(descriptor: Any) -> int:
     if isinstance(descriptor, str):
         return _OUTCOMES.get(str(descriptor), 0)
-    return int(descriptor)
+    return int(descriptor) if isinstance(descriptor, int) else 0

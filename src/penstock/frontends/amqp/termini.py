@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from msgspec import Struct
-from proton import UNDESCRIBED, Array, Data, Link, ProtonException, Terminus, symbol, ulong
+from proton import UNDESCRIBED, Array, Data, Link, Terminus, symbol, ulong
 from proton import Described as ProtonDescribed
 
 from penstock.core.errors import InvalidArgument
+from penstock.frontends.amqp.outcomes import UNREADABLE
 
 _SELECTOR: Final = (0x0000468C00000004, "apache.org:selector-filter:string", "jms-selector")
 _NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-local")
-_UNREADABLE: Final = (ProtonException, ArithmeticError, LookupError, TypeError, ValueError)
 _GENERAL_MAX: Final = 64 << 10
 """Characters of a selector."""
 
@@ -95,7 +95,7 @@ def _value(data: Data | None) -> Any:
     data.rewind()
     try:
         found = data.get_object() if data.next() else None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InvalidArgument(f"an end of a link that cannot be read: {error}") from None
     data.rewind()
     return found
