@@ -262,7 +262,7 @@ class Consumer:
 
         def reply(_: Any, error: BaseException | None) -> None:
             link.unanswered -= 1
-            connection.engine.forget(delivery)
+            connection.engine.forget(link, delivery)
             connection.answered(link)
             if error is not None:
                 _log.debug("amqp.not_settled", event=outcome.event_id, reason=str(error))

@@ -98,6 +98,9 @@ class Outgoing:
         self.is_freed = False
         self.unanswered = 0
         """Deliveries of which the realm has to say still that they are settled."""
+        self.deciding: set[int] = set()
+        """Deliveries with an outcome nobody has forgotten yet; whatever is said of them more
+        changes nothing, and their pointers are used once."""
 
     @property
     def credit(self) -> int:
@@ -361,6 +364,8 @@ class Engine:
         state = pn.pn_delivery_remote_state(delivery)
         if not state and not pn.pn_delivery_settled(delivery):
             return
+        if link.deciding and _key(delivery) in link.deciding:
+            return
         tag = pn.pn_delivery_tag(delivery)
         event_id = int.from_bytes(ffi.buffer(tag.start, tag.size)[:], "big")
         if state == ACCEPTED and pn.pn_delivery_settled(delivery):
@@ -372,6 +377,7 @@ class Engine:
             describe(outcome, Delivery.wrap(delivery))
         if outcome.state == pn.PN_RECEIVED:
             return
+        link.deciding.add(_key(delivery))
         link.outcomes.append(outcome)
 
     # --- orders --------------------------------------------------------------------------
@@ -435,8 +441,9 @@ class Engine:
         pn.pn_delivery_update(delivery, state)
         pn.pn_delivery_settle(delivery)
 
-    def forget(self, delivery: Pointer) -> None:
+    def forget(self, link: Outgoing, delivery: Pointer) -> None:
         """Settle a delivery the peer has said everything about."""
+        link.deciding.discard(_key(delivery))
         pn.pn_delivery_settle(delivery)
 
     def reject(self, delivery: Pointer, condition: str, description: str) -> None:

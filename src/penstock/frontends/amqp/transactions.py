@@ -83,7 +83,7 @@ class Transactions:
         transaction.settled.append((consumer, outcome))
         link = consumer.link
         assert link is not None, "the outcome came by it"
-        self._connection.engine.forget(outcome.delivery)
+        self._connection.engine.forget(link, outcome.delivery)
 
     # --- the coordinator -----------------------------------------------------------------
 

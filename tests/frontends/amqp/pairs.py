@@ -1,0 +1,109 @@
+"""An engine and a client of Proton's own, face to face in memory: what is sent when is the test's
+to say, down to which frames come in one read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proton import Collector, Connection, Event, Message, Transport
+
+from penstock.frontends.amqp.engine import Engine, Incoming, Outgoing
+
+
+class Pair:
+    """One connection that is open; the engine's peer, which opens whatever the client opens."""
+
+    def __init__(self, *, message_bytes_max: int = 1 << 20) -> None:
+        self.message_bytes_max = message_bytes_max
+        self.engine = Engine(self, idle_timeout_s=0)
+        self.connection = Connection()
+        self._transport = Transport(Transport.CLIENT)
+        self._collector = Collector()
+        self.connection.collect(self._collector)
+        self._transport.bind(self.connection)
+        self.received_by: list[Incoming] = []
+        self.incoming: list[Incoming] = []
+        self.outgoing: list[Outgoing] = []
+        self.too_large_by: list[Incoming] = []
+        self.outcomes: list[Any] = []
+        self.accepted: list[int] = []
+        self.connection.open()
+        self.session = self.connection.session()
+        self.session.open()
+        self.pump()
+
+    # --- bytes ---------------------------------------------------------------------------
+
+    def sent(self) -> bytes:
+        """What the client has to send now."""
+        found = b""
+        while (pending := self._transport.pending()) > 0:
+            found += self._transport.peek(pending)
+            self._transport.pop(pending)
+        return found
+
+    def pump(self) -> None:
+        """Both sides hear of everything."""
+        while True:
+            data, back = self.sent(), self.engine.output()
+            if not data and not back:
+                return
+            if data:
+                self.engine.feed(data)
+            if back:
+                self._transport.push(back)
+            while self._collector.peek() is not None:
+                self._collector.pop()
+
+    # --- the client ----------------------------------------------------------------------
+
+    def sender(self, name: str = "s") -> Any:
+        link = self.session.sender(name)
+        link.target.address = "jobs"
+        link.open()
+        self.pump()
+        return link
+
+    def receiver(self, name: str = "r", credit: int = 10) -> Any:
+        link = self.session.receiver(name)
+        link.source.address = "jobs"
+        link.open()
+        link.flow(credit)
+        self.pump()
+        return link
+
+    # --- the engine's peer ---------------------------------------------------------------
+
+    def received(self, link: Incoming) -> None:
+        self.received_by.append(link)
+
+    def settled(self, link: Outgoing) -> None:
+        self.outcomes += link.outcomes
+        self.accepted += link.accepted
+        link.outcomes, link.accepted = [], []
+
+    def too_large(self, link: Incoming) -> None:
+        self.too_large_by.append(link)
+        self.engine.drop(link)
+
+    def happened(self, event: Event) -> None:
+        if event.type == Event.CONNECTION_REMOTE_OPEN:
+            self.engine.connection.open()
+        elif event.type == Event.SESSION_REMOTE_OPEN:
+            event.session.open()
+        elif event.type == Event.LINK_REMOTE_OPEN:
+            event.link.source.copy(event.link.remote_source)
+            event.link.target.copy(event.link.remote_target)
+            event.link.open()
+            if event.link.is_receiver:
+                most = self.message_bytes_max
+                self.incoming.append(Incoming(event.link, credit=10, message_bytes_max=most))
+                self.engine.add_incoming(self.incoming[-1])
+            else:
+                self.outgoing.append(Outgoing(event.link, settled=False))
+                self.engine.add_outgoing(self.outgoing[-1])
+
+
+def encoded(body: bytes) -> bytes:
+    found: bytes = Message(body=body).encode()
+    return found
