@@ -10,6 +10,7 @@ as long as the engine lives: whoever keeps one keeps the engine.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from cproton_ffi import ffi
@@ -22,6 +23,7 @@ from proton import (
     Described,
     Event,
     Link,
+    Session,
     Terminus,
     Transport,
     ulong,
@@ -153,6 +155,8 @@ class Engine:
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._touched: dict[Incoming | Outgoing, None] = {}
+        self._ended: list[tuple[Session, set[Incoming | Outgoing]]] = []
+        """Sessions that are over, with those of their links that wait for an answer."""
         self._is_telling = False
         self._buffer = bytearray(64 << 10)
         self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
@@ -435,6 +439,28 @@ class Engine:
         if not link.is_wanted and not link.unanswered and not link.is_freed:
             link.is_freed = True
             link.link.free()
+            if self._ended:
+                self._free_sessions(link)
+
+    def free_session(self, session: Session, links: Iterable[Incoming | Outgoing]) -> None:
+        """Give back the memory of a session that is over, and of its links, as soon as nobody has
+        to answer a delivery of theirs."""
+        waiting = set(links)
+        self._ended.append((session, waiting))
+        for link in list(waiting):
+            self.free(link)
+        self._free_sessions()
+
+    def _free_sessions(self, freed: Incoming | Outgoing | None = None) -> None:
+        left = []
+        for session, links in self._ended:
+            if freed is not None:
+                links.discard(freed)
+            if links:
+                left.append((session, links))
+            else:
+                session.free()
+        self._ended = left
 
     def settle(self, delivery: Pointer, state: int = ACCEPTED) -> None:
         """Answer a delivery, and be done with it."""

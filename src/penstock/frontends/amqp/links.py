@@ -28,6 +28,8 @@ class Links:
         self._links: dict[int, Attached] = {}
         self.left = asyncio.Event()
         """Set once everything has ended that lived by them, after the connection has."""
+        self._over: dict[int, Attached] = {}
+        """Those the realm has ended, until the peer says it knows."""
 
     def __len__(self) -> int:
         return len(self._links)
@@ -73,7 +75,8 @@ class Links:
             await self._attaching.open(attached)
         except PenstockError as error:
             await self._remove_temporary(attached)
-            if self._connection.is_open and attached.link.state & Endpoint.LOCAL_UNINIT:
+            is_uninit = attached.link.state & Endpoint.LOCAL_UNINIT
+            if self._connection.is_open and is_uninit and not attached.is_closed:
                 refuse(attached.link, condition_of(error), description_of(error))
             self._links.pop(_key(attached.link), None)
         if attached.is_closed or not self._connection.is_open:
@@ -84,6 +87,8 @@ class Links:
         attached = self._links.get(_key(link))
         if attached is not None:
             self._connection.spawn(self._detached(attached, closed=closed))
+        elif (over := self._over.pop(_key(link), None)) is not None:
+            self._free(over)
         elif link.state & Endpoint.LOCAL_ACTIVE:
             link.close()
         elif link.state & Endpoint.LOCAL_CLOSED:
@@ -94,6 +99,8 @@ class Links:
         link = attached.link
         attached.is_closed = True
         error = await self._ended(attached, closed=closed)
+        if self._links.pop(_key(link), None) is None:
+            return  # its session or connection is over, too
         if error is not None:
             link.condition = Condition(condition_of(error), description_of(error))
         if self._connection.is_open and not link.state & Endpoint.LOCAL_CLOSED:
@@ -103,7 +110,6 @@ class Links:
                 link.close()
             else:
                 link.detach()
-        self._links.pop(_key(link), None)
         self._free(attached)
         self._connection.flush_soon()
 
@@ -163,21 +169,32 @@ class Links:
 
     async def _dropped(self, attached: Attached) -> None:
         await self._ended(attached, closed=False)
-        self._links.pop(_key(attached.link), None)
+        if self._links.pop(_key(attached.link), None) is not None and self._connection.is_open:
+            self._over[_key(attached.link)] = attached
 
     async def end_session(self, session: Session) -> None:
         for attached in list(self._links.values()):
             if attached.link.session == session:
                 attached.is_closed = True
                 await self._ended(attached, closed=False)
-                self._links.pop(_key(attached.link), None)
+                if self._links.pop(_key(attached.link), None) is not None:
+                    self._over[_key(attached.link)] = attached
+        ends = []
+        for key, attached in list(self._over.items()):
+            if attached.link.session == session:
+                del self._over[key]
+                end = attached.incoming or attached.outgoing
+                if end is not None:
+                    ends.append(end)
         if self._connection.is_open:
             session.close()
+            self._engine.free_session(session, ends)
             self._connection.flush_soon()
 
     def leave(self) -> None:
         """The connection is over: what they held goes back at once (SEM D13)."""
         links, self._links = list(self._links.values()), {}
+        self._over.clear()
         for attached in links:
             attached.is_closed = True
             for end in (attached.incoming, attached.outgoing):
