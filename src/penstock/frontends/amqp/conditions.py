@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, RemoteProtocolViolation
 
 INTERNAL: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
@@ -59,3 +59,8 @@ def condition_of(error: PenstockError) -> str:
 def description_of(error: PenstockError) -> str:
     """What is said besides: the code, which programs may look for, and the text for people."""
     return f"{error.code}: {error}"
+
+
+def no_text(error: UnicodeDecodeError) -> RemoteProtocolViolation:
+    """What a name or text is that cannot be read: Proton looks no sooner than somebody asks."""
+    return RemoteProtocolViolation(f"a name or text that is no {error.encoding}: {error.reason}")

@@ -18,7 +18,7 @@ from penstock.core.errors import (
     RemoteProtocolViolation,
 )
 from penstock.core.rights import ANONYMOUS, Principal
-from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of
+from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of, no_text
 from penstock.frontends.amqp.engine import SESSION_BYTES, Engine, Incoming, Outgoing
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.signing_in import SignIn, without_sasl
@@ -135,8 +135,6 @@ class AmqpConnection(asyncio.Protocol):
                 self._before_amqp(self._frames)
         except RemoteProtocolViolation as error:
             self._violated(error)
-        except UnicodeDecodeError as error:
-            self._violated(_no_text(error))
         except Exception:  # noqa: BLE001  whatever it is, it is this connection's end alone
             _log.exception("amqp.failed", connection=self.number)
             self.abort()
@@ -427,7 +425,7 @@ class AmqpConnection(asyncio.Protocol):
         except PenstockError as error:
             self.end(error)
         except UnicodeDecodeError as error:
-            self._violated(_no_text(error))
+            self._violated(no_text(error))
         except Exception:  # noqa: BLE001  a task's root: the others must live on
             _log.exception("amqp.failed", connection=self.number)
             self.abort()
@@ -500,8 +498,3 @@ class AmqpConnection(asyncio.Protocol):
             unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
             is_stalled=not self.writable,
         )
-
-
-def _no_text(error: UnicodeDecodeError) -> RemoteProtocolViolation:
-    """Proton looks at names and texts no sooner than somebody asks for them."""
-    return RemoteProtocolViolation(f"a name or text that is no {error.encoding}: {error.reason}")

@@ -30,6 +30,7 @@ from proton import (
 )
 
 from penstock.core.errors import RemoteProtocolViolation
+from penstock.frontends.amqp.conditions import no_text
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
     DECLARED,
@@ -180,7 +181,10 @@ class Engine:
                 break
             at += taken
             left -= taken
-            self._tell()
+            try:
+                self._tell()
+            except UnicodeDecodeError as error:
+                raise no_text(error) from None
         self._tell_touched()
         if pn.pn_transport_capacity(tp) < 0 and self._is_stuck:
             raise RemoteProtocolViolation("a frame of AMQP that is none: an unknown performative?")
