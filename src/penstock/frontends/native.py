@@ -20,6 +20,7 @@ from penstock.core.errors import (
 )
 from penstock.core.rights import Principal
 from penstock.frontends.connection import Connection
+from penstock.frontends.either import Either
 from penstock.frontends.peers import Peer
 from penstock.frontends.tls import Tls
 from penstock.runtime.access import Mode
@@ -63,6 +64,8 @@ class NativeListener:
         self._servers: list[asyncio.Server] = []
         self._stopping = False
         realm.access.on_changed(self._rights_changed)
+        self.amqp: Callable[[], asyncio.Protocol] | None = None
+        """Makes connections of AMQP, where the realm serves it: on the native port, too."""
         self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""
@@ -86,7 +89,7 @@ class NativeListener:
         check_exposed(host, self.realm.access.mode)
         loop = asyncio.get_running_loop()
         context = self.tls.context if self.tls is not None else None
-        make = protocol or (lambda: Connection(self))
+        make = protocol or self._made
         try:
             server = await loop.create_server(make, host, port, ssl=context)
         except OSError as error:
@@ -99,6 +102,11 @@ class NativeListener:
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def _made(self) -> asyncio.BaseProtocol:
+        if self.amqp is None:
+            return Connection(self)
+        return Either(lambda: Connection(self), self.amqp, self.limits.hello_timeout_s)
 
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
         """Serve one connected socket: the embedded realm's way in, for a known ``principal``."""

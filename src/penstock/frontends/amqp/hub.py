@@ -45,9 +45,12 @@ class AmqpHub:
         return AmqpConnection(self)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept AMQP connections; gives the port. Raises ``AddressInUse``,
-        ``InvalidArgument``."""
+        """Accept AMQP connections, here and on the native port; gives the port.
+
+        Raises ``AddressInUse``, ``InvalidArgument``.
+        """
         await remove_left_over(self.realm)
+        self.listener.amqp = self.connection
         return await self.listener.listen(host, port, self.connection)
 
     # --- who is there --------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""A connection of one of two protocols: its first bytes say which."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+AMQP: Final = b"AMQP"
+"""What every connection of AMQP begins with."""
+
+
+class Either(asyncio.Protocol):
+    """Hands its transport on as soon as it is known to whom."""
+
+    def __init__(
+        self,
+        native: Callable[[], asyncio.BufferedProtocol],
+        amqp: Callable[[], asyncio.Protocol],
+        patience_s: float,
+    ) -> None:
+        """Whoever says nothing for so long is dropped."""
+        self._native = native
+        self._amqp = amqp
+        self._patience_s = patience_s
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.call_later(self._patience_s, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        transport = self._transport
+        if len(self._data) < len(AMQP) or transport is None:
+            return
+        self._rest()
+        if self._data.startswith(AMQP):
+            amqp = self._amqp()
+            transport.set_protocol(amqp)
+            amqp.connection_made(transport)
+            amqp.data_received(self._data)
+            return
+        native = self._native()
+        transport.set_protocol(native)
+        native.connection_made(transport)
+        left = memoryview(self._data)
+        while left:
+            room = memoryview(native.get_buffer(len(left)))
+            taken = min(len(room), len(left))
+            room[:taken] = left[:taken]
+            left = left[taken:]
+            native.buffer_updated(taken)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
