@@ -10,6 +10,7 @@ import pytest
 from proton import Delivery, Described, Message, symbol, ulong
 from proton.reactor import LinkOption
 
+import penstock
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -146,3 +147,30 @@ def test_what_no_coordinator_is_told_is_refused(connect: Connect) -> None:
         delivery = coordinator.link.send(Message(body=body))
         client.blocking.wait(lambda sent=delivery: sent.remote_state, msg="an answer")
         assert delivery.remote_state == Delivery.REJECTED
+
+
+def test_what_a_refused_commit_had_accepted_comes_again(
+    connect: Connect, session: penstock.Session
+) -> None:
+    full = session.queues.create("full", capacity=1, storage={"honour_capacity": True})
+    full.push(b"it is full")
+    client = connect("c1")
+    news, to_full = client.sender("news", "topic"), client.sender("full")
+    receivers = [
+        client.receiver("news", "topic", name="kept", durable=True),
+        client.receiver("news", "topic"),
+    ]
+    for body in ("a", "b"):
+        news.send(Message(body=body))
+
+    for receiver in receivers:
+        assert receiver.receive(WAIT_S).body == "a"
+        transaction = Transaction(client)
+        transaction.accept(receiver)
+        transaction.send(to_full, "no room")
+        refused = transaction.discharge()
+        assert refused.remote.condition.name == "amqp:transaction:rollback"
+
+    for receiver in receivers:
+        left = [receiver.receive(WAIT_S).body for _ in range(2)]
+        assert sorted(left) == ["a", "b"]

@@ -272,6 +272,7 @@ class Consumer:
     def acknowledge(self, ids: Sequence[int], reply: Reply | None = None) -> None:
         """These are consumed."""
         done = self.acknowledged(ids)
+        self.consumed(ids, done)
         if done is None:
             (reply or _ignored)(None, None)
             return
@@ -284,21 +285,27 @@ class Consumer:
         )
 
     def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
-        """What the realm is told of it; None: nothing."""
-        for event_id in ids:
-            self._kept.pop(event_id, None)
+        """What the realm is to be told when these are consumed; None: nothing. They are consumed
+        once :meth:`consumed` says so."""
         if not self.manner.seat:
             return None
         if not self.manner.cumulative:
             spans = IdSet.of(sorted(ids)).spans
             return Acknowledged(self.number, self.subscription, spans)
-        first_open = min(self._kept) if self._kept else self._newest + 1
+        own = frozenset(ids)
+        first_open = min((each for each in self._kept if each not in own), default=self._newest + 1)
         through = first_open - 1
         if through <= self._through:
             return None
-        self._through = through
         span = Span(through, through + 1)
         return Acknowledged(self.number, self.subscription, (span,), previous=True)
+
+    def consumed(self, ids: Sequence[int], done: Acknowledged | None) -> None:
+        """These never come again; ``done`` is what the realm was told."""
+        for event_id in ids:
+            self._kept.pop(event_id, None)
+        if done is not None and done.previous:
+            self._through = max(self._through, done.spans[0][0])
 
     def give_back(self, ids: Sequence[int], *, counted: bool, reply: Reply | None = None) -> None:
         """These are to be delivered again; ``counted``: the client has tried."""

@@ -99,7 +99,7 @@ class Links:
         link = attached.link
         attached.is_closed = True
         error = await self._ended(attached, closed=closed)
-        if self._links.pop(_key(link), None) is None:
+        if self._links.pop(_key(link), None) is None and self._over.pop(_key(link), None) is None:
             return  # its session or connection is over, too
         if error is not None:
             link.condition = Condition(condition_of(error), description_of(error))

@@ -153,9 +153,11 @@ class Transactions:
     async def _commit(self, link: Incoming, delivery: Pointer, transaction: Transaction) -> None:
         realm = self._connection.realm
         try:
+            publishes = await self._publishes(transaction)
+            accepted = self._accepted(transaction)
             work = UnitOfWork(
-                await self._publishes(transaction),
-                self._acknowledged(transaction),
+                publishes,
+                [done for _, _, done in accepted if done is not None],
                 realm.limits.event_bytes_max,
                 self._connection.publisher,
             )
@@ -164,6 +166,8 @@ class Transactions:
             self._roll_back(transaction)
             self._answer(link, delivery, ROLLED_BACK, description_of(error))
         else:
+            for consumer, ids, done in accepted:
+                consumer.consumed(ids, done)
             self._settle_others(transaction)
             self._done(link, delivery)
 
@@ -180,13 +184,15 @@ class Transactions:
             found.append((to.number, bodies))
         return found
 
-    def _acknowledged(self, transaction: Transaction) -> list[Acknowledged]:
+    def _accepted(
+        self, transaction: Transaction
+    ) -> list[tuple[Consumer, list[int], Acknowledged | None]]:
+        """By consumer: what it has accepted, and what the realm is to be told of it."""
         accepted: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
             if outcome.state in (ACCEPTED, REJECTED):
                 accepted.setdefault(consumer, []).append(outcome.event_id)
-        found = [consumer.acknowledged(ids) for consumer, ids in accepted.items()]
-        return [each for each in found if each is not None]
+        return [(each, ids, each.acknowledged(ids)) for each, ids in accepted.items()]
 
     def _settle_others(self, transaction: Transaction) -> None:
         """What the client has given back in the transaction."""
