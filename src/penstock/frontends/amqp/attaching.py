@@ -27,7 +27,7 @@ from penstock.frontends.amqp.addresses import (
     wanted_kind,
 )
 from penstock.frontends.amqp.consumers import Consumer, Manner
-from penstock.frontends.amqp.engine import Incoming, Outgoing
+from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.producers import Producer
 from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, say_again, wish_of
 

@@ -7,8 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
-from proton import UNDESCRIBED as NO_DESCRIPTOR
-from proton import Array, Condition, Data, Event, symbol
+from proton import Event
 
 from penstock.core.errors import (
     ConnectionLost,
@@ -19,10 +18,11 @@ from penstock.core.errors import (
 )
 from penstock.core.rights import ANONYMOUS, Principal
 from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of, no_text
-from penstock.frontends.amqp.engine import SESSION_BYTES, Engine, Incoming, Outgoing
+from penstock.frontends.amqp.ends import Incoming, Outgoing
+from penstock.frontends.amqp.engine import SESSION_BYTES, Engine
 from penstock.frontends.amqp.links import Links
+from penstock.frontends.amqp.opening import is_sole, not_opened, opened
 from penstock.frontends.amqp.signing_in import SignIn, without_sasl
-from penstock.frontends.amqp.termini import desired
 from penstock.frontends.amqp.transactions import Transactions
 from penstock.frontends.connection_info import ConnectionInfo
 from penstock.wire.amqp import sasl
@@ -44,8 +44,6 @@ LINGER_S: Final = 2.0
 TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
 """How long at most before looking whether something is due."""
-SOLE: Final = "sole-connection-for-container"
-OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE)
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -284,25 +282,14 @@ class AmqpConnection(asyncio.Protocol):
         connection = self.engine.connection
         self.container = connection.remote_container or ""
         connection.container = self.realm.name
-        connection.offered_capabilities = Array(NO_DESCRIPTOR, Data.SYMBOL, *map(symbol, OFFERED))
-        properties: dict[Any, Any] = {
-            symbol("product"): "Penstock",
-            symbol("version"): self.listener.version,
-        }
         try:
-            if SOLE in desired(connection):
+            if is_sole(connection):
                 self.hub.enter(self.container, self)
                 self._is_sole = True
         except NameAlreadyBound as error:
-            properties[symbol("amqp:connection-establishment-failed")] = True
-            connection.properties = properties
-            connection.open()
-            field = {symbol("invalid-field"): symbol("container-id")}
-            connection.condition = Condition("amqp:invalid-field", str(error), field)
-            connection.close()
+            not_opened(connection, self.listener.version, str(error))
             return
-        connection.properties = properties
-        connection.open()
+        opened(connection, self.listener.version)
         self.is_open = True
         self._loop.call_soon(self._tick)
 

@@ -16,7 +16,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Demand, Spans
 from penstock.core.releasing import Release
 from penstock.frontends.amqp.conditions import condition_of, description_of
-from penstock.frontends.amqp.engine import Outgoing
+from penstock.frontends.amqp.ends import Outgoing
 from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.runtime.bodies import Body

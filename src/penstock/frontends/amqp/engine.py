@@ -31,6 +31,7 @@ from proton import (
 
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import no_text
+from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
     DECLARED,
@@ -60,62 +61,6 @@ _TOLD: Final = frozenset(
     }
 )
 """The other events the peer is told of; the rest is the engine's own affair."""
-
-
-class Incoming:
-    """A link by which messages come."""
-
-    def __init__(self, link: Link, *, credit: int, message_bytes_max: int) -> None:
-        self.link = link
-        self.pointer: Pointer = link._impl
-        self.credit_max = credit
-        self.message_bytes_max = message_bytes_max
-        self.messages: list[bytes] = []
-        """Of this read, with their deliveries; None where the sender has settled one."""
-        self.deliveries: list[Pointer | None] = []
-        self.transactions: dict[int, bytes | None] = {}
-        """Of messages that belong to a transaction, by place in the list."""
-        self.parts = bytearray()
-        """What has come of a message that is not whole."""
-        self.is_over = False
-        self.is_wanted = True
-        self.is_freed = False
-        self.unanswered = 0
-        """Deliveries somebody still has to settle."""
-
-
-class Outgoing:
-    """A link by which messages go out."""
-
-    def __init__(self, link: Link, *, settled: bool) -> None:
-        self.link = link
-        self.pointer: Pointer = link._impl
-        self.settled = settled
-        """Whether what is sent is settled with that."""
-        self.accepted: list[int] = []
-        """Of this read: what was accepted and settled."""
-        self.outcomes: list[Outcome] = []
-        self.has_flow = False
-        self.is_over = False
-        self.is_wanted = True
-        self.is_freed = False
-        self.unanswered = 0
-        """Deliveries of which the realm has to say still that they are settled."""
-        self.deciding: set[int] = set()
-        """Deliveries with an outcome nobody has forgotten yet; whatever is said of them more
-        changes nothing, and their pointers are used once."""
-
-    @property
-    def credit(self) -> int:
-        """How many messages the peer would still take; below 0: some wait for it."""
-        credit: int = 0 if self.is_over else pn.pn_link_credit(self.pointer)
-        return credit
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the peer wants what there is now, and its credit back."""
-        draining: bool = not self.is_over and pn.pn_link_get_drain(self.pointer)
-        return draining
 
 
 class Peer(Protocol):

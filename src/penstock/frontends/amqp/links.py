@@ -12,7 +12,8 @@ from penstock.core.errors import PenstockError
 from penstock.frontends.amqp.addresses import remove
 from penstock.frontends.amqp.attaching import Attached, Attaching
 from penstock.frontends.amqp.conditions import condition_of, description_of
-from penstock.frontends.amqp.engine import Incoming, Outgoing, refuse
+from penstock.frontends.amqp.ends import Incoming, Outgoing
+from penstock.frontends.amqp.engine import refuse
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection

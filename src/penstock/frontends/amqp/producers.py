@@ -15,7 +15,7 @@ from penstock.frontends.amqp.conditions import (
     condition_of,
     description_of,
 )
-from penstock.frontends.amqp.engine import Incoming
+from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.outcomes import Pointer
 from penstock.runtime.bodies import Body, body_from

@@ -19,7 +19,7 @@ from penstock.frontends.amqp.conditions import (
     description_of,
 )
 from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.engine import Incoming
+from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome, Pointer
 from penstock.runtime.bodies import Body
 from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork

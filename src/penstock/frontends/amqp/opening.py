@@ -1,0 +1,38 @@
+"""What the realm says of itself when a connection is opened, or is not."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from proton import UNDESCRIBED as NO_DESCRIPTOR
+from proton import Array, Condition, Connection, Data, symbol
+
+from penstock.frontends.amqp.conditions import INVALID
+from penstock.frontends.amqp.termini import desired
+
+_SOLE: Final = "sole-connection-for-container"
+_OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", _SOLE)
+
+
+def is_sole(connection: Connection) -> bool:
+    """Whether the peer wants to be the only one of its container."""
+    return _SOLE in desired(connection)
+
+
+def opened(connection: Connection, version: str, **more: Any) -> None:
+    """Open this side."""
+    connection.offered_capabilities = Array(NO_DESCRIPTOR, Data.SYMBOL, *map(symbol, _OFFERED))
+    connection.properties = {
+        symbol("product"): "Penstock",
+        symbol("version"): version,
+        **{symbol(f"amqp:{name.replace('_', '-')}"): value for name, value in more.items()},
+    }
+    connection.open()
+
+
+def not_opened(connection: Connection, version: str, reason: str) -> None:
+    """Another connection of the container is there: open as the standard wants it, and close."""
+    opened(connection, version, connection_establishment_failed=True)
+    field = {symbol("invalid-field"): symbol("container-id")}
+    connection.condition = Condition(INVALID, reason, field)
+    connection.close()
