@@ -20,7 +20,9 @@ UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
 ROLLED_BACK: Final = "amqp:transaction:rollback"
 
 _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
-    "amqp:unauthorized-access": ("access-denied", "authentication-failed", "cross-site"),
+    "amqp:unauthorized-access": (
+        *("access-denied", "authentication-failed", "cross-site", "sign-in-locked"),
+    ),
     NOT_FOUND: ("name-does-not-exist", "no-such-stage"),
     INVALID: (
         *("invalid-argument", "invalid-descriptor", "invalid-event", "invalid-name"),
@@ -42,7 +44,9 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
     "amqp:connection:framing-error": (
         *("local-protocol-violation", "protocol-violation", "remote-protocol-violation"),
     ),
-    INTERNAL: ("corrupt", "damaged", "fenced", "newer-format", "penstock", "step-failed"),
+    INTERNAL: (
+        *("corrupt", "damaged", "fenced", "internal", "newer-format", "penstock", "step-failed"),
+    ),
 }
 
 CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
