@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.testing.process import ServerProcess
-from tests.interop.programs import Outcome, Tell
+from tests.interop.programs import WITHOUT_PROTON, Outcome, Tell
 
 TOLD = "what a suite has said"
 
@@ -17,7 +17,7 @@ TOLD = "what a suite has said"
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A realm that listens for AMQP and HTTP, the same for all tests of a module."""
     if importlib.util.find_spec("proton") is None:
-        pytest.skip("python-qpid-proton is not installed: `make setup` says why")
+        pytest.skip(WITHOUT_PROTON)
     directory = tmp_path_factory.mktemp("realm")
     options = ("--amqp-port", "0", "--http", "--http-port", "0")
     with ServerProcess(directory, *options) as server:

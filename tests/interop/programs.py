@@ -28,6 +28,8 @@ FETCHING_S: Final = 90
 RUNNING_S: Final = 240
 """A suite that takes longer hangs; all of them together have half of that."""
 
+WITHOUT_PROTON: Final = "python-qpid-proton is not installed: `make setup` says why"
+
 _RAN: Final = re.compile(r"^RAN (\d+) FAILED (\d+) IGNORED (\d+)$", re.MULTILINE)
 _FAILED: Final = re.compile(r"^FAILED (\S+): (.*)$", re.MULTILINE)
 

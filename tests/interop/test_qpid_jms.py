@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.interop.programs import Tell, run_java
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    load_pem_private_key,
+    pkcs12,
+)
+from cryptography.x509 import load_pem_x509_certificate
+
+import penstock
+from tests.access.certificates import Authority
+from tests.interop.programs import WITHOUT_PROTON, Tell, run_java
 
 TESTS = 42
 CLASSES = ("MessageTest", "QueueTest", "TopicTest")
@@ -20,3 +31,43 @@ def test_qpid_jms(amqp: str, tell: Tell) -> None:
     tell("Qpid JMS", found)
     assert str(found) == f"{TESTS} of {TESTS} pass"
     assert found.ignored == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
+    pytest.importorskip("proton", reason=WITHOUT_PROTON)
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.certificate("realm")
+    own, own_key = authority.certificate("ann")
+    trust, store = tmp_path / "trust.p12", tmp_path / "ann.p12"
+    trusted = load_pem_x509_certificate(authority.file.read_bytes())
+    secret = BestAvailableEncryption(b"secret")
+    entry = pkcs12.PKCS12Certificate(trusted, b"authority")
+    trust.write_bytes(pkcs12.serialize_java_truststore([entry], secret))
+    private = load_pem_private_key(own_key.read_bytes(), None)
+    assert isinstance(private, EllipticCurvePrivateKey)
+    chain = load_pem_x509_certificate(own.read_bytes())
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(b"ann", private, chain, [trusted], secret)
+    )
+
+    with (
+        penstock.Realm(
+            access__mode="mandatory",
+            access__password_rounds=4_096,
+            access__failure_delay_s=0.0,
+            listen__tls_certificate=str(certificate),
+            listen__tls_key=str(key),
+            listen__tls_client_ca=str(authority.file),
+        ) as realm,
+        realm.connect() as root,
+    ):
+        root.access.create_user("ann", "secret")
+        root.access.grant("ann@*", "full")
+        properties = {"realm.trust": str(trust), "realm.key": str(store)}
+        properties["realm.amqp"] = realm.listen_amqp()
+        found = run_java("qpid", ["penstock.interop.SignInTest"], properties)
+
+    tell("Qpid JMS over TLS", found)
+    assert str(found) == "5 of 5 pass"
