@@ -1,0 +1,33 @@
+"""A struct that has come to have one more field, as the headers of an archive do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+
+from penstock.columns.layout import HEADERS
+from penstock.tables import Table
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_table_of_before_the_newest_header_is_appended_to(
+    tmp_path: Path, kind: Literal["delta", "parquet"]
+) -> None:
+    now = pa.struct(list(HEADERS.items()))
+    before = pa.struct([field for field in now if field.name != "amqp"])
+    table = Table.open(str(tmp_path / "archive"), kind)
+    for version, struct, said in (
+        (1, before, {"type": "t"}),
+        (2, now, {"type": "t", "amqp": "{}"}),
+        (3, before, {"type": "u"}),
+    ):
+        rows = pa.table({"event_id": [version], "headers": pa.array([said], struct)})
+        assert table.append(rows, "app", version)
+
+    found = Table.open(str(tmp_path / "archive"), kind).to_arrow().sort_by("event_id")
+
+    assert [row["type"] for row in found.column("headers").to_pylist()] == ["t", "t", "u"]
+    assert [row["amqp"] for row in found.column("headers").to_pylist()] == [None, "{}", None]
