@@ -149,3 +149,16 @@ def test_a_message_that_is_too_large_ends_its_link_and_nothing_else() -> None:
         client.sender("jobs").send(Message(body=b"small"))
 
         assert texts(client.receiver("jobs"), 1) == [b"small"]
+
+
+def test_a_sender_with_much_on_its_way_waits_and_loses_nothing() -> None:
+    with (
+        penstock.Realm(limits__in_flight_bytes_max=20_000) as realm,
+        Client(realm.listen_amqp()) as client,
+    ):
+        sender = client.sender("jobs")
+        sent = [sender.link.send(Message(body=bytes(10_000))) for _ in range(60)]
+        client.blocking.wait(lambda: all(each.remote_state for each in sent), msg="60 answers")
+
+        assert {int(each.remote_state) for each in sent} == {int(Delivery.ACCEPTED)}
+        assert len(texts(client.receiver("jobs"), 60)) == 60

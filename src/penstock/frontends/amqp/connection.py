@@ -61,6 +61,8 @@ class AmqpConnection(asyncio.Protocol):
         """What the peer calls itself: a JMS client's id."""
         self.number = 0
         self.writable = True
+        self.in_flight_bytes = 0
+        """Of messages that are not stored yet."""
         self.engine = Engine(self, idle_timeout_s=hub.listener.limits.idle_timeout_s)
         self.transactions = Transactions(self)
         self.certificate: Mapping[str, Any] | None = None
@@ -212,12 +214,8 @@ class AmqpConnection(asyncio.Protocol):
         self._sign_in = None
         frames, self._frames = self._frames, sasl.SaslFrames()
         assert frames is not None, "it was signing in"
-        self.data_received_later(frames.rest())
-
-    def data_received_later(self, data: bytes) -> None:
-        """What came behind the sign-in."""
-        if data:
-            self._take_in(data)
+        if rest := frames.rest():  # came behind the sign-in
+            self._take_in(rest)
 
     def not_signed_in(self) -> None:
         """It is not who it says."""
@@ -374,12 +372,15 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """Whether senders get no more credit for now."""
-        return self.listener.is_congested
+        """Whether senders get no more credit for now: the realm has enough to do, or this
+        connection has as much on its way as one may."""
+        most = self.listener.limits.each.in_flight_bytes_max
+        is_full = most > 0 and self.in_flight_bytes > most
+        return is_full or self.listener.is_congested
 
     @property
     def _may_read(self) -> bool:
-        return self._takes_more and not self.listener.is_congested
+        return self._takes_more and not self.is_congested
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._reads_paused:

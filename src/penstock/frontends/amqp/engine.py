@@ -165,12 +165,6 @@ class Engine:
         self._tell()
         return again_s
 
-    def lost(self) -> None:
-        """The peer has gone."""
-        if not self._transport.closed:
-            self._transport.close_tail()
-        self._tell()
-
     def end(self, condition: str, description: str) -> None:
         """Close the connection and say why."""
         if not self.connection.state & self.connection.LOCAL_CLOSED:

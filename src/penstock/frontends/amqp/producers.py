@@ -136,6 +136,7 @@ class Producer:
 
         def reply(_: Any, error: BaseException | None) -> None:
             connection.listener.pending_bytes -= size
+            connection.in_flight_bytes -= size
             mine = [deliveries[place] for place in own]
             if error is None:
                 self._accept(mine)
@@ -148,6 +149,7 @@ class Producer:
                 self._refuse(mine, error)
 
         connection.listener.pending_bytes += size
+        connection.in_flight_bytes += size
         try:
             self._realm.publish(
                 destination.number, [body], "", 0, reply, publisher=connection.publisher
