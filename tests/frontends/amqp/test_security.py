@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
-from proton import Message
+from proton import Endpoint, Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 import penstock
 from penstock.wire.amqp import sasl
-from tests.frontends.amqp.clients import WAIT_S, Client, texts
+from tests.frontends.amqp.clients import WAIT_S, Client, Source, texts
 
 QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
 
@@ -103,3 +104,38 @@ def test_without_authentication_everyone_is_who_they_say() -> None:
 
         with Client(url) as client:
             assert texts(client.receiver("jobs"), 1) == ["a"]
+
+
+@pytest.mark.spec("A3")
+def test_making_and_ending_a_durable_want_a_right_and_refusals_leave_all_as_it_was(
+    guarded: penstock.Realm,
+) -> None:
+    with guarded.connect() as root:
+        news = root.channels.create("news", engine="jms")
+        connection = as_user(guarded.listen_amqp(), "ann", "secret", allowed_mechs="PLAIN")
+
+        numbers = count()
+
+        def attach() -> Any:
+            options = Source("topic", "shared", "global", durable=True)
+            name = f"kept|{next(numbers)}"  # what follows the line tells links apart
+            return connection.create_receiver("news", name=name, options=options)
+
+        root.access.grant("ann@*", "durable", channel="news")
+        with pytest.raises(LinkDetached, match=r"access-denied.*'subscribe'"):
+            attach()
+        assert [each.name for each in news.durables.list()] == []
+
+        root.access.revoke("ann@*", channel="news")
+        root.access.grant("ann@*", "subscribe", channel="news")
+        with pytest.raises(LinkDetached, match=r"access-denied.*'durable'"):
+            attach()
+        assert [each.name for each in news.durables.list()] == []
+
+        news.durables.create("kept", type="shared")
+        receiver = attach()
+        receiver.link.close()
+        connection.wait(lambda: receiver.link.state & Endpoint.REMOTE_CLOSED)
+        assert receiver.link.remote_condition.description.startswith("access-denied")
+        assert [each.name for each in news.durables.list()] == ["kept"]
+        connection.close()

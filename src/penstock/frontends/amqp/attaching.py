@@ -220,6 +220,7 @@ class Attaching:
     async def _client(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
         name = self._name_of(attached.link.name, wish)
         number = destination.number
+        self._connection.require("durable.attach", destination.name)  # before anything is made
         if not wish.durable:
             attached.is_volatile = True
         await self._settle_on(destination, name, wish)
