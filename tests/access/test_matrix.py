@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,6 +15,9 @@ from penstock.frontends.http.routing import Found
 from tests.access import http_adapter, native_adapter  # noqa: F401  they register themselves
 from tests.access.http_adapter import ASKED
 from tests.access.matrix import ADAPTERS, CHANNEL, OTHER, PASSWORD, QUEUE, USER, Adapter, Caller
+
+if find_spec("proton") is not None:  # tests/frontends/amqp/test_installed.py says why it is not
+    from tests.access import amqp_adapter  # noqa: F401
 
 # These show to everybody what they may see anyway; the rest of them is in tests of their own.
 FILTERED = {("POST", "logout"), ("GET", "schedule")}
