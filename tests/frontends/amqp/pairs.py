@@ -14,18 +14,19 @@ from penstock.frontends.amqp.engine import Engine
 class Pair:
     """One connection that is open; the engine's peer, which opens whatever the client opens."""
 
-    def __init__(self, *, message_bytes_max: int = 1 << 20) -> None:
+    def __init__(self, *, message_bytes_max: int = 1 << 20, parts_bytes_max: int = 1 << 20) -> None:
         self.message_bytes_max = message_bytes_max
-        self.engine = Engine(self, idle_timeout_s=0)
+        self.engine = Engine(self, 0, parts_bytes_max)
         self.connection = Connection()
         self._transport = Transport(Transport.CLIENT)
         self._collector = Collector()
         self.connection.collect(self._collector)
         self._transport.bind(self.connection)
-        self.received_by: list[Incoming] = []
         self.incoming: list[Incoming] = []
         self.outgoing: list[Outgoing] = []
         self.too_large_by: list[Incoming] = []
+        self.too_many_parts_by: list[Incoming] = []
+        self.messages: list[bytes] = []
         self.outcomes: list[Any] = []
         self.accepted: list[int] = []
         self.connection.open()
@@ -76,7 +77,9 @@ class Pair:
     # --- the engine's peer ---------------------------------------------------------------
 
     def received(self, link: Incoming) -> None:
-        self.received_by.append(link)
+        self.messages += link.messages
+        link.messages.clear()
+        link.deliveries.clear()
 
     def settled(self, link: Outgoing) -> None:
         self.outcomes += link.outcomes
@@ -85,6 +88,10 @@ class Pair:
 
     def too_large(self, link: Incoming) -> None:
         self.too_large_by.append(link)
+        self.engine.drop(link)
+
+    def too_many_parts(self, link: Incoming) -> None:
+        self.too_many_parts_by.append(link)
         self.engine.drop(link)
 
     def happened(self, event: Event) -> None:

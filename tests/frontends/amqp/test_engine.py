@@ -39,3 +39,36 @@ def test_the_next_delivery_in_the_place_of_one_that_was_decided_is_heard() -> No
         pair.pump()
 
     assert [each.event_id for each in pair.outcomes] == [1, 2, 3]
+
+
+def test_parts_of_messages_by_many_links_have_a_room_of_their_own() -> None:
+    pair = Pair(parts_bytes_max=25_000)
+    senders = [pair.sender(f"s{number}") for number in range(3)]
+    for number, sender in enumerate(senders):
+        sender.delivery(f"d{number}")
+        sender.stream(b"x" * 10_000)
+        pair.pump()
+
+    assert pair.too_many_parts_by == [pair.incoming[2]]
+    for sender in senders[:2]:  # what was begun may end, and another begin
+        sender.stream(b"y")
+        sender.advance()
+        pair.pump()
+    assert pair.messages == [b"x" * 10_000 + b"y"] * 2
+    senders[0].delivery("next")
+    senders[0].stream(b"x" * 24_000)
+    pair.pump()
+    assert len(pair.too_many_parts_by) == 1
+
+
+def test_one_message_may_be_larger_than_the_room_for_parts() -> None:
+    pair = Pair(parts_bytes_max=1_000)
+    sender = pair.sender()
+    sender.delivery("d")
+    for _ in range(3):
+        sender.stream(b"x" * 10_000)
+        pair.pump()
+    sender.advance()
+    pair.pump()
+
+    assert pair.messages == [b"x" * 30_000]

@@ -15,6 +15,7 @@ NOT_ALLOWED: Final = "amqp:not-allowed"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"
 DELETED: Final = "amqp:resource-deleted"
 FORCED: Final = "amqp:connection:forced"
+TOO_MUCH: Final = "amqp:resource-limit-exceeded"
 TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
 ROLLED_BACK: Final = "amqp:transaction:rollback"
@@ -29,9 +30,7 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
         *("invalid-selector", "damaged-backup", "damaged-export"),
     ),
     "amqp:resource-locked": ("durable-in-use", "name-already-bound"),
-    "amqp:resource-limit-exceeded": (
-        *("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),
-    ),
+    TOO_MUCH: (*("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),),
     TOO_LARGE: ("event-too-large",),
     "amqp:illegal-state": ("already-aborted", "already-committed", "illegal-state"),
     "amqp:precondition-failed": ("publishing-paused", "refused", "sequence-too-old"),

@@ -17,7 +17,13 @@ from penstock.core.errors import (
     RemoteProtocolViolation,
 )
 from penstock.core.rights import ANONYMOUS, Principal
-from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of, no_text
+from penstock.frontends.amqp.conditions import (
+    TOO_LARGE,
+    TOO_MUCH,
+    condition_of,
+    description_of,
+    no_text,
+)
 from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import SESSION_BYTES, Engine
 from penstock.frontends.amqp.links import Links
@@ -63,7 +69,8 @@ class AmqpConnection(asyncio.Protocol):
         self.writable = True
         self.in_flight_bytes = 0
         """Of messages that are not stored yet."""
-        self.engine = Engine(self, idle_timeout_s=hub.listener.limits.idle_timeout_s)
+        limits = hub.listener.limits
+        self.engine = Engine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
         self.transactions = Transactions(self)
         self.certificate: Mapping[str, Any] | None = None
         self.host = ""
@@ -255,6 +262,10 @@ class AmqpConnection(asyncio.Protocol):
         """A message passes the limit."""
         limit = self.realm.limits.event_bytes_max
         self.end_link(link, TOO_LARGE, f"a message of more than {limit} bytes (max_event_bytes)")
+
+    def too_many_parts(self, link: Incoming) -> None:
+        """Messages that are not whole take more than their room."""
+        self.end_link(link, TOO_MUCH, f"{self.hub.limits.parts_bytes_max} bytes of parts are here")
 
     def happened(self, event: Event) -> None:
         """Something rare."""

@@ -82,12 +82,20 @@ class Peer(Protocol):
         """A message is larger than the link was said to take."""
         ...
 
+    def too_many_parts(self, link: Incoming) -> None:
+        """Messages that are not whole take more room than they may, with one by this link."""
+        ...
+
 
 class Engine:
     """The engine of one connection."""
 
-    def __init__(self, peer: Peer, *, idle_timeout_s: float) -> None:
+    def __init__(self, peer: Peer, idle_timeout_s: float, parts_bytes_max: int) -> None:
+        """``parts_bytes_max``: for what has come of all messages that are not whole; one of any
+        size that its link takes has room."""
         self._peer = peer
+        self._parts_bytes_max = parts_bytes_max
+        self._parts_bytes = 0
         self.connection = Connection()
         self._transport = Transport(Transport.SERVER)
         self._collector = Collector()
@@ -258,7 +266,7 @@ class Engine:
             if not self._take_part(link, delivery, pointer, size):
                 return False
             message = bytes(link.parts)
-            link.parts.clear()
+            self._clear_parts(link)
         else:
             message = self._read(pointer, size)
         pn.pn_link_advance(pointer)
@@ -291,13 +299,21 @@ class Engine:
     def _take_part(self, link: Incoming, delivery: Pointer, pointer: Pointer, size: int) -> bool:
         """Whether it was the last one."""
         if size:
-            link.parts += self._read(pointer, size)
-        if len(link.parts) > link.message_bytes_max:
-            link.parts.clear()
+            part = self._read(pointer, size)
+            link.parts += part
+            self._parts_bytes += len(part)
+        too_large = len(link.parts) > link.message_bytes_max
+        most = max(self._parts_bytes_max, len(link.parts))
+        if too_large or self._parts_bytes > most:
+            self._clear_parts(link)
             _discard(pointer, delivery)
-            self._peer.too_large(link)
+            (self._peer.too_large if too_large else self._peer.too_many_parts)(link)
             return False
         return not pn.pn_delivery_partial(delivery)
+
+    def _clear_parts(self, link: Incoming) -> None:
+        self._parts_bytes -= len(link.parts)
+        link.parts = bytearray()
 
     def _read(self, pointer: Pointer, size: int) -> bytes:
         if size > len(self._buffer):
@@ -349,6 +365,7 @@ class Engine:
         link.is_over = True
         self._touched.pop(link, None)
         if isinstance(link, Incoming):
+            self._clear_parts(link)
             self._incoming.pop(_key(link.pointer), None)
         else:
             self._outgoing.pop(_key(link.pointer), None)
