@@ -169,6 +169,16 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("capabilities", ARRAYS.values(), ids=ARRAYS)
+def test_hopes_of_a_connection_that_make_no_sense_harm_nobody(
+    realm: penstock.Realm, peer: Peer, capabilities: bytes
+) -> None:
+    peer.say(AMQP + said(OPEN, "c", "h", *[None] * 6, Raw(capabilities)) + said(CLOSE))
+
+    assert performative(CLOSE)[:3] in peer.hear_all(), "it was not just hung up on"
+    assert is_well(realm)
+
+
+@pytest.mark.parametrize("capabilities", ARRAYS.values(), ids=ARRAYS)
 def test_capabilities_that_cannot_be_written_again_harm_nobody(
     realm: penstock.Realm, peer: Peer, capabilities: bytes
 ) -> None:

@@ -39,8 +39,11 @@ def capabilities(terminus: Terminus) -> frozenset[str]:
 
 
 def desired(link_or_connection: Any) -> frozenset[str]:
-    """What the other side of a connection hopes for."""
-    data = link_or_connection.remote_desired_capabilities
+    """What the other side of a connection hopes for; nothing where it makes no sense."""
+    try:
+        data = link_or_connection.remote_desired_capabilities
+    except UNREADABLE:
+        return frozenset()
     return frozenset(map(str, _listed(_value(data) if isinstance(data, Data) else data)))
 
 
