@@ -13,6 +13,7 @@ from proton.utils import BlockingConnection, LinkDetached, SendException
 
 import penstock
 from penstock.wire.amqp import sasl
+from penstock.wire.amqp.types import Symbol, written
 from tests.frontends.amqp.clients import WAIT_S, Client, Source, texts
 
 QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
@@ -75,6 +76,25 @@ def test_who_does_not_sign_in_is_told_to(guarded: penstock.Realm) -> None:
 
         assert raw.recv(100) == sasl.SASL_PROTOCOL
         assert raw.recv(100) == b""
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize(
+    ("wanted", "code"), [(b"", sasl.OK), (b"ann", sasl.OK), (b"root", sasl.AUTH)]
+)
+def test_nobody_acts_as_somebody_else(guarded: penstock.Realm, wanted: bytes, code: int) -> None:
+    port = int(guarded.listen_amqp().rpartition(":")[2])
+    response = wanted + b"\0ann\0secret"
+    init = sasl._frame(0x41, [written(Symbol("PLAIN")), written(response)])
+    address = "127.0.0.1", port
+    with socket.create_connection(address, WAIT_S) as raw, raw.makefile("rb") as answer:
+        raw.sendall(sasl.SASL_PROTOCOL + init)
+        said = answer.read(len(sasl.SASL_PROTOCOL))
+        while size := answer.read(4):
+            said = answer.read(int.from_bytes(size, "big") - 4)
+            if size + said == sasl.outcome(code):
+                return
+    raise AssertionError(f"{said!r}")
 
 
 @pytest.mark.spec("A3")

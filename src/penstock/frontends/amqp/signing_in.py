@@ -99,6 +99,7 @@ class SignIn:
             known = access.certificate(connection.certificate, connection.host)
             if known is None:
                 raise AuthenticationFailed("the certificate names nobody")
+            _check_own(init.response, known.name.encode())
             return known
         return access.anonymous(connection.host)
 
@@ -138,7 +139,17 @@ def without_sasl(access: Access, connection: AmqpConnection) -> Principal | None
 
 def _plain(response: bytes) -> tuple[str, str]:
     try:
-        _, user, password = response.split(b"\0")
-        return user.decode(), password.decode()
+        wanted, user, password = response.split(b"\0")
+        found = user.decode(), password.decode()
     except ValueError:
         raise AuthenticationFailed("this is no PLAIN sign-in: user and password") from None
+    _check_own(wanted, user)
+    return found
+
+
+def _check_own(wanted: bytes, own: bytes) -> None:
+    """Nobody acts as somebody else: an authorization identity is one's own, or is left out."""
+    if wanted not in (b"", own):
+        raise AuthenticationFailed(
+            f"{own.decode()!r} wants to act as {wanted[:40]!r}: leave it out"
+        )
