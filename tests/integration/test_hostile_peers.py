@@ -21,6 +21,8 @@ from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, frame
+from penstock.wire.native.transactions import Leaving
+from penstock.wire.scram import Verifier
 
 BATCH = pa.record_batch({"data": pa.array([b"a", b"b"], pa.binary())})
 SCHEMA, BODY = schema_bytes(BATCH.schema), bytes(batch_bytes(BATCH))
@@ -34,6 +36,7 @@ STARTS = st.one_of(
     st.builds(FromId, ODD), st.builds(FromTime, ODD), st.just(FromEarliest()), st.just(FromLatest())
 )
 NUMBERS = st.lists(ODD, max_size=3).map(tuple)
+SPANS = st.lists(st.builds(Span, ODD, ODD), max_size=3).map(tuple)
 st.register_type_strategy(Span, st.builds(Span, ODD, ODD))
 st.register_type_strategy(
     wire.TransactionPart,
@@ -45,16 +48,22 @@ st.register_type_strategy(
         st.lists(TEXT, max_size=3).map(tuple),
     ),
 )
+st.register_type_strategy(
+    Verifier, st.builds(Verifier, st.just(b"salt"), ODD, st.just(bytes(32)), st.just(bytes(32)))
+)
+st.register_type_strategy(Leaving, st.builds(Leaving, ODD, SPANS, SPANS))
+STAGED_PARTS = st.lists(st.tuples(ODD, st.lists(TEXT, max_size=2).map(tuple)), max_size=3)
 BY_TYPE: dict[object, st.SearchStrategy[object]] = {
     int: ODD,
     str: TEXT,
     int | None: ODD | st.none(),
     tuple[int, ...]: NUMBERS,
     tuple[str, ...]: st.lists(TEXT, max_size=3).map(tuple),
+    tuple[tuple[int, tuple[str, ...]], ...]: STAGED_PARTS.map(tuple),
 }
 BY_NAME: dict[str, st.SearchStrategy[object]] = {
     "start": STARTS,
-    "spans": st.lists(st.builds(Span, ODD, ODD), max_size=3).map(tuple),
+    "spans": SPANS,
     "definition": st.builds(
         Definition,
         type=st.sampled_from(["mixed", "persistent", "reliable", "transient", "paged", "x"]),
