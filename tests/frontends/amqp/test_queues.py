@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from proton import Delivery, Message, Timeout
 from proton.reactor import Copy
 from proton.utils import LinkDetached, SendException
 
 import penstock
+from penstock.frontends.amqp import hub
+from penstock.frontends.amqp.hub import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -162,3 +166,22 @@ def test_a_sender_with_much_on_its_way_waits_and_loses_nothing() -> None:
 
         assert {int(each.remote_state) for each in sent} == {int(Delivery.ACCEPTED)}
         assert len(texts(client.receiver("jobs"), 60)) == 60
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+@pytest.mark.parametrize("state", [Delivery.ACCEPTED, Delivery.RELEASED])
+def test_who_settles_nothing_gets_no_more(
+    monkeypatch: pytest.MonkeyPatch, kind: str, state: int
+) -> None:
+    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, unsettled_max=2))
+    with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
+        sender, receiver = client.sender("jobs", kind), client.receiver("jobs", kind)
+        for text in ("a", "b", "c"):
+            sender.send(Message(body=text))
+        assert [receiver.receive(WAIT_S).body for _ in range(2)] == ["a", "b"]
+        with pytest.raises(Timeout):
+            receiver.receive(0.2)
+
+        receiver.settle(state)
+
+        assert receiver.receive(WAIT_S).body == ("c" if state == Delivery.ACCEPTED else "a")

@@ -85,6 +85,8 @@ class Consumer:
         self._through = -1
         """Everything up to here is acknowledged: cumulative ones."""
         self._newest = -1
+        self._is_full = False
+        """The client has to settle before it gets more, whatever credit it gives."""
         self._is_draining = False
         self._is_asked = False
 
@@ -166,7 +168,9 @@ class Consumer:
         link = self.link
         if link is None or self.is_over:
             return 0
-        return max(0, link.credit - len(self._held))
+        credit, most = link.credit, self._connection.hub.limits.unsettled_max - link.unsettled
+        self._is_full = most < credit
+        return max(0, min(credit, most) - len(self._held))
 
     def flow(self) -> None:
         """The client has given credit, or wants it back."""
@@ -239,7 +243,7 @@ class Consumer:
                 self._settle(outcome)
             else:
                 self._connection.transactions.settled(self, outcome)
-        if link.has_flow or outcomes:
+        if link.has_flow or outcomes or self._is_full:
             link.has_flow = False
             self.flow()
 
@@ -264,6 +268,8 @@ class Consumer:
             link.unanswered -= 1
             connection.engine.forget(link, delivery)
             connection.answered(link)
+            if self._is_full:
+                self.flow()
             if error is not None:
                 _log.debug("amqp.not_settled", event=outcome.event_id, reason=str(error))
 

@@ -58,6 +58,12 @@ class Outgoing:
         return credit
 
     @property
+    def unsettled(self) -> int:
+        """How many deliveries are with the peer, or on their way to it, and not settled."""
+        count: int = 0 if self.is_over else pn.pn_link_unsettled(self.pointer)
+        return count
+
+    @property
     def is_draining(self) -> bool:
         """Whether the peer wants what there is now, and its credit back."""
         draining: bool = not self.is_over and pn.pn_link_get_drain(self.pointer)

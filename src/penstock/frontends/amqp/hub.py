@@ -23,6 +23,8 @@ class AmqpLimits(Struct, frozen=True):
     """Messages a link takes before its sender has to wait for more credit."""
     links_max: int = 1_000
     """Most links of one connection at once."""
+    unsettled_max: int = 100_000
+    """Most deliveries of a link that its receiver has not settled; it gets no more meanwhile."""
     parts_bytes_max: int = 64 << 20
     """Most bytes of one connection's messages that are not whole yet, or one message's."""
     transactions_max: int = 100
