@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.core.starts import FromLatest
+from penstock.core.starts import FromId, FromLatest
 from penstock.frontends.connection import WRITE_HIGH_WATER, Connection
 from penstock.testing.peers import RawPeer
 from penstock.testing.process import ServerProcess
@@ -235,6 +235,40 @@ def test_a_session_that_comes_again_while_its_seat_is_being_taken_gets_it() -> N
             holding.result()
 
             assert isinstance(newer.hear_until(1)[-1], wire.Done)
+
+
+@pytest.mark.spec("J5")
+def test_what_is_lost_while_it_subscribes_again_keeps_its_place() -> None:
+    held, go = threading.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+        await go.wait()
+
+    with penstock.Realm() as realm, realm.connect() as session, ThreadPoolExecutor() as pool:
+        orders = session.channels.create("orders", engine="jms")
+        assert realm._running is not None, "it runs"
+        url = realm.listen()
+        subscribe = wire.Subscribe(1, orders.number, 1, FromId(0), 100, confirms=True)
+        with RawPeer(url) as first, RawPeer(url) as second, RawPeer(url) as third:
+            first.greet("same")
+            first.say(subscribe)
+            first.hear(wire.Done)
+            holding = pool.submit(realm._loop.call, realm._running.shard.exclusively(hold))
+            held.wait()
+            second.greet("same")
+            second.say(subscribe)
+            second.say(wire.Ping(2))
+            assert second.hear(wire.Done).request == 2  # the place is asked for, and not taken
+            published = pool.submit(orders.publish, b"in between")
+            third.greet("same")
+            assert second.hear(wire.Goodbye).text == "the session has reconnected"
+            third.say(subscribe)
+            realm._loop.soon(go.set)
+            holding.result()
+
+            assert published.result() == 0
+            assert third.hear(wire.Delivery).first_id == 0
 
 
 @pytest.mark.slow

@@ -107,6 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         """Realm-wide number of each subscription, by the client's number; 0 while it is opened."""
         self.opening: dict[int, asyncio.Event] = {}
         """Those that are being opened, the first one first; set once that is through."""
+        self.interrupted: set[int] = set()
+        """Those that were being opened as the connection was lost: they may come back."""
         self._early: dict[int, list[wire.FromClient]] = {}
         """What has come for those before they were open."""
         self._reader = FrameReader(preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX)
@@ -168,6 +170,8 @@ class Connection(asyncio.BufferedProtocol):
         subscriptions = self.realm.subscriptions
         for subscription in self.subscriptions.values():
             (subscriptions.lose if lost else subscriptions.detach)(subscription)
+        if lost:
+            self.interrupted.update(self.opening.keys() & self.subscriptions.keys())
         self.subscriptions.clear()
         self.listener.left(self)
         self._requests.transfers.leave()

@@ -152,6 +152,8 @@ class Requests:
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number
                 connection.check_rights()
+            elif number in connection.interrupted and isinstance(message, wire.Subscribe):
+                self._realm.subscriptions.lose(opened.number)  # its place is kept (SEM J5)
             else:  # the connection was lost, or the subscription ended, while it was being opened
                 await self._given_back(opened.number)
         except BaseException:
