@@ -24,6 +24,7 @@ from penstock.frontends.amqp.conditions import (
     description_of,
     no_text,
 )
+from penstock.frontends.amqp.containing import Containing
 from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import SESSION_BYTES, Engine
 from penstock.frontends.amqp.links import Links
@@ -71,6 +72,7 @@ class AmqpConnection(asyncio.Protocol):
         """Of messages that are not stored yet."""
         limits = hub.listener.limits
         self.engine = Engine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
+        self.containing = Containing(self)
         self.transactions = Transactions(self)
         self.certificate: Mapping[str, Any] | None = None
         self.host = ""
@@ -134,17 +136,15 @@ class AmqpConnection(asyncio.Protocol):
             self._take_in(data)
 
     def _take_in(self, data: bytes) -> None:
-        try:
-            if self._frames is None:
-                self.engine.feed(data)
-            else:
-                self._frames.feed(data)
-                self._before_amqp(self._frames)
-        except RemoteProtocolViolation as error:
-            self._violated(error)
-        except Exception:  # noqa: BLE001  whatever it is, it is this connection's end alone
-            _log.exception("amqp.failed", connection=self.number)
-            self.abort()
+        with self.containing:
+            try:
+                if self._frames is None:
+                    self.engine.feed(data)
+                else:
+                    self._frames.feed(data)
+                    self._before_amqp(self._frames)
+            except RemoteProtocolViolation as error:
+                self._violated(error)
         self.flush()
         if not self._may_read:
             self._pause_reading()
@@ -419,17 +419,15 @@ class AmqpConnection(asyncio.Protocol):
         self.listener.spawn(self._done(work))
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except PenstockError as error:
-            self.end(error)
-        except UnicodeDecodeError as error:
-            self._violated(no_text(error))
-        except Exception:  # noqa: BLE001  a task's root: the others must live on
-            _log.exception("amqp.failed", connection=self.number)
-            self.abort()
-        finally:
-            self._in_progress -= 1
+        with self.containing:
+            try:
+                await work
+            except PenstockError as error:
+                self.end(error)
+            except UnicodeDecodeError as error:
+                self._violated(no_text(error))
+            finally:
+                self._in_progress -= 1
 
     # --- ends ----------------------------------------------------------------------------
 

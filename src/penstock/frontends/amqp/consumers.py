@@ -98,11 +98,8 @@ class Consumer:
 
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Never fails: whoever calls it serves others, too."""
-        try:
+        with self._connection.containing:
             self._deliver(rows, redeliveries)
-        except Exception:  # noqa: BLE001  the others must live on
-            _log.exception("amqp.delivery_failed", connection=self._connection.number)
-            self._connection.abort()
 
     def recall(self, spans: Spans) -> None:
         """They are in the client's hands: what is taken back comes again, and what it says of
@@ -111,16 +108,18 @@ class Consumer:
 
     def finished(self) -> None:
         """A demand is met, or was taken back."""
-        link = self.link
-        if link is not None and link.is_draining:
-            self._connection.engine.drained(link)
-            self._connection.flush_soon()
+        with self._connection.containing:
+            link = self.link
+            if link is not None and link.is_draining:
+                self._connection.engine.drained(link)
+                self._connection.flush_soon()
 
     def closed(self, reason: PenstockError) -> None:
         """The realm has ended it."""
         self.is_over = True
-        if self.link is not None:
-            self._connection.end_link(self.link, condition_of(reason), description_of(reason))
+        with self._connection.containing:
+            if self.link is not None:
+                self._connection.end_link(self.link, condition_of(reason), description_of(reason))
 
     def _deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         link = self.link
@@ -266,10 +265,11 @@ class Consumer:
 
         def reply(_: Any, error: BaseException | None) -> None:
             link.unanswered -= 1
-            connection.engine.forget(link, delivery)
-            connection.answered(link)
-            if self._is_full:
-                self.flow()
+            with connection.containing:
+                connection.engine.forget(link, delivery)
+                connection.answered(link)
+                if self._is_full:
+                    self.flow()
             if error is not None:
                 _log.debug("amqp.not_settled", event=outcome.event_id, reason=str(error))
 
@@ -399,10 +399,12 @@ class _Grant(Struct):
         if link is None or channel is None or consumer.subscription not in channel.state.seats:
             return
         group.settle()
-        room = consumer.room
+        room, is_draining = 0, False
+        with consumer._connection.containing:
+            room, is_draining = consumer.room, link.is_draining
         if room:
             group.do(consumer.number, Demand(consumer.subscription, room))
-        if link.is_draining:
+        if is_draining:
             if room:
                 group.do(consumer.number, Demand(consumer.subscription, 0))
             else:

@@ -137,16 +137,8 @@ class Producer:
         def reply(_: Any, error: BaseException | None) -> None:
             connection.listener.pending_bytes -= size
             connection.in_flight_bytes -= size
-            mine = [deliveries[place] for place in own]
-            if error is None:
-                self._accept(mine)
-            elif not isinstance(error, PenstockError):
-                raise error
-            elif len(own) > 1:  # each is a publish of its own: what has room is stored
-                for place in own:
-                    self.publish(destination, [messages[place]], [deliveries[place]])
-            else:
-                self._refuse(mine, error)
+            with connection.containing:
+                self._answer(destination, error, messages, deliveries, own)
 
         connection.listener.pending_bytes += size
         connection.in_flight_bytes += size
@@ -156,6 +148,25 @@ class Producer:
             )
         except PenstockError as error:
             reply(None, error)
+
+    def _answer(
+        self,
+        destination: Destination,
+        error: BaseException | None,
+        messages: Sequence[bytes],
+        deliveries: Sequence[Pointer | None],
+        own: Sequence[int],
+    ) -> None:
+        mine = [deliveries[place] for place in own]
+        if error is None:
+            self._accept(mine)
+        elif not isinstance(error, PenstockError):
+            raise error
+        elif len(own) > 1:  # each is a publish of its own: what has room is stored
+            for place in own:
+                self.publish(destination, [messages[place]], [deliveries[place]])
+        else:
+            self._refuse(mine, error)
 
     def _accept(self, deliveries: Sequence[Pointer | None]) -> None:
         connection, link = self._connection, self.incoming
