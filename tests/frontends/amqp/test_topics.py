@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from proton import Delivery, Message
 from proton.utils import BlockingSender, LinkDetached
 
 import penstock
+from penstock.frontends.amqp.consumers import Consumer
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -170,3 +172,46 @@ def test_a_client_that_wants_to_be_alone_is(connect: Connect) -> None:
 
     with pytest.raises(Exception, match="connected already"):
         Client(connect.url, "me", sole=True)
+
+
+@pytest.mark.spec("D11")
+def test_what_is_taken_back_before_it_was_sent_comes_once(
+    connect: Connect, session: penstock.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = session.channels.create("news")
+    channel.durables.create("me:sub", type="serial", strict_order=True)
+    client = connect("me")
+    receiver = client.receiver("news", "topic", name="sub", durable=True, credit=2)
+    withdrawn, held, recalled = threading.Event(), threading.Event(), threading.Event()
+    deliver, recall = Consumer.deliver, Consumer.recall
+
+    def noted_deliver(self: Consumer, *args: Any) -> None:
+        deliver(self, *args)
+        held.set()
+
+    def noted_recall(self: Consumer, *args: Any) -> None:
+        recall(self, *args)
+        recalled.set()
+
+    channel.publish(b"a")
+    assert bytes(receiver.receive(WAIT_S).body) == b"a"
+    with monkeypatch.context() as patched:  # the credit is gone before the realm knows
+        patched.setattr(Consumer, "flow", lambda self: withdrawn.set())
+        receiver.link.flow(-1)
+        client.sender("news", "topic")  # it is said
+        assert withdrawn.is_set()
+        patched.setattr(Consumer, "deliver", noted_deliver)
+        channel.publish(b"b")
+        assert held.wait(WAIT_S)
+    monkeypatch.setattr(Consumer, "recall", noted_recall)
+    settle(receiver, Delivery.MODIFIED, failed=True)
+    client.sender("news", "topic")
+    assert recalled.wait(WAIT_S)
+    channel.publish(b"c")
+
+    found = []
+    for _ in range(3):
+        message = receiver.receive(WAIT_S)
+        found.append((bytes(message.body), message.delivery_count))
+        receiver.accept()
+    assert found == [(b"a", 1), (b"b", 0), (b"c", 0)]

@@ -102,9 +102,13 @@ class Consumer:
             self._deliver(rows, redeliveries)
 
     def recall(self, spans: Spans) -> None:
-        """They are in the client's hands: what is taken back comes again, and what it says of
-        them is too late. It need not say that it knows."""
-        self._realm.subscriptions.recall_seen(self.subscription)
+        """What waits for credit is not sent: it comes again. What is in the client's hands comes
+        again as well, and what it says of that is too late. It need not say that it knows."""
+        with self._connection.containing:
+            back = IdSet(spans)
+            self._held = deque(each for each in self._held if each[0] not in back)
+            self._realm.subscriptions.recall_seen(self.subscription)
+            self.flow()
 
     def finished(self) -> None:
         """A demand is met, or was taken back."""
