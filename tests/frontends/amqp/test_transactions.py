@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from proton import Delivery, Described, Message, symbol, ulong
+from proton import Delivery, Described, Endpoint, Message, symbol, ulong
 from proton.reactor import LinkOption
+from proton.utils import LinkDetached
 
 import penstock
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
@@ -51,6 +52,19 @@ class Transaction:
         sender.link.advance()
         self._client.blocking.wait(lambda: delivery.remote_state, msg="an answer")
         return int(delivery.remote_state)
+
+    def send_settled(self, sender: Any, text: str) -> None:
+        """Nobody is to answer."""
+        delivery = sender.link.delivery(sender.link.delivery_tag())
+        sender.link.stream(bytes(Message(body=text).encode()))
+        delivery.local.data = [self.name]
+        delivery.update(TRANSACTIONAL)
+        sender.link.advance()
+        delivery.settle()
+
+    def leave(self) -> None:
+        """Its coordinator's link ends."""
+        self._coordinator.close()
 
     def accept(self, receiver: Any) -> None:
         delivery = receiver.fetcher.unsettled.pop()
@@ -126,6 +140,37 @@ def test_one_that_is_not_open_is_not_known(connect: Connect) -> None:
         assert said.remote_state == Delivery.REJECTED
         assert said.remote.condition.name == "amqp:transaction:unknown-id"
         assert transaction.send(client.sender("jobs"), "late") == Delivery.REJECTED
+
+
+def test_who_does_not_wait_for_an_answer_hears_that_one_is_not_open(connect: Connect) -> None:
+    with open_one(connect) as (client, transaction):
+        sender = client.sender("jobs")
+        transaction.send_settled(sender, "a")
+        assert transaction.discharge().remote_state == Delivery.ACCEPTED
+
+        transaction.send_settled(sender, "late")
+
+        with pytest.raises(LinkDetached, match="amqp:transaction:unknown-id"):
+            client.blocking.wait(lambda: sender.link.state & Endpoint.REMOTE_CLOSED)
+        assert texts(client.receiver("jobs"), 1) == ["a"]
+
+
+def test_those_a_coordinator_has_declared_end_with_its_link(connect: Connect) -> None:
+    with open_one(connect) as (client, left):
+        other = Transaction(client)
+        sender, receiver = client.sender("jobs"), client.receiver("jobs", credit=1)
+        sender.send(Message(body="a"))
+        receiver.receive(WAIT_S)
+        left.accept(receiver)
+        left.send(sender, "never")
+        other.send(sender, "b")
+
+        left.leave()
+
+        assert texts(receiver, 1) == ["a"]
+        assert left.send(sender, "late") == Delivery.REJECTED
+        assert other.discharge().remote_state == Delivery.ACCEPTED
+        assert texts(receiver, 1) == ["b"]
 
 
 def test_one_whose_connection_is_lost_is_rolled_back(connect: Connect) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.core.errors import InvalidEvent, NameDoesNotExist, PenstockError
-from penstock.frontends.amqp.addresses import Destination, Kind, found, parsed, resolved
-from penstock.frontends.amqp.conditions import (
-    UNKNOWN_TRANSACTION,
-    condition_of,
-    description_of,
+from penstock.core.errors import (
+    InvalidEvent,
+    NameDoesNotExist,
+    NoSuchTransaction,
+    PenstockError,
 )
+from penstock.frontends.amqp.addresses import Destination, Kind, found, parsed, resolved
+from penstock.frontends.amqp.conditions import condition_of, description_of
 from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.outcomes import Pointer
@@ -268,9 +269,7 @@ class Producer:
         connection = self._connection
         transaction = connection.transactions.of(name)
         if transaction is None or name is None:
-            if delivery is not None:
-                connection.engine.reject(delivery, UNKNOWN_TRANSACTION, "there is no such one")
-                self.incoming.unanswered -= 1
+            self._refuse([delivery], NoSuchTransaction("this transaction is not open here"))
             return
         try:
             if (to := self._destination or self._found(message)) is not None:

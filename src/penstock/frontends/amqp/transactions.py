@@ -39,6 +39,8 @@ _log = structlog.get_logger("penstock.amqp")
 class Transaction(Struct):
     """An open one."""
 
+    by: Incoming
+    """The coordinator's link that has declared it, and that it ends with."""
     puts: list[tuple[Producer, bytes]] = field(default_factory=list)
     """In the order they came."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
@@ -131,7 +133,7 @@ class Transactions:
         if len(self._open) >= most:
             raise LimitReached(f"{most} transactions of this connection are open; discharge one")
         name = secrets.token_bytes(16)
-        self._open[name] = Transaction()
+        self._open[name] = Transaction(link)
         self._connection.engine.declared(delivery, name)
         link.unanswered -= 1
 
@@ -224,8 +226,10 @@ class Transactions:
     def left(self, link: Incoming) -> None:
         """A coordinator's link is over: what it has declared is rolled back."""
         self._coordinators.pop(link, None)
-        if not self._coordinators:
-            self.end()
+        left = [name for name, transaction in self._open.items() if transaction.by is link]
+        for transaction in [self._open.pop(name) for name in left]:
+            self._size -= transaction.size
+            self._roll_back(transaction)
 
     def end(self) -> None:
         """Nothing that is open is committed any more."""
