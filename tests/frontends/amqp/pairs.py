@@ -14,9 +14,15 @@ from penstock.frontends.amqp.engine import Engine
 class Pair:
     """One connection that is open; the engine's peer, which opens whatever the client opens."""
 
-    def __init__(self, *, message_bytes_max: int = 1 << 20, parts_bytes_max: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        *,
+        message_bytes_max: int = 1 << 20,
+        parts_bytes_max: int = 1 << 20,
+        idle_timeout_s: float = 0,
+    ) -> None:
         self.message_bytes_max = message_bytes_max
-        self.engine = Engine(self, 0, parts_bytes_max)
+        self.engine = Engine(self, idle_timeout_s, parts_bytes_max)
         self.connection = Connection()
         self._transport = Transport(Transport.CLIENT)
         self._collector = Collector()

@@ -72,3 +72,32 @@ def test_one_message_may_be_larger_than_the_room_for_parts() -> None:
     pair.pump()
 
     assert pair.messages == [b"x" * 30_000]
+
+
+def is_dropped(pair: Pair, now_s: float) -> bool:
+    """Whether the engine ends the connection at a time because its peer is silent."""
+    pair.engine.tick(now_s)
+    return b"local-idle-timeout" in pair.engine.output()
+
+
+def test_the_silence_of_a_peer_counts_from_when_it_is_listened_to() -> None:
+    pair = Pair(idle_timeout_s=10)
+    assert not is_dropped(pair, 1_000)
+    pair.engine.excuse(1_009)
+
+    assert not is_dropped(pair, 1_010)
+    assert pair.engine.tick(1_011) == 1_019
+    assert not is_dropped(pair, 1_018.9)
+    assert is_dropped(pair, 1_019)
+
+
+def test_a_peer_that_was_excused_and_speaks_lives_on() -> None:
+    pair = Pair(idle_timeout_s=10)
+    assert not is_dropped(pair, 1_000)
+    pair.engine.excuse(1_009)
+    assert not is_dropped(pair, 1_012)
+    pair.sender()
+
+    assert not is_dropped(pair, 1_019)
+    assert not is_dropped(pair, 1_028.9)
+    assert is_dropped(pair, 1_029)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
 import penstock
+from penstock.frontends.amqp.connection import AmqpConnection
+from penstock.frontends.amqp.engine import Engine
 from penstock.wire.amqp.types import UByte, UInt, ULong, written
 from tests.frontends.amqp.frames import (
     AMQP,
@@ -291,6 +294,34 @@ def test_who_falls_silent_is_dropped_and_what_he_held_is_free(
     assert peer.conditions() == [b"amqp:resource-limit-exceeded"]
     assert again is not None
     assert again.data == b"x"
+
+
+def test_who_is_not_listened_to_is_not_silent(
+    realm: penstock.Realm, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The realm has enough to do for longer than a peer may say nothing."""
+    ticks: list[float] = []
+    is_over = threading.Event()
+    tick = Engine.tick
+
+    def noted_tick(self: Engine, now_s: float) -> float:
+        again_s = tick(self, now_s)
+        ticks.append(now_s)
+        if now_s > ticks[0] + 4 * SECONDS_MAX:
+            is_over.set()
+        return again_s
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "tick", noted_tick)
+        patched.setattr(AmqpConnection, "is_congested", property(lambda self: True))
+        peer.say(opened())
+        peer.hear(performative(BEGIN)[:3])
+        assert is_over.wait(PATIENCE_S)
+    peer.say(said(CLOSE))
+    peer.hear_all()
+
+    assert peer.conditions() == []
+    assert is_well(realm)
 
 
 def test_too_many_links_are_refused(realm: penstock.Realm, peer: Peer) -> None:

@@ -313,6 +313,8 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is None:
             return
         now_s = self._loop.time()
+        if self._reads_paused and self._takes_more:  # else it is the peer that does not listen
+            self.engine.excuse(now_s)
         again_s = self.engine.tick(now_s)
         self.flush()
         pause_s = min(TICK_S_MAX, again_s - now_s) if again_s else TICK_S_MAX
@@ -406,6 +408,7 @@ class AmqpConnection(asyncio.Protocol):
             self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
             return
         self._heard_s = self._loop.time()
+        self.engine.excuse(self._heard_s)
         self._reads_paused = False
         self._transport.resume_reading()
         self.links.refill()

@@ -100,7 +100,8 @@ class Engine:
         self._transport = Transport(Transport.SERVER)
         self._collector = Collector()
         self.connection.collect(self._collector)
-        self._transport.idle_timeout = idle_timeout_s
+        self._transport.idle_timeout = self._idle_timeout_s = idle_timeout_s
+        self._excused_until_s = 0.0
         self._transport.max_frame_size = FRAME_BYTES_MAX
         self._transport.channel_max = CHANNELS_MAX
         self._transport.bind(self.connection)
@@ -169,9 +170,17 @@ class Engine:
     def tick(self, now_s: float) -> float:
         """Time passes: a silent peer's connection ends, this side is not silent too long. Gives
         when to look again, at the latest; 0: there is no need."""
+        is_excused = now_s < self._excused_until_s
+        self._transport.idle_timeout = 0 if is_excused else self._idle_timeout_s
         again_s: float = self._transport.tick(now_s)
         self._tell()
-        return again_s
+        if not is_excused:
+            return again_s
+        return min(again_s or self._excused_until_s, self._excused_until_s)
+
+    def excuse(self, now_s: float) -> None:
+        """The peer was not listened to until now: its silence counts from here on."""
+        self._excused_until_s = now_s + self._idle_timeout_s
 
     def end(self, condition: str, description: str) -> None:
         """Close the connection and say why."""
