@@ -215,3 +215,38 @@ def test_what_is_taken_back_before_it_was_sent_comes_once(
         found.append((bytes(message.body), message.delivery_count))
         receiver.accept()
     assert found == [(b"a", 1), (b"b", 0), (b"c", 0)]
+
+
+@pytest.mark.spec("D15")
+def test_what_was_taken_back_does_not_undo_what_is_accepted_with_it(
+    connect: Connect, session: penstock.Session
+) -> None:
+    channel = session.channels.create("news")
+    durable = channel.durables.create("me:sub", type="serial", order_by="lane")
+    client = connect("me")
+    receiver = client.receiver("news", "topic", name="sub", durable=True, credit=0)
+    receiver.link.flow(5)
+    for lane in (1, 1, 2, 2, 2):
+        channel.publish(b"x", properties={"lane": lane})
+    fetched = receiver.fetcher
+    client.blocking.wait(lambda: len(fetched.incoming) == 5)
+    assert [fetched.pop().properties["lane"] for _ in range(5)] == [1, 1, 2, 2, 2]
+    deliveries = list(fetched.unsettled)
+    fetched.unsettled.clear()
+    deliveries[0].local.failed = True
+    deliveries[0].update(Delivery.MODIFIED)
+    deliveries[0].settle()
+    client.sender("news", "topic")  # the second is taken back with the first
+
+    for delivery in deliveries[1:]:
+        delivery.update(Delivery.ACCEPTED)
+        delivery.settle()
+
+    again = []
+    for _ in range(2):
+        message = receiver.receive(WAIT_S)
+        again.append((message.properties["lane"], message.delivery_count))
+        receiver.accept()
+    assert again == [(1, 1), (1, 0)]
+    client.close()
+    assert not durable.outstanding().id_set

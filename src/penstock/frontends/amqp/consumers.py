@@ -11,7 +11,7 @@ import structlog
 from msgspec import Struct
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import PenstockError
+from penstock.core.errors import IllegalState, PenstockError
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Demand, Spans
 from penstock.core.releasing import Release
@@ -286,13 +286,26 @@ class Consumer:
         if done is None:
             (reply or _ignored)(None, None)
             return
+        if reply is None:
+            reply = _ignored if done.previous or len(ids) == 1 else self._acknowledge_rest(ids)
         self._realm.subscriptions.settle(
-            self.subscription,
-            done.spans,
-            reply or _ignored,
-            roll_back=False,
-            previous=done.previous,
+            self.subscription, done.spans, reply, roll_back=False, previous=done.previous
         )
+
+    def _acknowledge_rest(self, ids: Sequence[int]) -> Reply:
+        """For when they are refused together: one of them may have been given back meanwhile, and
+        the others are none the worse for it (SEM D15)."""
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            if not isinstance(error, IllegalState) or self.is_over:
+                _ignored(None, error)
+                return
+            with self._connection.containing:
+                middle = len(ids) // 2
+                self.acknowledge(ids[:middle])
+                self.acknowledge(ids[middle:])
+
+        return reply
 
     def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
         """What the realm is to be told when these are consumed; None: nothing. They are consumed
