@@ -11,6 +11,7 @@ from proton.utils import BlockingSender, LinkDetached
 
 import penstock
 from penstock.frontends.amqp.consumers import Consumer
+from penstock.frontends.amqp.engine import Engine
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -250,3 +251,29 @@ def test_what_was_taken_back_does_not_undo_what_is_accepted_with_it(
     assert again == [(1, 1), (1, 0)]
     client.close()
     assert not durable.outstanding().id_set
+
+
+def test_a_delivery_is_forgotten_before_its_event_comes_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    send, forget = Engine.send, Engine.forget
+
+    def noted_send(self: Engine, *args: Any) -> None:
+        done.append("send")
+        send(self, *args)
+
+    def noted_forget(self: Engine, *args: Any) -> None:
+        done.append("forget")
+        forget(self, *args)
+
+    monkeypatch.setattr(Engine, "send", noted_send)
+    monkeypatch.setattr(Engine, "forget", noted_forget)
+    receiver = connect().receiver("news", "topic")
+    publish(connect().sender("news", "topic"), "a")
+    assert receiver.receive(WAIT_S).body == "a"
+
+    settle(receiver, Delivery.RELEASED)
+
+    assert receiver.receive(WAIT_S).body == "a"
+    assert done == ["send", "forget", "send"]

@@ -334,8 +334,8 @@ class Consumer:
         """These are to be delivered again; ``counted``: the client has tried."""
         reply = reply or _ignored
         if self.manner.keeps:
+            reply(None, None)  # first: the event comes again by the same tag
             self._again(ids, counted=counted)
-            reply(None, None)
         elif not self.manner.seat:  # a browser holds nothing
             reply(None, None)
         elif counted:
