@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.effects import Deliver, Finished
 from penstock.core.ids import Span
-from penstock.core.messages import Attach, CreateDurable, Credit, Detach, Subscribe
-from penstock.testing.play import delivered, publish
+from penstock.core.messages import Attach, CreateDurable, Credit, Demand, Detach, Skip, Subscribe
+from penstock.testing.play import delivered, finished, publish
 
 from .plays import durable_play, play_of
 
@@ -70,3 +71,65 @@ def test_a_filtered_durable_waits_for_the_block_too() -> None:
 
     assert delivered(list(play.channel.offer(below=2))) == {1: [0, 1]}
     assert delivered(play.offers()) == {1: [2, 3]}
+
+
+def test_a_subscriber_that_asks_is_told_when_it_has_all_there_is_now() -> None:
+    play = play_of(events=3)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.do(Subscribe(2, "t", 3, credit=9))
+    play.do(Credit(1, 9))
+
+    assert finished(play.do(Demand(1, 0))) == [1]
+    assert finished(play.do(publish(1))) == [], "once"
+    assert finished(play.do(Demand(2, 0))) == [2]
+    assert finished(play.do(Demand(3, 0))) == [], "there is no such one"
+
+
+def test_all_there_is_goes_out_first_as_far_as_there_is_credit() -> None:
+    play = play_of(events=5)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.channel.attend(Demand(1, 0), play.now_us)
+    play.channel.attend(Credit(1, 3), play.now_us)
+
+    effects = play.offers()
+
+    assert delivered(effects) == {1: [0, 1, 2]}
+    assert isinstance(effects[-1], Finished)
+
+
+def test_what_was_not_for_it_leaves_credit_for_the_rest() -> None:
+    play = play_of(events=5)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    for command in (Credit(1, 3), Demand(1, 0)):
+        play.channel.attend(command, play.now_us)
+    found = []
+    for effect in play.channel.offer():
+        found.append(effect)
+        if isinstance(effect, Deliver):
+            play.channel.attend(Skip(1, effect.spans), play.now_us)
+    assert finished(found) == []
+
+    assert finished(play.offers()) == [1]
+
+
+def test_who_cannot_take_more_is_not_told_before_it_has_the_rest() -> None:
+    play = play_of(events=2)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.channel.stall("s", stalled=True)
+    play.do(Credit(1, 9))
+    assert play.do(Demand(1, 0)) == []
+    assert not play.channel.has_offers, "nobody looks again and again"
+
+    play.channel.stall("s", stalled=False)
+
+    assert finished(play.offers()) == [1]
+
+
+def test_who_asks_is_not_told_while_a_block_is_written() -> None:
+    play = play_of(events=2)
+    play.do(Subscribe(1, "s", 0, credit=9))
+    play.channel.attend(Demand(1, 0), play.now_us)
+
+    assert list(play.channel.offer(below=2)) == []
+
+    assert finished(play.offers()) == [1]

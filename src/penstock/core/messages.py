@@ -207,7 +207,8 @@ class Attach(Command, frozen=True):
 
 
 class Demand(Command, frozen=True):
-    """A synchronous consumer wants ``count`` events from now on; 0 cancels."""
+    """A synchronous consumer wants ``count`` events from now on; 0 cancels. A plain subscriber,
+    whose credit says that, is told with 0 once it has all that is there now."""
 
     subscription: int
     count: int

@@ -47,9 +47,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             absence.lose(state, command, now_us)
         case Hold():
             hold(state, command, now_us)
-        case Demand(subscription, count):
-            if held := state.seats.get(subscription):
-                _demand(state, held[1], count)
+        case Demand():
+            _demand(state, command)
         case RollBack(subscription, spans):
             _park(state, subscription, spans)
             _touch(state, subscription, now_us)
@@ -138,9 +137,15 @@ def _swept(state: ChannelState, now_us: int) -> None:
         state.ages.forget(state.stored.lowest, now_us)
 
 
-def _demand(state: ChannelState, seat: Seat, count: int) -> None:
-    if seat.demand is None:  # a seat events are pushed to demands nothing
+def _demand(state: ChannelState, command: Demand) -> None:
+    subscription, count = command.subscription, command.count
+    subscriber = state.subscribers.get(subscription)
+    if subscriber is not None and not count:
+        subscriber.asks = state.dirty = True
+    held = state.seats.get(subscription)
+    if held is None or held[1].demand is None:  # a seat events are pushed to demands nothing
         return
+    seat = held[1]
     if count:
         seat.demand = count
     elif seat.demand:  # cancelled: what is there already goes out first
@@ -251,15 +256,32 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     """
     if not state.dirty or state.overdue:
         return
-    more = state.relayed or state.cancelled
-    state.dirty = below is not None and (below < state.next_id or bool(more))
+    state.dirty = below is not None and (
+        below < state.next_id
+        or bool(state.relayed or state.cancelled)
+        or any(each.asks for each in state.subscribers.values())
+    )
     end = state.next_id if below is None else below
     there = state.stored
     if state.relayed and below is None:
         there = state.stored.copy()
         there.add_all(state.relayed)
+    yield from _offer_subscribers(state, there, end, is_all=below is None)
+    for durable in {id(d): d for d, _ in state.seats.values()}.values():
+        yield from _offer_durable(state, durable, end)
+    if below is not None:
+        return
+    yield from _confirm_cancelled(state)
+
+
+def _offer_subscribers(
+    state: ChannelState, there: IdSet, end: int, *, is_all: bool
+) -> Iterator[Effect]:
+    """``is_all``: nothing is there from ``end`` on."""
     for subscriber in list(state.subscribers.values()):
         if not subscriber.hungry and not subscriber.is_finished:
+            if is_all and subscriber.answers(end):
+                yield Finished(subscriber.subscription)
             continue
         before = subscriber.cursor
         spans = subscriber.advance(there, end, state.chunk)
@@ -274,11 +296,8 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
         if subscriber.is_finished:
             del state.subscribers[subscriber.subscription]
             yield Finished(subscriber.subscription)
-    for durable in {id(d): d for d, _ in state.seats.values()}.values():
-        yield from _offer_durable(state, durable, end)
-    if below is not None:
-        return
-    yield from _confirm_cancelled(state)
+        elif is_all and subscriber.answers(end):
+            yield Finished(subscriber.subscription)
 
 
 def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:

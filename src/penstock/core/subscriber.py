@@ -8,6 +8,7 @@ from penstock.core.messages import Spans
 
 class Subscriber:
     __slots__ = (
+        "asks",
         "confirms",
         "credit",
         "cursor",
@@ -50,6 +51,8 @@ class Subscriber:
         self.durable = durable
         """The durable whose redelivery counts it shows."""
         self.stalled = False
+        self.asks = False
+        """Whether it is to be told once it has all there is, or no credit left."""
         self.confirms = confirms
         """Whether it says what has arrived; until then it may have to be sent again (SEM J5)."""
         self.unconfirmed = IdSet()
@@ -145,6 +148,12 @@ class Subscriber:
     def counted(self, spans: Spans) -> int:
         """How many events of ``spans`` count as delivered; to a browse none."""
         return 0 if self.stop_id is not None else sum(span.size for span in spans)
+
+    def answers(self, end: int) -> bool:
+        """Whether what it asks is to be told now, with nothing there from ``end`` on; once."""
+        told = self.asks and (self.cursor >= end or not self.credit)
+        self.asks = self.asks and not told
+        return told
 
     @property
     def is_finished(self) -> bool:

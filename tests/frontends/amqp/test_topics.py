@@ -277,3 +277,22 @@ def test_a_delivery_is_forgotten_before_its_event_comes_again(
 
     assert receiver.receive(WAIT_S).body == "a"
     assert done == ["send", "forget", "send"]
+
+
+def test_a_drained_subscription_gives_back_the_credit_it_has_no_events_for(
+    connect: Connect,
+) -> None:
+    client = connect()
+    receiver = client.receiver("news", "topic", credit=0, selector="n = 1")
+    sender = connect().sender("news", "topic")
+    for number in (1, 2, 2, 1, 2):
+        publish(sender, f"{number}", n=number)
+    fetched = receiver.fetcher.incoming
+    receiver.link.drain(5)
+
+    client.blocking.wait(lambda: not receiver.link.draining() and len(fetched) == 2)
+
+    assert receiver.link.credit == 0
+    publish(sender, "1", n=1)
+    receiver.link.drain(1)
+    client.blocking.wait(lambda: not receiver.link.draining() and len(fetched) == 3)

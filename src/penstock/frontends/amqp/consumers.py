@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
@@ -27,8 +26,6 @@ from penstock.runtime.work import Do, Reply
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
-
-_DRAIN_LOOK_S: Final = 0.002
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -87,7 +84,6 @@ class Consumer:
         self._newest = -1
         self._is_full = False
         """The client has to settle before it gets more, whatever credit it gives."""
-        self._is_draining = False
         self._is_asked = False
 
     # --- the realm's side ----------------------------------------------------------------
@@ -111,7 +107,7 @@ class Consumer:
             self.flow()
 
     def finished(self) -> None:
-        """A demand is met, or was taken back."""
+        """A demand is met, or was taken back; a subscriber has all there is."""
         with self._connection.containing:
             link = self.link
             if link is not None and link.is_draining:
@@ -190,8 +186,8 @@ class Consumer:
         if wanted > 0:
             self._granted += wanted
             self._realm.subscriptions.credit(self.subscription, wanted)
-        if link.is_draining:
-            self._drain_soon()
+        if link.is_draining:  # told once the client has everything there is now
+            self._realm.subscriptions.demand(self.subscription, 0)
 
     def _send_held(self) -> None:
         link = self.link
@@ -201,35 +197,6 @@ class Consumer:
             event_id, message = self._held.popleft()
             self._connection.engine.send(link, event_id, message)
             credit -= 1
-
-    def _drain_soon(self) -> None:
-        if not self._is_draining:
-            self._is_draining = True
-            self._connection.spawn(self._drain())
-
-    async def _drain(self) -> None:
-        """Give the rest of the credit back, once the client has everything there is now."""
-        link = self.link
-        assert link is not None, "it was drained"
-        try:
-            while not self.is_over and link.is_draining:
-                if self.writable and await self._realm.shard.act(self._has_all, sweeps=()):
-                    break
-                self._realm.shard.wake(self.number)
-                await asyncio.sleep(_DRAIN_LOOK_S)
-        except PenstockError as error:
-            _log.debug("amqp.drain_ended", reason=str(error))
-        self._is_draining = False
-        if not self.is_over and link.is_draining:
-            self._connection.engine.drained(link)
-            self._connection.flush_soon()
-
-    def _has_all(self, group: Group) -> bool:
-        channel = group.state.channels.get(self.number)
-        own = None if channel is None else channel.state.subscribers.get(self.subscription)
-        if channel is None or own is None:
-            return True
-        return own.credit == 0 or own.cursor >= channel.state.next_id
 
     # --- settling ------------------------------------------------------------------------
 
