@@ -21,6 +21,7 @@ class Durable:
     """Outstanding events of one durable, and who holds which."""
 
     __slots__ = (
+        "__weakref__",  # what others remember of it goes with it
         "acknowledged",
         "cluster_wide",
         "delivered",

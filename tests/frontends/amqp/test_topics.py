@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from proton.utils import BlockingSender, LinkDetached
 import penstock
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.hub import AmqpHub
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -89,6 +92,61 @@ def test_another_selector_makes_another_subscription(connect: Connect) -> None:
     publish(sender, "mine", n=2)
 
     assert texts(again, 1) == ["mine"]
+
+
+def test_a_subscription_others_have_made_anew_is_not_compared_with_the_former(
+    connect: Connect, session: penstock.Session
+) -> None:
+    client = connect("me")
+    client.receiver("news", "topic", name="sub", durable=True, selector="n = 1")
+    client.close()
+    durables = session.channels.get("news").durables
+    durables.delete("me:sub")
+    durables.create("me:sub", type="exclusive")
+    publish(connect().sender("news", "topic"), "kept", n=2)
+
+    again = connect("me").receiver("news", "topic", name="sub", durable=True, selector="n = 2")
+
+    assert texts(again, 1) == ["kept"]
+
+
+def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
+    connect: Connect, session: penstock.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hubs: set[AmqpHub] = set()
+    wished = AmqpHub.wished
+
+    def noted_wished(self: AmqpHub, *args: Any) -> None:
+        hubs.add(self)
+        wished(self, *args)
+
+    monkeypatch.setattr(AmqpHub, "wished", noted_wished)
+    client = connect("me")
+    for number in range(3):
+        client.receiver("news", "topic", name=f"sub{number}", durable=True)
+    client.close()
+    for number in range(3):
+        session.channels.get("news").durables.delete(f"me:sub{number}")
+    gc.collect()
+
+    (hub,) = hubs
+    assert len(hub._wishes) == 0
+
+
+def test_after_a_restart_a_subscription_goes_on_with_the_selector_it_is_given(
+    tmp_path: Path,
+) -> None:
+    with penstock.Realm(tmp_path) as realm:
+        url = realm.listen_amqp()
+        with Client(url, "me") as client:
+            client.receiver("news", "topic", name="sub", durable=True, selector="n = 1")
+        with Client(url) as client:
+            publish(client.sender("news", "topic"), "one", n=1)
+            publish(client.sender("news", "topic"), "two", n=2)
+
+    with penstock.Realm(tmp_path) as realm, Client(realm.listen_amqp(), "me") as client:
+        receiver = client.receiver("news", "topic", name="sub", durable=True, selector="n = 2")
+        assert texts(receiver, 1) == ["two"]
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -235,7 +235,7 @@ class Attaching:
             number, name, consumer, window=None, pull=True
         )
         consumer.subscription = opened.number
-        self._hub.wished(number, name, (wish.selector, wish.no_local))
+        self._hub.wished(durable, (wish.selector, wish.no_local))
         attached.durable = (number, name)
         attached.ends_durable = True
         return consumer
@@ -254,8 +254,9 @@ class Attaching:
         number = destination.number
         durable = self._channel(number).state.durables.get(name)
         if durable is not None:
-            known = self._hub.wishes(number, name) or (durable.selector, wish.no_local)
-            is_known = durable.kind.stores_selector or self._hub.wishes(number, name) is not None
+            wishes = self._hub.wishes(durable)
+            known = wishes or (durable.selector, wish.no_local)
+            is_known = durable.kind.stores_selector or wishes is not None
             if durable.kind.stores_selector:
                 known = (durable.selector, known[1])
             if not is_known or known == (wish.selector, wish.no_local):
@@ -302,7 +303,6 @@ class Attaching:
             connection.principal, "durable.delete", channel, f"{channel} {name}"
         ):
             await self._realm.subscriptions.delete_durable(number, name)
-        self._hub.wished(number, name, None)
 
     def _look_up(self, attached: Attached) -> None:
         """A receiver that names a subscription and no address: to end it."""

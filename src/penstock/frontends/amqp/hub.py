@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
+from penstock.core.durable import Durable
 from penstock.core.errors import NameAlreadyBound
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
@@ -41,7 +43,7 @@ class AmqpHub:
         self.realm = listener.realm
         self.limits = limits or AmqpLimits()
         self._containers: dict[str, AmqpConnection] = {}
-        self._wishes: dict[tuple[int, str], tuple[str, bool]] = {}
+        self._wishes: WeakKeyDictionary[Durable, tuple[str, bool]] = WeakKeyDictionary()
         self._written: list[tuple[Rows, Messages]] = []
 
     def connection(self) -> AmqpConnection:
@@ -72,16 +74,14 @@ class AmqpHub:
 
     # --- durables ------------------------------------------------------------------------
 
-    def wishes(self, number: int, durable: str) -> tuple[str, bool] | None:
-        """Selector and no-local a durable was last attached with, since the realm started."""
-        return self._wishes.get((number, durable))
+    def wishes(self, durable: Durable) -> tuple[str, bool] | None:
+        """Selector and no-local a durable was last attached with, since the realm started; one
+        that was made anew by its name is another."""
+        return self._wishes.get(durable)
 
-    def wished(self, number: int, durable: str, wish: tuple[str, bool] | None) -> None:
-        """It is attached with these; None: it is gone."""
-        if wish is None:
-            self._wishes.pop((number, durable), None)
-        else:
-            self._wishes[number, durable] = wish
+    def wished(self, durable: Durable, wish: tuple[str, bool]) -> None:
+        """It is attached with these."""
+        self._wishes[durable] = wish
 
     # --- messages ------------------------------------------------------------------------
 
