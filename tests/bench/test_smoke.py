@@ -11,12 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.bench import jars
 from penstock.bench.plots import draw
 from penstock.bench.report import Cell, Result, between_marks, markdown
 from penstock.bench.shape import peers, shapes
+from tests.interop.programs import WITHOUT_PROTON, program
 
 ROOT = Path(__file__).parent.parent.parent
 SPARK = ("S12", "S12T")
+AMQP = "S15"
 PLAYED = [
     ("redis", ["S1", "S3", "S5"]),
     ("postgres", ["S1", "S3", "S5"]),
@@ -45,7 +48,7 @@ def results_in(file: Path) -> dict[str, Result]:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("shape", [name for name in shapes() if name not in SPARK])
+@pytest.mark.parametrize("shape", [name for name in shapes() if name not in (*SPARK, AMQP)])
 def test_a_shape_measures_its_contenders_or_says_what_they_lack(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
@@ -94,6 +97,54 @@ def test_spark_reads_and_writes_what_was_stored(tmp_path: Path) -> None:
     assert [len(cell.runs) for cell in results_in(kept)["S12"].cells] == [1, 1]
 
 
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("peer", ["artemis", "rabbitmq"])
+def test_a_c_client_sends_by_amqp_to_whoever_is_installed(peer: str, tmp_path: Path) -> None:
+    pytest.importorskip("proton", reason=WITHOUT_PROTON)
+    kept = tmp_path / "kept.json"
+
+    done = run_bench(AMQP, "--quick", "--case", "C client", "--peer", peer, "--json", str(kept))
+
+    assert done.returncode == 0, done.stderr
+    cells = results_in(kept)[AMQP].cells
+    assert [cell.contender for cell in cells] == ["penstock", peer] * 2
+    for cell in cells:
+        if cell.contender == "penstock" or not peers()[peer].missing():
+            [run] = cell.runs
+            assert run["events_per_s"] > 1_000, "200 ms are enough for more than the first round"
+            assert run["of_server_cpu_s_per_million"] >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_jms_client_sends_by_amqp(tmp_path: Path) -> None:
+    pytest.importorskip("proton", reason=WITHOUT_PROTON)
+    program("javac", "openjdk-17-jdk-headless")
+    if reason := jars.missing("qpid-jms"):
+        program("mvn", "maven")
+        if run_bench("install", "qpid-jms").returncode:
+            pytest.skip(f"Maven cannot fetch the client: {reason}")
+    kept = tmp_path / "kept.json"
+
+    done = run_bench(AMQP, "--quick", "--case", "JMS", "--peer", "nats", "--json", str(kept))
+
+    assert done.returncode == 0, done.stderr
+    [run] = (run for cell in results_in(kept)[AMQP].cells for run in cell.runs)
+    assert 0 < run["p50_us"] <= run["p99_us"] < 1e6
+    assert 1 < run["events_per_s"] <= 1e6 / run["p50_us"] * 2, "no more at once than one"
+
+
+@pytest.mark.process
+def test_clients_of_amqp_that_are_not_there_are_in_the_table(tmp_path: Path) -> None:
+    done = run_bench(AMQP, "--quick", "--case", "JMS", path=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    for contender in ("penstock", "artemis", "rabbitmq"):
+        assert f"| {contender} | its client is compiled by javac: apt-get install" in done.stdout
+
+
 @pytest.mark.process
 def test_a_peer_that_is_not_installed_is_in_the_table_with_the_reason(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
@@ -129,7 +180,7 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
         *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8"),
-        *("S9", "S10", "S11", "S12", "S12T", "S13", "S14"),
+        *("S9", "S10", "S11", "S12", "S12T", "S13", "S14", "S15"),
     ]
     assert set(peers()) == {
         *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),
@@ -154,7 +205,7 @@ def test_only_what_comes_as_java_archives_is_installed() -> None:
     done = run_bench("install", "nats")
 
     assert done.returncode == 2
-    assert "install one of kafka, artemis" in done.stderr
+    assert "install one of kafka, artemis, qpid-jms" in done.stderr
 
 
 def test_a_picture_has_a_bar_for_each_contender_and_its_name(tmp_path: Path) -> None:

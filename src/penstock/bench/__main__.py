@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="SHAPE",
         help="S1, ... (default: all); or: report (write the page in docs from the JSON file); "
-        "or: install kafka|artemis (fetch its archives with Maven)",
+        "or: install kafka|artemis|qpid-jms (fetch its archives with Maven)",
     )
     parser.add_argument("--peer", action="append", default=[], help="only these, and Penstock")
     parser.add_argument("--case", default="", help="only cases with this in their label")

@@ -21,6 +21,7 @@ WANTED = {
         "org.apache.activemq:artemis-server:2.42.0",
         "org.apache.activemq:artemis-amqp-protocol:2.42.0",
     ),
+    "qpid-jms": ("org.apache.qpid:qpid-jms-client:2.8.0", "org.slf4j:slf4j-nop:2.0.16"),
 }
 """What each is made of, apart from what these ask for themselves: group, artifact, version."""
 

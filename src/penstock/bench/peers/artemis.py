@@ -25,7 +25,7 @@ PENDING_MAX = 4_000
 MAIN = "org.apache.activemq.artemis.core.server.embedded.Main"
 CONFIGURATION = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
 <persistence-enabled>true</persistence-enabled><security-enabled>false</security-enabled>
-<journal-type>NIO</journal-type><journal-datasync>{sync}</journal-datasync>
+<journal-type>NIO</journal-type><journal-datasync>{sync}</journal-datasync>{more}
 <journal-directory>{stored}/journal</journal-directory>
 <bindings-directory>{stored}/bindings</bindings-directory>
 <large-messages-directory>{stored}/large</large-messages-directory>
@@ -44,6 +44,12 @@ CONFIGURATION = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq
 class Artemis:
     name = "artemis"
 
+    def __init__(self, buffer_timeout_ns: int | None = None) -> None:
+        """``buffer_timeout_ns``: how long its journal waits for more to write; None: as shipped."""
+        self._more = ""
+        if buffer_timeout_ns is not None:
+            self._more = f"<journal-buffer-timeout>{buffer_timeout_ns}</journal-buffer-timeout>"
+
     def missing(self) -> str:
         if reason := jars.missing("artemis"):
             return reason
@@ -61,7 +67,7 @@ class Artemis:
         (place / "etc").mkdir(parents=True, exist_ok=True)
         sync = "true" if durability == "D2" else "false"
         (place / "etc" / "broker.xml").write_text(
-            CONFIGURATION.format(sync=sync, stored=directory, port=port)
+            CONFIGURATION.format(sync=sync, more=self._more, stored=directory, port=port)
         )
         command = [shutil.which("java") or "", "-Xms1g", "-Xmx2g"]
         command += ["-cp", jars.class_path("artemis"), MAIN, str(place)]

@@ -26,6 +26,10 @@ DURABLE = "billing"
 class Penstock:
     name = "penstock"
 
+    def __init__(self, *options: str) -> None:
+        """``options`` of ``penstock serve`` that a shape wants beside those that all have."""
+        self._options = options
+
     def missing(self) -> str:
         return ""
 
@@ -37,6 +41,7 @@ class Penstock:
         port = free_port()
         command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory), "--no-http"]
         command += ["--port", str(port), "--log-level", "warning"]
+        command += self._options
         return server_process(command, port, f"penstock://127.0.0.1:{port}", directory)
 
     async def connect(self, url: str) -> Broker:
@@ -57,7 +62,7 @@ class PenstockBroker:
     async def prepare_streams(self, durability: str, names: Sequence[str]) -> None:
         for name in names:
             channel = await self.session.channels.create(
-                name, type="persistent", retain_consumed=True, storage=_storage(durability)
+                name, type="persistent", retain_consumed=True, storage=storage_of(durability)
             )
             await channel.durables.create(DURABLE, type="shared")
             self._channels[name] = channel
@@ -91,7 +96,7 @@ class PenstockBroker:
 
     async def prepare_broadcast(self, durability: str) -> None:
         kind = "transient" if durability == "D0" else "persistent"
-        storage = {} if durability == "D0" else {"storage": _storage(durability)}
+        storage = {} if durability == "D0" else {"storage": storage_of(durability)}
         self._channel = await self.session.channels.create(ORDERS, type=kind, **storage)
 
     async def subscriber(self) -> Subscriber:
@@ -102,11 +107,11 @@ class PenstockBroker:
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
         self._channel = await self.session.channels.create(
-            "orders", type="persistent", keys=dict(keys), storage=_storage(durability)
+            "orders", type="persistent", keys=dict(keys), storage=storage_of(durability)
         )
 
     async def prepare_expiring(self, durability: str, *, buries: bool) -> None:
-        storage = _storage(durability)
+        storage = storage_of(durability)
         dead = ""
         if buries:
             dead = "dead"
@@ -119,7 +124,7 @@ class PenstockBroker:
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
         self._channel = await self.session.channels.create(
-            "orders", type="persistent", retain_consumed=True, storage=_storage(durability)
+            "orders", type="persistent", retain_consumed=True, storage=storage_of(durability)
         )
         self._is_strict = kind == "strict"
         for name in names:
@@ -308,7 +313,8 @@ async def _settle_rows(batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> No
     ledger.add(len(batch) - rolled_back, price, rolled_back)
 
 
-def _storage(durability: str) -> dict[str, str]:
+def storage_of(durability: str) -> dict[str, str]:
+    """The attribute ``storage`` that stands for a durability."""
     return {"sync": "none" if durability == "D1" else "group"}
 
 

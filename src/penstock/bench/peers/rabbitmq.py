@@ -31,15 +31,25 @@ ADVANCED = "[{{ra, [{{wal_sync_method, {sync}}}]}}].\n"
 class Rabbit:
     name = "rabbitmq"
 
+    def __init__(self, *plugins: str) -> None:
+        """``plugins`` that it is started with."""
+        self._plugins = plugins
+
     def missing(self) -> str:
         if not (HOME / "rabbitmq-server").exists() or shutil.which("epmd") is None:
             return "rabbitmq-server is not installed: apt-get install rabbitmq-server"
+        for plugin in self._plugins:
+            if not any((HOME.parent / "lib").glob(f"rabbitmq_server-*/plugins/{plugin}-*")):
+                return f"its plugin {plugin} is not installed: rabbitmq-plugins list says which are"
         return without_client("aio-pika")
 
     def version(self) -> str:
+        return f"{self.server_version() or '?'} (aio-pika {version('aio-pika')})"
+
+    def server_version(self) -> str:
+        """Empty where it is not installed."""
         folders = (HOME.parent / "lib").glob("rabbitmq_server-*")
-        server = next((folder.name.rpartition("-")[2] for folder in folders), "?")
-        return f"{server} (aio-pika {version('aio-pika')})"
+        return next((folder.name.rpartition("-")[2] for folder in folders), "")
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
@@ -50,7 +60,7 @@ class Rabbit:
         (kept / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
         sync = "datasync" if durability == "D2" else "none"
         (kept / "advanced.config").write_text(ADVANCED.format(sync=sync))
-        (kept / "plugins").write_text("[].\n")
+        (kept / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
         environment = {
             "HOME": str(kept),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
