@@ -141,3 +141,24 @@ def test_the_logging_settings_are_shipped_with_the_package() -> None:
     option = settings("local[2]", {})["spark.driver.extraJavaOptions"]
 
     assert Path(option.strip('"').partition("=")[2]).is_file()
+
+
+_COMPILER = """
+from penstock.spark.session import session
+spark = session("short", short=True, **{"spark.driver.extraJavaOptions": "-Xss2m"})
+jvm = spark.sparkContext._jvm
+runtime = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+print([str(o) for o in runtime.getInputArguments() if "Tiered" in o or "Serial" in o or "Xss" in o])
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_short_session_compiles_quickly_and_keeps_other_options() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", _COMPILER], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == str(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss2m"])
