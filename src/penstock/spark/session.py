@@ -62,7 +62,7 @@ def session(
     app_name: str = "penstock",
     master: str | None = None,
     *,
-    short: bool = False,
+    short: str | int | bool = False,  # `**conf` of a dictionary has the same types
     **conf: str | int | bool,
 ) -> SparkSession:
     """A Spark session for reading and writing channels; the running one when there is one.
