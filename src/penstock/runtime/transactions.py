@@ -142,18 +142,7 @@ class CommitStagedParts(Struct):
             for name in names:
                 bodies = self.stages.of((name,), number)
                 found.setdefault((number, waits(bodies)), []).extend(bodies)
-        digests = {key: digest_of(bodies, self.event_bytes_max) for key, bodies in found.items()}
-        for (number, later), bodies in found.items():
-            if later:
-                state, store = group.channel(number).state, group.state.stores[number]
-                merging.refuse(state, store, bodies, digests[number, later])
-        publishes = {}
-        for (number, later), bodies in found.items():
-            where, digest = number, digests[number, later]
-            if later:
-                where, digest = scheduled(group, number, bodies, digest)
-            publishes[where] = (bodies, digest)
-        return publishes
+        return by_store(group, found, self.event_bytes_max)
 
     def _publish(self, group: Group, number: int, bodies: list[Body], digest: Digest) -> Span:
         return group.publish(
@@ -243,3 +232,22 @@ class Transactions:
         info: Any = await self._shard.act(look)
         assert isinstance(info, TransactionInfo), "what look() gives"
         return info
+
+
+def by_store(
+    group: Group, found: dict[tuple[int, bool], list[Body]], event_bytes_max: int
+) -> dict[int, tuple[list[Body], Digest]]:
+    """Events by channel, and whether they wait for their time, as events by the store they go to:
+    those that wait, by the store they wait in. Nothing is made there before all are checked."""
+    digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in found.items()}
+    for (number, later), bodies in found.items():
+        if later:
+            state, store = group.channel(number).state, group.state.stores[number]
+            merging.refuse(state, store, bodies, digests[number, later])
+    publishes = {}
+    for (number, later), bodies in found.items():
+        where, digest = number, digests[number, later]
+        if later:
+            where, digest = scheduled(group, number, bodies, digest)
+        publishes[where] = (bodies, digest)
+    return publishes

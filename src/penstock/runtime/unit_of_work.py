@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from penstock.core.ids import Span
 from penstock.core.messages import Ack, AckPrevious, Digest, Spans
-from penstock.runtime import merging
-from penstock.runtime.bodies import Body, digest_of
+from penstock.runtime.bodies import Body
 from penstock.runtime.group import Group
-from penstock.runtime.scheduling import scheduled, waits
+from penstock.runtime.scheduling import waits
+from penstock.runtime.transactions import by_store
 from penstock.runtime.work import Reply
 
 
@@ -73,15 +73,4 @@ class UnitOfWork(Struct):
             group.channel(number)  # raises when it is gone
             for body in bodies:
                 found.setdefault((number, waits((body,))), []).append(body)
-        digests = {key: digest_of(bodies, self.event_bytes_max) for key, bodies in found.items()}
-        for (number, later), bodies in found.items():
-            if later:
-                state, store = group.channel(number).state, group.state.stores[number]
-                merging.refuse(state, store, bodies, digests[number, later])
-        publishes = {}
-        for (number, later), bodies in found.items():
-            where, digest = number, digests[number, later]
-            if later:
-                where, digest = scheduled(group, number, bodies, digest)
-            publishes[where] = (bodies, digest)
-        return publishes
+        return by_store(group, found, self.event_bytes_max)
