@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from penstock.columns.selectors import Selector
 from penstock.core.errors import (
     ConnectionLost,
     LimitReached,
@@ -16,19 +15,18 @@ from penstock.core.errors import (
     RemoteProtocolViolation,
     Unavailable,
 )
-from penstock.core.ids import Span
-from penstock.core.messages import Spans
 from penstock.core.rights import Principal
 from penstock.frontends.announced import Announced
 from penstock.frontends.connection_info import ConnectionInfo
+from penstock.frontends.deliveries import Deliveries
 from penstock.frontends.incidents import incident, told
 from penstock.frontends.permits import Permits
+from penstock.frontends.reading import Reading
 from penstock.frontends.requests import Requests
 from penstock.frontends.sign_in import SignIn
+from penstock.frontends.transports import close, host_of
 from penstock.runtime.bodies import Body
 from penstock.runtime.quota import Quota
-from penstock.runtime.rows import Rows
-from penstock.runtime.schemas import Schemas
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (
     FRAME_BYTES_MAX,
@@ -43,45 +41,13 @@ if TYPE_CHECKING:
 
 GREETING_BYTES_MAX = 64 << 10
 """Largest frame of a peer that has not said hello."""
-CONGESTION_CHECK_S = 0.01
 WRITE_HIGH_WATER = 1 << 20
 """Bytes waiting to be sent above which a connection gets no more deliveries, and is not read:
 a peer that takes no answers gets no further questions in."""
 REQUESTS_MAX = 1_024
 """Requests of one connection being worked on, above which it is not read."""
-LINGER_S = 2.0
-"""How long a connection that was ended has to take its last bytes."""
 
 _log = structlog.get_logger("penstock.native")
-
-
-class Subscription:
-    """The outlet of one subscription of this connection."""
-
-    def __init__(
-        self, connection: Connection, client_number: int, selector: Selector | None
-    ) -> None:
-        self._connection = connection
-        self.client_number = client_number
-        self.session = connection.session
-        self.selector = selector
-
-    @property
-    def writable(self) -> bool:
-        return self._connection.writable
-
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        self._connection.deliver(self.client_number, rows, redeliveries)
-
-    def recall(self, spans: Spans) -> None:
-        self._connection.send(wire.Recalled(self.client_number, spans))
-
-    def finished(self) -> None:
-        self._connection.send(wire.Finished(self.client_number))
-
-    def closed(self, reason: PenstockError) -> None:
-        self._connection.forget(self.client_number)
-        self._connection.send(wire.Closed(self.client_number, reason.code, str(reason)))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -114,15 +80,15 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX)
         self._announced = Announced()
         self._requests = Requests(self)
+        self.deliveries = Deliveries(self)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
-        self._schemas_out: set[int] = set()
         self._opened_s = 0.0
         self._heard_s = 0.0
         self._unsent = 0
         self._in_progress = 0
-        self._reads_paused = False
+        self._reading = Reading(self._may_read, self._reads_again)
         self._is_open = False
         self._loop = asyncio.get_running_loop()
 
@@ -131,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         self._transport = transport
+        self._reading.begin(transport)
         self._opened_s = self._heard_s = self._loop.time()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._is_open = self.listener.opened(self)
@@ -149,14 +116,14 @@ class Connection(asyncio.BufferedProtocol):
         except PenstockError as error:
             _log.warning("connection.refused", peer=self._peer(), reason=str(error))
             self.end(error)
-        if not self._may_read:
-            self._pause_reading()
+        self._reading.check()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._reading.end()
         self._is_open = False
         self.writable = False
         if self._signing_in is not None:
@@ -179,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self.writable = False
         self.realm.subscriptions.stall(self.session, stalled=True)
-        self._pause_reading()
+        self._reading.check()
 
     def resume_writing(self) -> None:
         self.writable = True
@@ -300,25 +267,11 @@ class Connection(asyncio.BufferedProtocol):
         """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
         return self._announced.bodies(schema, sizes, body)
 
-    @property
     def _may_read(self) -> bool:
         return self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
 
-    def _pause_reading(self) -> None:
-        if self._transport is not None and not self._reads_paused:
-            self._reads_paused = True
-            self._transport.pause_reading()
-            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
-
-    def _resume_reading(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if not self._may_read:
-            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
-            return
-        self._heard_s = self._loop.time()
-        self._reads_paused = False
-        self._transport.resume_reading()
+    def _reads_again(self, now_s: float) -> None:
+        self._heard_s = now_s
 
     def check(self, now_s: float) -> None:
         """Called regularly: end a connection whose peer is silent, or takes nothing, for long."""
@@ -332,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.end(ConnectionLost(f"no Hello within {limits.hello_timeout_s:g} s"))
             return
         unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent or (self._reads_paused and self.writable):
+        if unsent < self._unsent or (self._reading.is_paused and self.writable):
             self._heard_s = now_s  # it takes something; or it is this side that does not listen
         self._unsent = unsent
         if now_s - self._heard_s > limits.idle_timeout_s:
@@ -385,29 +338,6 @@ class Connection(asyncio.BufferedProtocol):
             error = told(number)
         self.send(wire.Failed(request, error.code, str(error)))
 
-    def deliver(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        schemas = self.realm.shard.state.schemas
-        schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
-        if schema not in self._schemas_out:
-            self._announce(schema, schemas)
-        counted = redeliveries
-        if redeliveries:
-            around = Span(rows.spans[0][0], rows.spans[-1][1])
-            counted = tuple(
-                (count, mine) for count, spans in redeliveries if (mine := _within(spans, around))
-            )
-        body = rows.body
-        self.send(
-            wire.Delivery(
-                number, schema, rows.count, rows.first_id, rows.at_us, counted, rows.publishers
-            ),
-            body,
-        )
-
-    def _announce(self, schema: int, schemas: Schemas) -> None:
-        self._schemas_out.add(schema)
-        self.send(wire.Schema(schema), schemas.bytes_of(schema))
-
     def end(self, reason: PenstockError | None) -> None:
         """Say why, and close; a peer that does not take it in time is dropped."""
         transport = self._transport
@@ -416,10 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_open = False
         self.flush()
         self._leave(lost=reason is not None)
-        if transport is not None and not transport.is_closing():
-            transport.close()
-            if transport.get_write_buffer_size():
-                self._loop.call_later(LINGER_S, transport.abort)
+        close(transport)
 
     def abort(self) -> None:
         """Drop the connection: its peer had its time."""
@@ -471,9 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def host(self) -> str:
         """The address the peer has; ``localhost`` for this very process."""
-        peer = self._transport.get_extra_info("peername") if self._transport else None
-        found = str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
-        return found.removeprefix("::ffff:")
+        return host_of(self._transport)
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
@@ -484,11 +409,3 @@ class Connection(asyncio.BufferedProtocol):
     def _peer(self) -> str:
         peer = self._transport.get_extra_info("peername") if self._transport else None
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and peer else "local"
-
-
-def _within(spans: Spans, around: Span) -> Spans:
-    """The part of ``spans`` inside a range; the receiver looks up only ids it was sent."""
-    if around.first <= spans[0][0] and spans[-1][1] <= around.end:
-        return spans  # the usual case
-    parts = [Span(*span).clipped(around) for span in spans]
-    return tuple(part for part in parts if part.size)

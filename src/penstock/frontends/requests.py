@@ -12,6 +12,7 @@ from penstock.core.errors import InvalidArgument, PenstockError, RemoteProtocolV
 from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.frontends.administration import Administration
+from penstock.frontends.deliveries import Subscription
 from penstock.frontends.publications import Publications
 from penstock.frontends.transfers import Transfers
 from penstock.runtime.delivery import Outlet
@@ -141,8 +142,6 @@ class Requests:
         connection.spawn(message.request, lambda: self._open(message))
 
     async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
-        from penstock.frontends.connection import Subscription
-
         connection = self._connection
         number, text = message.subscription, message.selector
         try:

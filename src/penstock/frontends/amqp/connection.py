@@ -27,11 +27,14 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.containing import Containing
 from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import SESSION_BYTES, Engine
+from penstock.frontends.amqp.gathering import Gathering
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.opening import is_sole, not_opened, opened
 from penstock.frontends.amqp.signing_in import SignIn, without_sasl
 from penstock.frontends.amqp.transactions import Transactions
 from penstock.frontends.connection_info import ConnectionInfo
+from penstock.frontends.reading import Reading
+from penstock.frontends.transports import close, host_of
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
@@ -41,13 +44,6 @@ WRITE_HIGH_WATER: Final = 1 << 20
 """Bytes waiting to be sent above which a connection gets no more events, and is not read."""
 UNSENT_MAX: Final = 8 << 20
 """Bytes of messages waiting for the peer's window above which it gets no more."""
-MANY_BYTES: Final = 4 << 10
-"""As much in one read comes from somebody who sends many messages at once."""
-GATHER_S: Final = 0.001
-INBOX_BYTES_MAX: Final = 128 << 10
-"""How long more of it may be waited for, and how much of it."""
-CONGESTION_CHECK_S: Final = 0.01
-LINGER_S: Final = 2.0
 TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
 """How long at most before looking whether something is due."""
@@ -89,11 +85,9 @@ class AmqpConnection(asyncio.Protocol):
         self._opened_s = self._heard_s = 0.0
         self._in_progress = 0
         self._flush_is_due = False
-        self._reads_paused = False
+        self._reading = Reading(self._may_read, self._reads_again)
+        self._gathering = Gathering(self._take_in)
         self._takes_more = True
-        self._inbox: list[bytes] = []
-        self._inbox_bytes = 0
-        self._inbox_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
@@ -101,11 +95,10 @@ class AmqpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         self._transport = transport
+        self._reading.begin(transport)
         self._opened_s = self._heard_s = self._loop.time()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        peer = transport.get_extra_info("peername")
-        found = str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
-        self.host = found.removeprefix("::ffff:")
+        self.host = host_of(transport)
         self.certificate = transport.get_extra_info("peercert")
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         if not self.listener.opened(self):
@@ -113,27 +106,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._loop.time()
-        if len(data) >= MANY_BYTES or self._inbox:
-            self._inbox.append(data)
-            self._inbox_bytes += len(data)
-            if self._inbox_bytes < INBOX_BYTES_MAX and len(data) >= MANY_BYTES:
-                if self._inbox_timer is None:
-                    self._inbox_timer = self._loop.call_later(GATHER_S, self._take_inbox)
-                return
-            self._take_inbox()
-            return
-        self._take_in(data)
-
-    def _take_inbox(self) -> None:
-        """What has come while somebody sends much: each batch costs more than its messages."""
-        if self._inbox_timer is not None:
-            self._inbox_timer.cancel()
-            self._inbox_timer = None
-        data = b"".join(self._inbox)
-        self._inbox.clear()
-        self._inbox_bytes = 0
-        if data and self._transport is not None:
-            self._take_in(data)
+        self._gathering.add(data)
 
     def _take_in(self, data: bytes) -> None:
         with self.containing:
@@ -146,16 +119,16 @@ class AmqpConnection(asyncio.Protocol):
             except RemoteProtocolViolation as error:
                 self._violated(error)
         self.flush()
-        if not self._may_read:
-            self._pause_reading()
+        self._reading.check()
 
     def eof_received(self) -> bool:
-        self._take_inbox()
+        self._gathering.flush()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._take_inbox()
+        self._gathering.flush()
         self._transport = None
+        self._reading.end()
         self.is_open = False
         self.writable = False
         self.listener.closed(self)
@@ -164,7 +137,7 @@ class AmqpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._takes_more = False
         self._check_writable()
-        self._pause_reading()
+        self._reading.check()
 
     def resume_writing(self) -> None:
         self._takes_more = True
@@ -313,7 +286,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is None:
             return
         now_s = self._loop.time()
-        if self._reads_paused and self._takes_more:  # else it is the peer that does not listen
+        if self._reading.is_paused and self._takes_more:  # else it is the peer that does not listen
             self.engine.excuse(now_s)
         again_s = self.engine.tick(now_s)
         self.flush()
@@ -391,26 +364,12 @@ class AmqpConnection(asyncio.Protocol):
         is_full = most > 0 and self.in_flight_bytes > most
         return is_full or self.listener.is_congested
 
-    @property
     def _may_read(self) -> bool:
         return self._takes_more and not self.is_congested
 
-    def _pause_reading(self) -> None:
-        if self._transport is not None and not self._reads_paused:
-            self._reads_paused = True
-            self._transport.pause_reading()
-            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
-
-    def _resume_reading(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if not self._may_read:
-            self._loop.call_later(CONGESTION_CHECK_S, self._resume_reading)
-            return
-        self._heard_s = self._loop.time()
-        self.engine.excuse(self._heard_s)
-        self._reads_paused = False
-        self._transport.resume_reading()
+    def _reads_again(self, now_s: float) -> None:
+        self._heard_s = now_s
+        self.engine.excuse(now_s)
         self.links.refill()
         self.flush_soon()
 
@@ -453,11 +412,7 @@ class AmqpConnection(asyncio.Protocol):
         self._close_transport()
 
     def _close_transport(self) -> None:
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.close()
-            if transport.get_write_buffer_size():
-                self._loop.call_later(LINGER_S, transport.abort)
+        close(self._transport)
 
     def abort(self) -> None:
         """Drop the connection."""

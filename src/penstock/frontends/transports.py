@@ -1,0 +1,25 @@
+"""What connections of every protocol ask of their transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+LINGER_S: Final = 2.0
+"""How long a connection that was ended has to take its last bytes."""
+
+
+def host_of(transport: asyncio.BaseTransport | None) -> str:
+    """The address the peer has; ``localhost`` for this very process."""
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    found = str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
+    return found.removeprefix("::ffff:")
+
+
+def close(transport: asyncio.Transport | None) -> None:
+    """Close it once its peer has taken what is on its way; drop it if that takes too long."""
+    if transport is None or transport.is_closing():
+        return
+    transport.close()
+    if transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)

@@ -1,0 +1,39 @@
+"""A transport that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class Scripted(asyncio.Transport):
+    """Notes what is asked of it."""
+
+    def __init__(self, peername: Any = None) -> None:
+        super().__init__({"peername": peername})
+        self.is_read = True
+        self.is_aborted = False
+        self.unsent = 0
+        """Bytes its peer has not taken."""
+        self._is_closing = False
+
+    def pause_reading(self) -> None:
+        assert self.is_read, "paused once"
+        assert not self._is_closing, "a loop may refuse this"
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_read, "it was paused"
+        self.is_read = True
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
