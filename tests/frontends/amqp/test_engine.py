@@ -101,3 +101,21 @@ def test_a_peer_that_was_excused_and_speaks_lives_on() -> None:
     assert not is_dropped(pair, 1_019)
     assert not is_dropped(pair, 1_028.9)
     assert is_dropped(pair, 1_029)
+
+
+def test_a_message_that_is_given_up_is_none_and_frees_its_room() -> None:
+    pair = Pair(parts_bytes_max=25_000)
+    sender = pair.sender()
+    for number in range(4):
+        delivery = sender.delivery(f"d{number}")
+        sender.stream(b"x" * 10_000)
+        pair.pump()
+        delivery.abort()
+        pair.pump()
+    sender.delivery("whole")
+    sender.stream(b"y")
+    sender.advance()
+    pair.pump()
+
+    assert pair.messages == [b"y"]
+    assert pair.too_many_parts_by == []

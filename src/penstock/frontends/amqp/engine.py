@@ -269,7 +269,8 @@ class Engine:
     def _take(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
         """Whether a message is whole."""
         size = pn.pn_delivery_pending(delivery)
-        if not 0 < size <= link.message_bytes_max and not self._is_usable(link, delivery, pointer):
+        # Proton has one byte pending of a delivery whose sender has given it up.
+        if not 1 < size <= link.message_bytes_max and not self._is_usable(link, delivery, pointer):
             return False
         if pn.pn_delivery_partial(delivery) or link.parts:
             if not self._take_part(link, delivery, pointer, size):
@@ -292,11 +293,12 @@ class Engine:
         return True
 
     def _is_usable(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
-        """Whether an event about a delivery without bytes, or with many, is about a message."""
+        """Whether an event about a delivery of no size, of one byte or of many, is about a
+        message."""
         if pn.pn_link_current(pointer) != delivery:
             return False  # the sender settles what was answered already
         if pn.pn_delivery_aborted(delivery):
-            link.parts.clear()
+            self._clear_parts(link)
             _discard(pointer, delivery)
             return False
         if pn.pn_delivery_pending(delivery) > link.message_bytes_max:
