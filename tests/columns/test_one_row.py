@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.columns import one_row
 from penstock.columns.body import body_of
@@ -16,7 +17,8 @@ from penstock.columns.check import check_body
 from penstock.columns.digest import digest
 from penstock.columns.event import Event
 from penstock.columns.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, batch_from, schema_bytes
-from penstock.columns.one_row import one_row_in, one_row_of, row_of
+from penstock.columns.layout import UTC_MICROSECONDS
+from penstock.columns.one_row import form_of, one_row_in, one_row_of, row_of
 from penstock.core.errors import InvalidEvent
 
 LIMIT = 1 << 30
@@ -89,6 +91,21 @@ def test_nothing_is_recognised_that_a_full_check_would_refuse(event: Event, data
         read = batch_from(cut, batch.schema)
         check_body(read)
         assert found == digest(read, LIMIT)
+
+
+@pytest.mark.parametrize("kind", one_row._FIXED)
+def test_a_form_of_the_realm_has_numbers_of_every_kind(kind: str) -> None:
+    kinds = {"double": pa.float64(), "float": pa.float32(), "bool": pa.bool_()}
+    kinds[str(UTC_MICROSECONDS)] = UTC_MICROSECONDS
+    numbers = pa.array([1]).cast(kinds.get(kind, kind))
+    inner = pa.StructArray.from_arrays([numbers, pa.array(["x"])], ["n", "s"])
+    columns = [pa.array([b"x"]), inner, pa.array([5], pa.int64()), inner]
+    batch = pa.RecordBatch.from_arrays(columns, ["data", "headers", "ttl", "properties"])
+
+    form = form_of(batch.schema)
+    made = None if form is None else form.made([b"x", 1, "x", 5, 1, "x"])
+
+    assert made == (bytes(batch_bytes(batch)), replace(digest(batch, LIMIT), ttls=()))
 
 
 def test_text_that_is_no_utf8_is_left_to_the_full_check() -> None:
@@ -166,3 +183,9 @@ def test_a_schema_no_body_has_has_no_form() -> None:
     assert one_row_of(pa.schema([("properties", pa.struct([("a", pa.int64())] * 2))])) is None
     names = [(f"p{number}", pa.int64()) for number in range(one_row.COLUMNS_MAX + 1)]
     assert one_row_of(pa.schema([("properties", pa.struct(names))])) is None
+
+
+def test_what_no_form_holds_has_none() -> None:
+    for kind in (pa.list_(pa.int64()), pa.null(), pa.struct([]), pa.large_string()):
+        assert form_of(pa.schema([("properties", pa.struct([("a", kind)]))])) is None
+    assert form_of(pa.schema([])) is None

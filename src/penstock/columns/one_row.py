@@ -4,12 +4,15 @@ One event with a tag, data and plain properties, none of them null, makes a mess
 same for every event of its schema but for values and lengths. So it is written by a form, byte
 for byte as Arrow writes it, and recognised by it: a message that fits its form is a sound batch,
 and nothing of it has to be parsed. All others take the usual way.
+
+What the realm makes itself is written by a form with more columns as well, such as headers, whose
+values would have to be looked at in a message of somebody else.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -44,9 +47,20 @@ SCHEMAS_MAX: Final = 64
 """What peers send must not fill memory: a few megabytes in all."""
 
 _TEXTS: Final = ("string", "binary")
-_FIXED: Final = {"int64": "q", "double": "d", "bool": "B7x"}
+_FIXED: Final = {
+    "int64": "q",
+    "double": "d",
+    "bool": "B7x",
+    "int32": "i4x",
+    "int16": "h6x",
+    "int8": "b7x",
+    "float": "f4x",
+    "timestamp[us, tz=UTC]": "q",
+}
 """How ``struct`` writes a value of fixed size, padded to eight bytes."""
-_SIZES: Final = {"int64": 8, "double": 8, "bool": 1}
+_SIZES: Final = {kind: struct.calcsize(f"<{layout[0]}") for kind, layout in _FIXED.items()}
+_RECOGNISED: Final = frozenset({*_TEXTS, "int64", "double", "bool"})
+"""Kinds whose values are sound whatever their bytes, texts aside."""
 _OFFSETS_BYTES: Final = 8
 _INT64: Final = struct.Struct("<q")
 
@@ -63,13 +77,14 @@ class _Form(NamedTuple):
 class OneRow:
     """The messages of one event that a schema makes, when none of its values is null."""
 
-    __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_struct_at", "schema")
+    __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_structs", "schema")
 
-    def __init__(self, schema: pa.Schema, kinds: Sequence[str], struct_at: int) -> None:
-        """``kinds`` of its columns, those of properties last, from ``struct_at`` on."""
+    def __init__(self, schema: pa.Schema, kinds: Sequence[str], structs: Container[int]) -> None:
+        """``kinds`` of its columns, each field of a struct being one; ``structs``: at which of
+        them one begins."""
         self.schema = schema
         self._kinds = tuple(kinds)
-        self._struct_at = struct_at
+        self._structs = structs
         self._forms: dict[tuple[int, ...], _Form] = {}
         sample = bytes(batch_bytes(_sample(schema)))
         self._places: BatchPlaces = batch_places(sample)
@@ -80,7 +95,7 @@ class OneRow:
         """Where a message says how long its values are, as far as they vary."""
         parts = [f"<{self._places.buffers}x"]
         for index, kind in enumerate(self._kinds):
-            if index == self._struct_at:
+            if index in self._structs:
                 parts.append("16x")
             parts.append("40xq" if kind in _TEXTS else "32x")
         return struct.Struct("".join(parts))
@@ -90,6 +105,11 @@ class OneRow:
 
         Raises ``UnicodeEncodeError`` and ``struct.error`` for a value no column can hold.
         """
+        made = self.made(values)
+        return None if made is None else made[0]
+
+    def made(self, values: Sequence[Any]) -> tuple[bytes, Digest] | None:
+        """The same, with the digest as far as it tells of sizes."""
         parts: list[Any] = []
         lengths: list[int] = []
         for kind, value in zip(self._kinds, values, strict=True):
@@ -100,7 +120,7 @@ class OneRow:
             else:
                 parts.append(value)
         form = self._form(tuple(lengths))
-        return None if form is None else form.layout.pack(form.head, *parts)
+        return None if form is None else (form.layout.pack(form.head, *parts), form.digest)
 
     def digest_of(self, message: bytes) -> Digest | None:
         """The digest of a message that is such a batch, every byte of it that matters; None when
@@ -144,7 +164,7 @@ class OneRow:
         layout = [f"<{len(self._head)}s"]
         end = size = found = 0
         for index, kind in enumerate(self._kinds):
-            if index == self._struct_at:
+            if index in self._structs:
                 places += (end, 0)
             places += (end, 0)  # validity: nothing is null
             if kind in _TEXTS:
@@ -173,21 +193,37 @@ def one_row_of(schema: pa.Schema) -> OneRow | None:
         check_schema(schema)
     except InvalidEvent:
         return None  # whoever publishes with it is told
+    names = schema.names
+    if not {"tag", "data", "properties"}.issuperset(names) or "properties" in names[:-1]:
+        return None
+    kinds, structs = _flat(schema)
+    if not _RECOGNISED.issuperset(kinds) or not 0 < len(kinds) <= COLUMNS_MAX:
+        return None
+    return OneRow(schema, kinds, structs)
+
+
+def form_of(schema: pa.Schema) -> OneRow | None:
+    """A form to write bodies by that the realm makes itself; None when a column is of a type that
+    no form has. A value of it is no null; times are in microseconds since 1970."""
+    kinds, structs = _flat(schema)
+    if not 0 < len(kinds) <= COLUMNS_MAX:
+        return None
+    if not all(kind in _FIXED or kind in _TEXTS for kind in kinds):
+        return None
+    return OneRow(schema, kinds, structs)
+
+
+def _flat(schema: pa.Schema) -> tuple[list[str], set[int]]:
+    """The types of columns, those of a struct's fields in its place; where structs begin."""
     kinds: list[str] = []
-    struct_at = -1
+    structs: set[int] = set()
     for field in schema:
-        if struct_at >= 0 or field.name not in ("tag", "data", "properties"):
-            return None
-        if field.name == "properties":
-            struct_at = len(kinds)
+        if pa.types.is_struct(field.type) and field.type.num_fields:
+            structs.add(len(kinds))
             kinds += [str(child.type) for child in field.type]
         else:
             kinds.append(str(field.type))
-    if not 0 < len(kinds) <= COLUMNS_MAX or not all(
-        kind in _SIZES or kind in _TEXTS for kind in kinds
-    ):
-        return None
-    return OneRow(schema, kinds, struct_at)
+    return kinds, structs
 
 
 _by_schema: dict[bytes, OneRow | None] = {}

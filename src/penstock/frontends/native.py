@@ -69,7 +69,7 @@ class NativeListener:
         self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""
-        self._unsent: list[Connection] = []
+        self._unsent: list[Peer] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
         realm.shard.on_answered = self.flush
@@ -118,7 +118,7 @@ class NativeListener:
         assert self._tasks is not None, "run() has been started"
         self._tasks.create_task(work)
 
-    def flush_soon(self, connection: Connection) -> None:
+    def flush_soon(self, connection: Peer) -> None:
         """Send what a connection has queued, at the end of this turn."""
         self._unsent.append(connection)
         if not self._flush_is_due and not self.realm.shard.is_answering:

@@ -33,6 +33,10 @@ class Peer(Protocol):
         """Rights have changed: end what it may not have any more."""
         ...
 
+    def flush(self) -> None:
+        """Send what is queued."""
+        ...
+
     def describe(self) -> ConnectionInfo:
         """What an administrator sees of it."""
         ...

@@ -2,8 +2,8 @@
 
 Proton's engine keeps connections, sessions and links by the standard (:mod:`.engine`); what they
 mean in a realm is said here: topics are channels, queues are queues, subscriptions are
-subscriptions and durables. Messages become events and events messages in :mod:`.incoming` and
-:mod:`.outgoing`; the guide's page on AMQP is their table.
+subscriptions and durables. Messages become events and events messages in :mod:`.incoming` (a lone
+one in :mod:`.lone`) and :mod:`.outgoing`; the guide's page on AMQP is their table.
 """
 
 from __future__ import annotations

@@ -327,10 +327,10 @@ class AmqpConnection(asyncio.Protocol):
     # --- out -----------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Send what there is at the end of this turn."""
+        """Send what there is at the end of this turn, or as the answers of a group leave."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            self._loop.call_soon(self.flush)
+            self.listener.flush_soon(self)
 
     def flush(self) -> None:
         """Send what there is."""

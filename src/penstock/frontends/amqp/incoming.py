@@ -74,16 +74,16 @@ def batches_of(
     """
     if not container and (batch := _alike(messages)) is not None:
         return [Batch(batch, range(len(messages)))], []
-    rows: list[_Row] = []
+    rows: list[Row] = []
     unusable: list[Unusable] = []
     for index, message in enumerate(messages):
         try:
-            rows.append(_row(index, message, now_ms))
+            rows.append(row_of(index, message, now_ms))
         except (RemoteProtocolViolation, InvalidEvent, UnicodeError) as error:
             unusable.append(Unusable(index, str(error)))
     at_once = [row for row in rows if row.deliver_ms is None]
     later = [row for row in rows if row.deliver_ms is not None]
-    found = [_batch(part, container) for part in (at_once, later) if part]
+    found = [batch_of(part, container) for part in (at_once, later) if part]
     return found, unusable
 
 
@@ -151,7 +151,7 @@ def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
 # --- one message --------------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     place: int
     data: bytes
     header: Header
@@ -164,7 +164,7 @@ class _Row(NamedTuple):
     ttl: int
 
 
-def _row(place: int, message: bytes, now_ms: int) -> _Row:
+def row_of(place: int, message: bytes, now_ms: int) -> Row:
     sections = sections_of(message)
     header = header_in(sections.header)
     annotations = annotations_in(sections.message_annotations)
@@ -189,7 +189,7 @@ def _row(place: int, message: bytes, now_ms: int) -> _Row:
     ttl = header.ttl
     if not ttl and expires_ms:
         ttl = max(1, expires_ms - now_ms)
-    return _Row(
+    return Row(
         *(place, data, header, annotations.deliver_ms, annotations.tag),
         *(signature, properties, headers, ttl),
     )
@@ -394,7 +394,7 @@ def _times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> 
 # --- columns ------------------------------------------------------------------------------
 
 
-def _batch(rows: list[_Row], container: str) -> Batch:
+def batch_of(rows: list[Row], container: str) -> Batch:
     properties = _properties(rows)
     batch = body_of_columns(
         [row.data for row in rows],
@@ -420,7 +420,7 @@ def _batch(rows: list[_Row], container: str) -> Batch:
     return Batch(made, [row.place for row in rows])
 
 
-def _headers(rows: list[_Row], container: str) -> pa.StructArray | None:
+def _headers(rows: list[Row], container: str) -> pa.StructArray | None:
     names: dict[str, None] = {}
     for row in rows:
         if row.headers:
@@ -435,14 +435,14 @@ def _headers(rows: list[_Row], container: str) -> pa.StructArray | None:
     )
 
 
-def _header_column(name: str, rows: list[_Row]) -> pa.Array:
+def _header_column(name: str, rows: list[Row]) -> pa.Array:
     values = [row.headers.get(name) for row in rows]
     if HEADERS[name] == UTC_MICROSECONDS:
         return pa.array(values, pa.int64()).view(UTC_MICROSECONDS)
     return pa.array(values, HEADERS[name])
 
 
-def _properties(rows: list[_Row]) -> PropertyColumns:
+def _properties(rows: list[Row]) -> PropertyColumns:
     signature = rows[0].signature
     if signature is None or any(row.signature != signature for row in rows):
         made = [{n: _made(v) for n, v in row.properties.items()} for row in rows]
