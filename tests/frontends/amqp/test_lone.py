@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from penstock.core.errors import EventTooLarge, PenstockError
 from penstock.core.ids import Span
 from penstock.frontends.amqp import lone
 from penstock.frontends.amqp.incoming import batch_of, batches_of, row_of
-from penstock.frontends.amqp.lone import body_of_one
+from penstock.frontends.amqp.lone import Lone, body_of_one
 from penstock.runtime.bodies import Body
 from penstock.wire.amqp.sections import DATA, VALUE, section
 from penstock.wire.amqp.types import (
@@ -131,6 +132,115 @@ def test_a_lone_message_comes_out_as_it_went_in(raw: bytes) -> None:
         sent(stamp(usual.batch, Span(0, 1), 0))
     )
     assert repr(events[0]) == repr(events[1])
+
+
+same_texts = st.text(min_size=1, max_size=2)
+programs = st.fixed_dictionaries(
+    {},
+    optional={
+        "durable": st.just(True),
+        "ttl": st.just(5_000),
+        "annotations": st.just({TAG: "t", Symbol("x-opt-jms-msg-type"): Byte(5)}),
+        "application": st.just({"a": 1}) | st.just({"a": 2}) | st.just({"a": None}),
+    },
+)
+one_programs = st.builds(
+    lambda same, identity, time, data, code: message(
+        **same,
+        properties=[identity, None, "orders", *[None] * 6, time],
+        body=section(code, written(data if code == DATA else data.decode("latin-1"))),
+    ),
+    programs,
+    st.none() | same_texts | st.uuids(),
+    times,
+    st.binary(max_size=2) | st.binary(min_size=255, max_size=257),
+    st.sampled_from([DATA, VALUE]),
+)
+
+
+@given(st.lists(one_programs | messages, min_size=2, max_size=12), containers)
+def test_messages_of_one_link_do_not_mix(raws: list[bytes], sender: str) -> None:
+    link = Lone()
+
+    for raw in chain.from_iterable(zip(raws, raws, strict=True)):
+        assert seen(link.body(raw, NOW_MS, sender)) == seen(body_of_one(raw, NOW_MS, sender))
+
+
+def parts(*datas: bytes) -> bytes:
+    return message(body=b"".join(section(DATA, written(data)) for data in datas))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        tuple(message(properties=[*[None] * 9, Timestamp(at)]) for at in (NOW_MS, 1 << 62)),
+        (parts(b"", b"x"), parts(b"", b"xy")),
+        (parts(b"x", b""), parts(b"xy", b"")),
+    ],
+    ids=["a time outside of the years", "nothing before the data", "nothing behind the data"],
+)
+def test_what_is_different_in_another_way_is_read(first: bytes, second: bytes) -> None:
+    link = Lone()
+    link.body(first, NOW_MS, "")
+
+    assert seen(link.body(second, NOW_MS, "")) == seen(body_of_one(second, NOW_MS))
+
+
+@given(one_programs, st.data())
+def test_bytes_that_have_changed_mean_what_they_would_without_the_first(
+    raw: bytes, data: st.DataObject
+) -> None:
+    link = Lone()
+    link.body(raw, NOW_MS, "")
+    changed = bytearray(raw)
+    for place in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=3)):
+        changed[place] = data.draw(st.integers(0, 255))
+    cut = bytes(changed[: data.draw(st.just(len(raw)) | st.integers(0, len(raw)))])
+    longer = cut + data.draw(st.binary(max_size=3))
+
+    assert seen(link.body(longer, NOW_MS, "")) == seen(body_of_one(longer, NOW_MS))
+
+
+def seen(body: Body | None) -> tuple[object, ...] | None:
+    return None if body is None else (body.buffer, body.schema_bytes, body.known_digest)
+
+
+def test_of_what_one_program_sends_no_more_is_read_than_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Lone()
+    raws = [
+        message(
+            durable=True,
+            properties=[f"ID:{number}", None, "orders", *[None] * 6, Timestamp(NOW_MS + number)],
+            body=section(DATA, written(bytes(number))),
+        )
+        for number in range(10, 99)
+    ]
+    wanted = [seen(body_of_one(raw, NOW_MS)) for raw in raws]
+    first = seen(link.body(raws[0], NOW_MS, ""))
+    monkeypatch.setattr(lone, "row_of", None)
+
+    assert [first, *(seen(link.body(raw, NOW_MS, "")) for raw in raws[1:])] == wanted
+
+
+def test_who_sends_something_else_each_time_is_not_learned_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Lone()
+    learned: list[bytes] = []
+    plain = lone._likeness
+
+    def counted(raw: bytes, *given: Any) -> Any:
+        learned.append(raw)
+        return plain(raw, *given)
+
+    monkeypatch.setattr(lone, "_likeness", counted)
+
+    for number in range(1_000):
+        assert link.body(message(application={"n": number}), NOW_MS, "") is not None
+
+    assert len(learned) == lone.DOUBTS_MAX
 
 
 USUAL = {

@@ -15,12 +15,14 @@ from penstock.wire.amqp.sections import (
     SEQUENCE,
     VALUE,
     entries,
+    field_places,
     fields,
     header_of,
+    places_of,
     section,
     sections_of,
 )
-from penstock.wire.amqp.types import Symbol, UByte, UInt, written
+from penstock.wire.amqp.types import Symbol, UByte, UInt, read, written
 
 
 def test_every_section_is_found() -> None:
@@ -42,6 +44,28 @@ def test_every_section_is_found() -> None:
     assert entries(found.application_properties) == {"p": 2}
     assert found.body == [(DATA, written(b"x"))]
     assert entries(found.footer) == {"f": 3}
+
+
+def test_the_place_of_each_value_is_found() -> None:
+    values = {PROPERTIES: written(["id", None, 5]), DATA: written(b"x")}
+    message = b"".join(section(code, value) for code, value in values.items())
+
+    places = places_of(message)
+
+    assert places == {PROPERTIES: 3, DATA: len(message) - 3}
+    for code, value in values.items():
+        assert message[places[code] :].startswith(value)
+
+
+@pytest.mark.parametrize("long", ["", "x" * 300], ids=["a short list", "a long list"])
+def test_the_place_of_each_field_is_found(long: str) -> None:
+    values = [None, "id", UInt(9), b"", long]
+    message = section(PROPERTIES, written(values)) + section(DATA, written(b"x"))
+
+    places = field_places(message, 3)
+
+    assert [read(message, place)[0] for place in places] == values
+    assert field_places(section(PROPERTIES, written([])), 3) == []
 
 
 def test_sections_may_be_named_instead_of_numbered() -> None:

@@ -18,7 +18,7 @@ from penstock.frontends.amqp.addresses import Destination, Kind, found, parsed, 
 from penstock.frontends.amqp.conditions import condition_of, description_of
 from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.lone import body_of_one
+from penstock.frontends.amqp.lone import Lone
 from penstock.frontends.amqp.outcomes import Pointer
 from penstock.runtime.bodies import Body, body_from
 from penstock.wire.amqp.sections import entries, fields, sections_of
@@ -47,6 +47,7 @@ class Producer:
         self._allowed: set[int] = set()
         self._waiting: deque[tuple[bytes, Pointer | None]] = deque()
         """Messages of an anonymous relay whose destinations are being made."""
+        self._lone = Lone()
         self.incoming = incoming
 
     @property
@@ -112,7 +113,7 @@ class Producer:
         """Events of messages, with their places; those that can be none are refused."""
         container = self._connection.container if destination.is_jms else ""
         now_ms = self._realm.clock.now_us() // 1_000
-        if len(messages) == 1 and (body := body_of_one(messages[0], now_ms, container)):
+        if len(messages) == 1 and (body := self._lone.body(messages[0], now_ms, container)):
             return [(body, (0,))]
         batches, unusable = batches_of(messages, now_ms, container)
         for each in unusable:

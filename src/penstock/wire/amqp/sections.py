@@ -96,6 +96,32 @@ def _descriptor(message: bytes, at: int) -> tuple[int, int]:
     return int(code), begin
 
 
+def places_of(message: bytes) -> dict[int, int]:
+    """Where the value of each section begins, of those of one kind that of the last, in a message
+    that :func:`sections_of` has taken."""
+    found = {}
+    at = 0
+    while at < len(message):
+        code, begin = _descriptor(message, at)
+        found[code] = begin
+        at = skip(message, begin)
+    return found
+
+
+def field_places(message: bytes, at: int) -> list[int]:
+    """Where the fields begin of a section that is a list and has been read."""
+    if message[at] == 0x45:
+        return []
+    is_wide = message[at] == 0xD0
+    count = int.from_bytes(message[at + 5 : at + 9], "big") if is_wide else message[at + 2]
+    at += 9 if is_wide else 3
+    found = []
+    for _ in range(count):
+        found.append(at)
+        at = skip(message, at)
+    return found
+
+
 def fields(encoded: bytes) -> list[Any]:
     """The fields of a section that is a list. Raises ``RemoteProtocolViolation``."""
     if not encoded:
