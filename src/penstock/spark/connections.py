@@ -6,7 +6,6 @@ word, so a session is opened when first needed and kept for the next task.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Callable
@@ -21,16 +20,15 @@ from penstock.client.urls import safe
 from penstock.core.errors import CannotConnect, IllegalState, NameDoesNotExist, SessionClosed
 from penstock.core.ids import Span
 from penstock.spark.options import Where
+from penstock.spark.settling import settle_down
 
 T = TypeVar("T")
 
 _sessions: dict[tuple[int, str], Session] = {}
 """By process, as a forked child cannot use its parent's, and URL."""
 
-_WORKER_ONLY = "SPARK_BUFFER_SIZE"
-"""Spark sets it for the Python processes it starts."""
-
-_settled: list[bool] = []
+_there: set[tuple[int, Where]] = set()
+"""By process: what was found there once."""
 
 
 class Link:
@@ -81,6 +79,15 @@ def ask(where: Where, question: Callable[[Link], T]) -> T:
     return ask_realm(where.url, lambda session: question(link(session, where)))
 
 
+def check_there(where: Where) -> None:
+    """Raises ``NameDoesNotExist`` naming the channel, and ``CannotConnect``. What was there once is
+    not asked for again: for each micro-batch Spark makes a writer twice, and tasks find out."""
+    key = (os.getpid(), where)
+    if key not in _there:
+        ask(where, lambda link: link.epoch)
+        _there.add(key)
+
+
 def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = False) -> T:
     """What ``question`` gives for the realm. It may be asked twice, so it has to bear that.
 
@@ -98,14 +105,6 @@ def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = Fal
     patient = patient or TaskContext.get() is not None
     session = _sessions[key] = _connected(url, RECONNECT_TIMEOUT_S if patient else 0)
     return question(session)
-
-
-def settle_down() -> None:
-    """In a worker of Spark's: it collects garbage after each task and each question of the driver,
-    for tens of milliseconds, and what it has imported by now is none."""
-    if not _settled and _WORKER_ONLY in os.environ:
-        gc.freeze()
-        _settled.append(True)
 
 
 def _connected(url: str, patience_s: float) -> Session:
@@ -126,6 +125,7 @@ def disconnect() -> None:
     mine = [key for key in _sessions if key[0] == os.getpid()]
     for key in mine:
         _sessions.pop(key).close()
+    _there.clear()
 
 
 def link(session: Session, where: Where) -> Link:

@@ -41,7 +41,7 @@ from penstock.spark.channels import (
     placed,
     spans_between,
 )
-from penstock.spark.connections import Link, ask, ask_realm, settle_down
+from penstock.spark.connections import Link, ask, ask_realm
 from penstock.spark.losses import check_first, check_front
 from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
@@ -50,6 +50,7 @@ from penstock.spark.portions import fair, parts_of, portion
 from penstock.spark.progress import Growth, reported
 from penstock.spark.projection import Projection, arrow_schema, extras_of
 from penstock.spark.sealed import is_here, stored_batches
+from penstock.spark.settling import settle_down
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector

@@ -15,18 +15,25 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Unavailable
 from penstock.spark.cache import cache_directory, fingerprint, link_once
 from penstock.spark.class_archive import ClassArchive
-from penstock.spark.jvm import find_jvm, java_home
+from penstock.spark.jvm import Jvm, find_jvm, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
+_CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
+"""For each file that it creates on a local disk Hadoop starts ``chmod``, where its library of
+native code is missing, as it is in PySpark. Java's usual way goes through a helper program."""
+_SPAWN_UNTIL: Final = 25
+"""The last Java known to have this way; one that has not would start no process at all."""
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Without the compiler that pays off after minutes and takes its time in the first seconds."""
@@ -52,7 +59,8 @@ LOCAL: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Neither are Hadoop's files of checksums written then, see `_without_checksum_files`.
+    _CHECKSUMS: "false",
     "spark.ui.enabled": "false",
 }
 """Set on local masters only; ``spark.sql.shuffle.partitions`` is then the number of cores."""
@@ -88,7 +96,7 @@ def session(
     if SparkContext._gateway is None:
         threading.Thread(target=_load_ahead, name="penstock-load-ahead", daemon=True).start()
         if is_local:
-            theirs = f"{_QUICK if short else ''} {chosen[_JAVA_OPTIONS]}".strip()
+            theirs = " ".join([*ways(jvm, is_short=bool(short)), chosen[_JAVA_OPTIONS]])
             chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(theirs), theirs])
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in chosen.items():
@@ -97,7 +105,25 @@ def session(
         started = builder.getOrCreate()
     if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
         archive.written_by(gateway.proc.pid)
+    if is_local and chosen[_CHECKSUMS] == "false":
+        _without_checksum_files(started)
     return started
+
+
+def ways(jvm: Jvm, *, is_short: bool) -> list[str]:
+    """Java options: how a JVM on this machine is to compile, and to start processes."""
+    can_spawn = sys.platform == "linux" and jvm.version <= _SPAWN_UNTIL
+    return [*([_QUICK] if is_short else []), *([_SPAWN] if can_spawn else [])]
+
+
+def _without_checksum_files(spark: SparkSession) -> None:
+    """Local files get no ``.crc`` file beside them. A micro-batch writes two files to its
+    checkpoint, and twice as many cost it ten milliseconds. What has such a file is checked still,
+    and one that is written anew loses it."""
+    jvm, context = spark._jvm, spark._jsc
+    assert jvm is not None, "a session on this machine has one"
+    files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration())
+    files.setWriteChecksum(False)
 
 
 def _load_ahead() -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from penstock.spark.settling import settle_down
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from penstock.spark.options import SinkOptions, SourceOptions
     from penstock.spark.reading import ChannelReader, ChannelStreamReader
     from penstock.spark.writing import ChannelStreamWriter, ChannelWriter
+
+
+settle_down()  # before the methods load more
 
 
 class PenstockSource(DataSource):
@@ -76,7 +81,7 @@ class PenstockSource(DataSource):
         return source_options(self.options, self.default_url)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
-        from penstock.spark.connections import ask
+        from penstock.spark.connections import check_there
         from penstock.spark.options import sink_options, with_routes
         from penstock.spark.rows import check_writable
 
@@ -84,7 +89,7 @@ class PenstockSource(DataSource):
         options = with_routes(options, schema.names, self.options)
         check_writable(schema, options, overwrite=overwrite)
         if options.where.channel:  # a missing channel is found before the tasks
-            ask(options.where, lambda link: link.epoch)
+            check_there(options.where)
         return options
 
 
