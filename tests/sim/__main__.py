@@ -8,36 +8,34 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import structlog
 
 from penstock.testing.loop import elapsed_s, simulate
+from tests.sim.mutants import MUTANTS, noticed, row
 from tests.sim.rot import rot_of
 from tests.sim.scenes import SCENES
+from tests.sim.tally import Tally
 from tests.sim.world import World
 
 LINES_MAX = 60
 """Of the trace of a failure, unless all of it is asked for."""
-FAULTS = (
-    *("network: ", "the clock jumps", "disk full", "sync fails", "write fails"),
-    *("dark", "power cut", "kill", "close"),
-)
-"""How what was done to a world begins."""
 
 
 def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    began_s, faults, played = elapsed_s(), Counter[str](), 0
+    if asked.mutants:
+        return _mutants()
+    began_s, tally, played = elapsed_s(), Tally(), 0
     for seed in range(asked.seed, asked.seed + asked.lives):
         if asked.rot:
-            _rot(seed)
+            _rot(seed, tally, asked.lives == 1 or asked.verbose)
         else:
             world = World(seed, asked.scene)
-            if not _play(world, faults, asked.trace, asked.scene):
+            if not _play(world, tally, asked.trace, asked.scene):
                 return 1
             if asked.lives == 1 or asked.verbose:
                 _say(f"{seed} {'+'.join(world.names)}: {world.lives} lives, {world.hash}")
@@ -45,9 +43,18 @@ def main(arguments: list[str]) -> int:
         if played % 100 == 0:
             _say(_summary(asked.seed, played, elapsed_s() - began_s))
     _say(_summary(asked.seed, played, elapsed_s() - began_s))
-    for fault, count in sorted(faults.items()):
-        _say(f"  {count:6} {fault}")
+    for line in tally.lines():
+        _say(line)
     return 0
+
+
+def _mutants() -> int:
+    """The table of README.md; exit status 1 when one is not noticed."""
+    found = {name: noticed(mutant) for name, mutant in MUTANTS.items()}
+    _say("| mistake | noticed by | first seed |\n|---|---|---|")
+    for name, mutant in MUTANTS.items():
+        _say(row(mutant, found[name]))
+    return int(None in found.values())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,12 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lives", type=int, default=1, help="how many seeds, one after the other")
     parser.add_argument("--scene", action="append", default=[], choices=sorted(SCENES))
     parser.add_argument("--rot", action="store_true", help="worlds whose disk is damaged")
+    parser.add_argument("--mutants", action="store_true", help="realms with a mistake: who notices")
     parser.add_argument("--trace", action="store_true", help="all that happened, not only its end")
     parser.add_argument("--verbose", action="store_true", help="a line for every seed")
     return parser
 
 
-def _play(world: World, faults: Counter[str], whole: bool, scenes: list[str]) -> bool:
+def _play(world: World, tally: Tally, whole: bool, scenes: list[str]) -> bool:
     try:
         simulate(world.live(), world.random)
     except Exception as error:  # noqa: BLE001  whatever it is: it belongs to this seed
@@ -74,7 +82,7 @@ def _play(world: World, faults: Counter[str], whole: bool, scenes: list[str]) ->
         _say(f"  make sim SEED={world.seed} ARGS='--trace{chosen}'")
         return False
     finally:
-        faults.update(fault for _, what in world.trace if (fault := _fault(what)))
+        tally.add(world)
     if whole:
         for at_s, what in world.trace:
             _say(f"{at_s:12.6f} {what}")
@@ -87,18 +95,16 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _fault(what: str) -> str:
-    """Its kind, without whom it has hit."""
-    return what.partition(",")[0] if what.startswith(FAULTS) else ""
-
-
-def _rot(seed: int) -> None:
+def _rot(seed: int, tally: Tally, is_told: bool) -> None:
     with TemporaryDirectory() as directory:
         try:
-            _say(f"{seed} {rot_of(seed, Path(directory))}")
+            found = rot_of(seed, Path(directory))
         except BaseException as error:
             error.add_note(f"make sim SEED={seed} ARGS=--rot")
             raise
+    tally.rotten(found.damage.path, is_cut=found.damage.bit is None)
+    if is_told:
+        _say(f"{seed} {found.damage}: {found.outcome}")
 
 
 def _summary(first: int, played: int, took_s: float) -> str:

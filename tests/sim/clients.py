@@ -27,8 +27,19 @@ from tests.sim.promises import Ledger, Receipts
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+LONG = 0.15
+"""Of all publishes, how many have long names."""
+
 Compose = Callable[[Random, str], Sequence[Event]]
 """The events of one publish, named by its label; a retry composes the same again."""
+
+
+def label_of(world: World, store: str, publisher: str, number: int) -> str:
+    """What names a publish, and the events of it. Some names are long: what holds them fills
+    several sectors of the disk, and may be torn between them."""
+    label = f"{store}/{publisher}/{number}"
+    draw = Random(f"{world.seed}/{label}/weight")
+    return label + "." * draw.randint(500, 2_000) if draw.random() < LONG else label
 
 
 class Arrived(NamedTuple):
@@ -117,6 +128,8 @@ async def stored(world: World, store: str) -> list[Found]:
     )
     await outlet.at_end.wait()
     subscriptions.detach(opened.number)
+    if world.is_dark:
+        await asyncio.Event().wait()  # for ever: nobody hears what it says without power
     found = [row for arrived in outlet.arrived for row in _found(arrived)]
     ids = [row.event_id for row in found]
     assert ids == sorted(set(ids)), f"a browse of {store} gave {ids}"
@@ -174,7 +187,7 @@ class Publisher:
 
     async def _next(self) -> None:
         world, sequence, store = self.world, self.sequence, self.ledger.store
-        label = f"{store}/{self.name}/{sequence}"
+        label = label_of(world, store, self.name, sequence)
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
@@ -187,7 +200,7 @@ class Publisher:
         except PenstockError:
             return
         self.ledger.confirm(self.name, sequence, span, datas, life=life)
-        world.note(f"confirmed {label} {span}")
+        world.note(f"confirmed {label.rstrip('.')} {span}")
         self.sequence += 1
 
 

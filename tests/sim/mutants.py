@@ -1,38 +1,53 @@
-"""Ways to break a realm, or a client, on purpose: each is a mistake somebody could make."""
+"""Ways to break a realm, or a client, on purpose: each is a mistake somebody could make.
+
+``make sim ARGS=--mutants`` makes them one after the other, and prints who notices and when.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from penstock.client import merging
 from penstock.client.conversation import Conversation
 from penstock.client.pending import Pending
 from penstock.client.subscription import Subscription
-from penstock.core import decide
+from penstock.columns.segments import SegmentReader
+from penstock.core import absence, decide, transactions
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
 from penstock.core.lanes import Lanes
-from penstock.core.messages import Spans
-from penstock.core.ports import Buffer
+from penstock.core.messages import Appended, Removed, Spans
+from penstock.core.ports import Block, Buffer, DamagedBlock
+from penstock.core.producers import Remembered
 from penstock.core.retention import Ages
 from penstock.core.seat import Seat
 from penstock.core.starts import FromId
 from penstock.frontends.connection import Connection
 from penstock.frontends.native import NativeListener
+from penstock.runtime import realm, state
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery import Dispatch
 from penstock.runtime.group import Group
 from penstock.runtime.places import Places
+from penstock.runtime.records import Record, TransactionEnded
 from penstock.runtime.shard import Shard
 from penstock.runtime.subscriptions import Subscriptions
 from penstock.storage.disk import Disk
-from penstock.storage.embedded import blobs, frames, journal
+from penstock.storage.embedded import FileJournal, blobs, frames, journal
+from penstock.storage.embedded.page_files import PageFiles
 from penstock.testing.loop import pass_time
 from penstock.wire.native import messages as wire
+from tests.sim.rot import rot_of
+from tests.sim.world import life_of
 
 Spoil = Callable[[pytest.MonkeyPatch], None]
 
@@ -162,21 +177,265 @@ def lost_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Places, "take", lambda *_: None)
 
 
-MUTANTS: dict[str, tuple[Spoil, tuple[str, ...], int]] = {
-    "ack before sync": (ack_before_sync, ("wired",), 25),
-    "delivery before append": (delivery_before_append, ("wired",), 25),
-    "blind retry": (blind_retry, ("wired",), 25),
-    "forgotten gap": (forgotten_gap, ("wired",), 25),
-    "lost rollback": (lost_rollback, ("wired",), 25),
-    "unsynced files": (unsynced_files, ("durables",), 25),
-    "torn tail": (torn_tail, ("queues", "durables"), 25),
-    "stale session": (stale_session, ("wired",), 25),
-    "late resume": (late_resume, ("wired",), 25),
-    "delta for whole": (delta_for_whole, ("followed",), 25),
-    "time goes back": (time_goes_back, ("timed",), 25),
-    "expired is seen": (expired_is_seen, ("timed",), 25),
-    "lost recall": (lost_recall, ("ordered",), 25),
-    "open lanes": (open_lanes, ("ordered",), 25),
-    "lost place": (lost_place, ("jms",), 25),
+def stored_in_two_blocks(
+    patch: pytest.MonkeyPatch, is_late: Callable[[Group, Record], bool]
+) -> None:
+    """What ``is_late`` says comes a moment after the rest of its group."""
+    whole = Shard._append
+
+    async def halves(shard: Shard, group: Group) -> None:
+        bodies = iter(group.bodies)
+        parts: list[tuple[list[Record], list[Buffer]]] = [([], []), ([], [])]
+        for record in group.records:
+            records, own = parts[is_late(group, record)]
+            records.append(record)
+            own += [next(bodies) for ref in record.bodies if ref.place is None]
+        for records, own in parts:
+            if records:
+                group.records, group.bodies = records, own
+                await whole(shard, group)
+                await pass_time(0.02)
+
+    patch.setattr(Shard, "_append", halves)
+
+
+def lost_tail(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state, "_kept", lambda *_: None)
+
+
+def lost_block(patch: pytest.MonkeyPatch) -> None:
+    whole = FileJournal.read
+
+    async def short(journal: FileJournal, first: int, limit: int) -> list[Block | DamagedBlock]:
+        blocks = await whole(journal, first, limit)
+        return [block for block in blocks if block.seq != journal.info().tail]
+
+    patch.setattr(FileJournal, "read", short)
+
+
+def late_dead(patch: pytest.MonkeyPatch) -> None:
+    """Dead events leave after they were moved (SEM T7)."""
+
+    def leaves(_: Group, record: Record) -> bool:
+        return isinstance(record.fact, Removed) and bool(record.fact.dead)
+
+    stored_in_two_blocks(patch, leaves)
+
+
+def late_store(patch: pytest.MonkeyPatch) -> None:
+    """The other stores of a transaction come after its first one (SEM X4)."""
+
+    def comes_last(group: Group, record: Record) -> bool:
+        ended = [each.fact for each in group.records if isinstance(each.fact, TransactionEnded)]
+        if not ended:
+            return False
+        later = {number for end in ended for number, _ in end.ended.spans[1:]}
+        return record.channel in later or isinstance(record.fact, TransactionEnded)
+
+    stored_in_two_blocks(patch, comes_last)
+
+
+def late_due(patch: pytest.MonkeyPatch) -> None:
+    """A scheduled event leaves before it is published (SEM X4)."""
+
+    def arrives(group: Group, record: Record) -> bool:
+        due = any(
+            isinstance(each.fact, Removed)
+            and group.state.channels[each.channel].state.definition.kind == "schedule"
+            for each in group.records
+            if each.channel
+        )
+        return due and isinstance(record.fact, Appended)
+
+    stored_in_two_blocks(patch, arrives)
+
+
+def late_copy(patch: pytest.MonkeyPatch) -> None:
+    """The copy of a join is stored after its event (SEM L1)."""
+
+    def is_copy(group: Group, record: Record) -> bool:
+        return isinstance(record.fact, Appended) and bool(
+            group.state.directory.joins.into(record.channel)
+        )
+
+    stored_in_two_blocks(patch, is_copy)
+
+
+def forgotten_keys(patch: pytest.MonkeyPatch) -> None:
+    """A restart forgets what is stored for each key (SEM K1)."""
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    patch.setattr(realm, "index_keys", nothing)
+
+
+def unchecked_segments(patch: pytest.MonkeyPatch) -> None:
+    def read(reader: SegmentReader, number: int) -> pa.RecordBatch:
+        place = reader.index.batches[number]
+        message = reader._buffer.slice(place.offset, place.length)
+        return pa.ipc.read_record_batch(message, reader._schema)
+
+    patch.setattr(SegmentReader, "_verified", read)
+
+
+def unchecked_pages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageFiles, "_fault", lambda *_: "")
+
+
+def silence_by_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """How long a connection has been silent is told by the machine's clock, which jumps."""
+    whole = Connection.check
+
+    def check(connection: Connection, now_s: float) -> None:
+        ahead_s = connection.realm.clock.now_us() / 1e6 - now_s
+        began_s = began.setdefault(connection, ahead_s)
+        whole(connection, now_s + ahead_s - began_s)
+
+    began: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+    patch.setattr(Connection, "check", check)
+
+
+def endless_place(patch: pytest.MonkeyPatch) -> None:
+    """The place of a listener that was cut off is kept for ever (SEM J5)."""
+    patch.setattr(absence, "look", lambda *_: None)
+
+
+def short_memory(patch: pytest.MonkeyPatch) -> None:
+    """How a transaction ended is known for an hour (SEM X2)."""
+    patch.setattr(transactions, "REMEMBERED_US", 3_600_000_000)
+
+
+def endless_memory(patch: pytest.MonkeyPatch) -> None:
+    """Producers are never forgotten."""
+    patch.setattr(Remembered, "_prune", lambda *_: None)
+
+
+class Mutant(NamedTuple):
+    mistake: str
+    """What is wrong, for people."""
+    spoil: Spoil
+    scenes: tuple[str, ...] = ()
+    """Those that are to notice, in a world of their own."""
+    rots: str = ""
+    """Or: the folder of the realm whose files are to be damaged."""
+    says: str = ""
+    """Part of what is complained of."""
+    is_soon: bool = False
+    """Whether it is noticed so quickly that every change can wait for it."""
+
+
+MUTANTS: dict[str, Mutant] = {
+    "ack before sync": Mutant("acknowledged before the sync", ack_before_sync, ("wired",)),
+    "delivery before append": Mutant(
+        "delivered before it is stored", delivery_before_append, ("wired",)
+    ),
+    "blind retry": Mutant("a publish sent again as another one", blind_retry, ("wired",)),
+    "forgotten gap": Mutant(
+        "an acknowledgement that covers what others hold", forgotten_gap, ("wired",)
+    ),
+    "lost rollback": Mutant("what a lost client held is not given back", lost_rollback, ("wired",)),
+    "unsynced files": Mutant("files named before they are synced", unsynced_files, ("durables",)),
+    "torn tail": Mutant("a torn tail taken for whole", torn_tail, ("queues", "durables")),
+    "stale session": Mutant("an older connection of a session lives on", stale_session, ("wired",)),
+    "taken seat": Mutant(
+        "nobody waits for the seat an ended connection is about to take", taken_seat, ("jms",)
+    ),
+    "late resume": Mutant("a reader goes on one event too late", late_resume, ("wired",)),
+    "delta for whole": Mutant(
+        "a client that merges takes what has changed for all there is",
+        delta_for_whole,
+        ("followed",),
+    ),
+    "time goes back": Mutant(
+        "the realm's time goes back with the machine's", time_goes_back, ("timed",)
+    ),
+    "expired is seen": Mutant("what has expired is seen", expired_is_seen, ("timed",)),
+    "lost recall": Mutant("nobody is told what is recalled", lost_recall, ("ordered",)),
+    "open lanes": Mutant("a lane goes on behind a rolled-back event", open_lanes, ("ordered",)),
+    "lost place": Mutant("a listener that comes back is a new one", lost_place, ("jms",)),
+    "silence by the clock": Mutant(
+        "a connection is silent for as long as the machine's clock says",
+        silence_by_the_clock,
+        ("lent",),
+    ),
+    "endless place": Mutant("a place is kept for ever", endless_place, ("lent",)),
+    "short memory": Mutant("the end of a transaction is forgotten early", short_memory, ("lent",)),
+    "endless memory": Mutant("producers are never forgotten", endless_memory, ("lent",)),
+    "lost tail": Mutant("a snapshot without its tail", lost_tail, ("durables",), is_soon=True),
+    "lost block": Mutant(
+        "a recovery without its last block", lost_block, ("durables",), is_soon=True
+    ),
+    "late dead": Mutant(
+        "a dead event moved in one block and removed in the next", late_dead, ("dead",), says="dead"
+    ),
+    "late dead chain": Mutant("the same along a chain of dead event stores", late_dead, ("chain",)),
+    "late store": Mutant(
+        "a transaction in two blocks",
+        late_store,
+        ("transfers",),
+        says="stored in part",
+        is_soon=True,
+    ),
+    "late due": Mutant(
+        "a scheduled event removed in one block and published in the next",
+        late_due,
+        ("scheduled",),
+        says="was never published",
+        is_soon=True,
+    ),
+    "forgotten keys": Mutant(
+        "a restart forgets the publish keys",
+        forgotten_keys,
+        ("keyed",),
+        says="at most",
+        is_soon=True,
+    ),
+    "late copy": Mutant(
+        "the copy of a join in a block of its own", late_copy, ("joined",), says="has no copy"
+    ),
+    "unchecked journal": Mutant("no checksum of the journal", torn_tail, rots="journal"),
+    "unchecked segments": Mutant("no checksum of segments", unchecked_segments, rots="segments"),
+    "unchecked pages": Mutant("no checksum of pages", unchecked_pages, rots="pages"),
 }
-"""By name: how it is made, the scenes that are to notice, and within how many seeds."""
+
+SEEDS_MAX = 25
+ROTS_MAX = 60
+
+
+class Noticed(NamedTuple):
+    seed: int
+    complaint: str
+
+
+def noticed(mutant: Mutant) -> Noticed | None:
+    """The first seed an oracle complains of, and what it says; None when none does in as many
+    seeds as every change is tried with."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.spoil(patch)
+        if mutant.rots:
+            return _first(lambda seed: _rotten(seed, mutant.rots), ROTS_MAX)
+        return _first(lambda seed: life_of(seed, mutant.scenes), SEEDS_MAX)
+
+
+def _first(play: Callable[[int], object], seeds: int) -> Noticed | None:
+    for seed in range(seeds):
+        try:
+            play(seed)
+        except Exception as group:  # noqa: BLE001  whatever it is, it was noticed
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            return Noticed(seed, repr(error))
+    return None
+
+
+def _rotten(seed: int, part: str) -> None:
+    with TemporaryDirectory() as directory:
+        rot_of(seed, Path(directory), part)
+
+
+def row(mutant: Mutant, found: Noticed | None) -> str:
+    """Of the table in README.md."""
+    by = "`rot`" if mutant.rots else ", ".join(f"`{name}`" for name in mutant.scenes)
+    return f"| {mutant.mistake} | {by} | {'nobody' if found is None else found.seed} |"

@@ -21,6 +21,7 @@ from penstock.core.errors import (
 from penstock.core.ids import Span
 from penstock.testing.loop import pass_time
 from penstock.testing.network import MACHINE
+from tests.sim.clients import label_of
 
 if TYPE_CHECKING:
     from tests.sim.clients import Compose
@@ -163,7 +164,7 @@ class Steady:
 
     async def _next(self, publisher: Publisher) -> None:
         world, store, n = self.world, self.ledger.store, self.confirmed
-        label = f"{store}/{self._name}/{n}"
+        label = label_of(world, store, self._name, n)
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
@@ -178,7 +179,7 @@ class Steady:
         self.ledger.confirm(self._name, n, Span(ids.start, ids.stop), datas, life=life)
         if is_retry or world.lives != life:
             self.ledger.unsure_lives.update(ids)
-        world.note(f"confirmed {label} {ids}")
+        world.note(f"confirmed {label.rstrip('.')} {ids}")
 
 
 class Pipelined:
@@ -214,7 +215,7 @@ class Pipelined:
     async def _begin(self, publisher: Publisher) -> asyncio.Future[range]:
         world, ledger, n = self.world, self.ledger, self._n
         self._n += 1
-        label = f"{ledger.store}/{self._name}/{n}"
+        label = label_of(world, ledger.store, self._name, n)
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         ledger.offered.update(datas)
@@ -232,11 +233,11 @@ class Pipelined:
                 del ledger.doubtful[label]
                 ledger.confirm(label, 0, Span(ids.start, ids.stop), datas, life=life)
                 ledger.unsure_lives.update(ids if world.lives != life else ())
-                world.note(f"confirmed {label} {ids}")
+                world.note(f"confirmed {label.rstrip('.')} {ids}")
             elif isinstance(error, Refused):
                 del ledger.doubtful[label]
                 ledger.refused.update(datas)
-                world.note(f"refused {label}: {error.code}")
+                world.note(f"refused {label.rstrip('.')}: {error.code}")
 
         begun.add_done_callback(answered)
         return begun

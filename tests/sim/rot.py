@@ -70,6 +70,14 @@ class Damage(NamedTuple):
             disk.flip(f"{ROOT}/{self.path}", self.at, bit=self.bit)
 
 
+class Rotten(NamedTuple):
+    """One world whose disk was damaged."""
+
+    damage: Damage
+    outcome: str
+    """What became of it: how much is lost, or why no realm starts."""
+
+
 class Served(NamedTuple):
     """What a realm made of a disk."""
 
@@ -79,7 +87,7 @@ class Served(NamedTuple):
     """Of damage."""
 
 
-def rot_of(seed: int, directory: Path, part: str = "") -> str:
+def rot_of(seed: int, directory: Path, part: str = "") -> Rotten:
     """What was damaged, and what became of it. Raises what went wrong.
 
     ``directory`` is empty, and for this seed alone; ``part`` is the folder of the realm to damage.
@@ -96,7 +104,7 @@ def rot_of(seed: int, directory: Path, part: str = "") -> str:
     damage = _drawn(world.disk, Random(f"rot/{seed}"), part)
     damage.do(world.disk)
     try:
-        return _judged(world, damage, whole, directory)
+        return Rotten(damage, _judged(world, damage, whole, directory))
     except BaseException as error:
         error.add_note(f"{damage}")
         raise
@@ -113,7 +121,7 @@ def _judged(world: World, damage: Damage, whole: Served, directory: Path) -> str
         return _compared(world, damage, whole, served, found, spoilt, directory)
     assert str(refusal), "a realm that does not start says why"
     assert damage.part == "registry" or found, f"verify found nothing, but {refusal}"
-    return f"{damage}: {type(refusal).__name__}"
+    return type(refusal).__name__
 
 
 def _compared(
@@ -137,7 +145,7 @@ def _compared(
         gone.discard_all(_named(findings, name))
         assert not gone, f"{gone.spans} of {name} were served, and are gone after the repair"
     _lost(whole.content, repaired)
-    return f"{damage}: {sum(map(len, lost.values()))} lost, {len(served.reports)} reports"
+    return f"{sum(map(len, lost.values()))} lost, {len(served.reports)} reports"
 
 
 def _lost(whole: Content, served: Content) -> dict[str, IdSet]:

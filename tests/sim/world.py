@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextvars import copy_context
 from hashlib import sha256
@@ -81,6 +82,8 @@ class World:
         self._dark = asyncio.Event()
         """The power is gone, in the middle of what the disk was about to do."""
         self._sessions = 0
+        self.network_faults: Counter[str] = Counter()
+        """What the network has done, to be read after the end of the simulation."""
         if not names:
             names = self.random.sample(sorted(SCENES), self.random.randint(1, SCENES_MAX))
         self.names = list(names)
@@ -127,10 +130,11 @@ class World:
     async def live(self) -> str:
         """Several lives that end badly, then a quiet one in which all is checked."""
         self._loop.shuffles = not self.is_wired
+        self.network_faults = self._loop.network.faults
         self._loop.network.kept_bytes = 4_096 if self.is_wired else 0
         async with asyncio.TaskGroup() as self.outside:
             await self.lives_before(self.random.randint(3, 6))
-            self._set_right()
+            self.set_right()
             await self._one_life(None)
         return self.hash
 
@@ -148,18 +152,19 @@ class World:
     def jump(self) -> None:
         """Set the machine's clock to another time, far or near."""
         longest_s = self._clocks.choice((3_600, 3))
-        self._jump(int(self._clocks.uniform(-longest_s, longest_s) * 1_000_000))
+        self.set_clock(int(self._clocks.uniform(-longest_s, longest_s) * 1_000_000))
 
-    def _jump(self, by_us: int) -> None:
+    def set_clock(self, by_us: int) -> None:
+        """Set the machine's clock forward, or back."""
         self._latest_us = self.latest_us
         self._jump_us += by_us
         self.note(f"the clock jumps, by {by_us / 1e6:.3f} s")
 
-    def _set_right(self) -> None:
+    def set_right(self) -> None:
         """What waits for a time that was before the clock was set back need not wait for long."""
         by_us = self.latest_us - self._machine_ns() // 1_000
         if by_us:
-            self._jump(by_us)
+            self.set_clock(by_us)
 
     @property
     def latest_us(self) -> int:
@@ -228,10 +233,15 @@ class World:
 
     async def _break_off(self, tasks: list[asyncio.Task[None]]) -> None:
         """Mostly the power goes in the middle of what is being written."""
-        where = self.random.choice((None, self.disk.halt_after, self.disk.halt_in_sync))
-        if where is not None:
-            where(self.random.randint(1, 6))
-            await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        random, disk = self.random, self.disk
+        where = random.choices(("here", "in a call", "in a sync"), (2, 3, 5))[0]
+        if where == "here":
+            return
+        if where == "in a call":
+            disk.halt_after(random.randint(1, 6))
+        else:
+            disk.halt_in_sync(random.randint(1, 3), least_bytes=random.choice((1, 1, 600)))
+        await asyncio.wait(tasks, timeout=3.0, return_when=asyncio.FIRST_COMPLETED)
 
     @property
     def is_dark(self) -> bool:

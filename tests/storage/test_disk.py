@@ -190,3 +190,22 @@ def test_a_failed_sync_loses_the_bytes_and_the_next_one_says_yes() -> None:
         assert disk.content("/a") == b"x"
         disk.power_cut()
         assert disk.content("/a") == b""
+
+
+def test_a_halt_in_a_sync_waits_for_one_with_enough_to_bring_and_is_counted() -> None:
+    disk = FaultyDisk()
+    file = disk.open("/a", create=True)
+    disk.sync_directory("/")
+    disk.halt_in_sync(1, least_bytes=2)
+    disk.pwrite(file, [b"1"], 0)
+    disk.datasync(file)
+    disk.pwrite(file, [b"23"], 1)
+
+    with pytest.raises(OSError, match="Input/output"):
+        disk.datasync(file)
+
+    disk.power_cut()
+    assert disk.content("/a") in (b"1", b"123")
+    lost = int(disk.content("/a") == b"1")
+    assert disk.faults["power gone in the middle of a call"] == 1
+    assert disk.faults["unsynced write lost"] == lost

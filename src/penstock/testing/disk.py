@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
@@ -57,16 +58,29 @@ class _File:
             _apply(self.durable, change)
         self.pending.clear()
 
-    def cut(self, random: Random) -> None:
+    def cut(self, random: Random, faults: Counter[str]) -> None:
         fate = random.choice(("none", "all", "some", "some"))
+        is_behind = False
+        """Whether something earlier is not there."""
         for change in self.pending:
             if isinstance(change, _Resize):
                 if fate == "all" or (fate == "some" and random.random() < 0.5):
                     _apply(self.durable, change)
+                else:
+                    faults["unsynced length lost"] += 1
                 continue
-            for sector in _sectors(change):
+            sectors, kept, jumps = _sectors(change), 0, 0
+            for sector in sectors:
                 if fate == "all" or (fate == "some" and random.random() < 0.5):
                     _apply(self.durable, sector)
+                    kept += 1
+                    jumps += is_behind
+                else:
+                    is_behind = True
+            if kept < len(sectors):
+                faults["unsynced write torn" if kept else "unsynced write lost"] += 1
+            if jumps:
+                faults["unsynced write out of order: kept, what came before it not"] += 1
         self.pending.clear()
         self.live = bytearray(self.durable)
 
@@ -85,15 +99,17 @@ class _Directory:
         self.durable = dict(self.live)
         self.pending.clear()
 
-    def cut(self, random: Random) -> None:
+    def cut(self, random: Random, faults: Counter[str]) -> None:
         fate = random.choice(("none", "all", "some", "some"))
         for change in self.pending:
             if fate == "all" or (fate == "some" and random.random() < 0.5):
                 _rename(self.durable, change)
+            else:
+                faults["unsynced change of a name lost"] += 1
         self.pending.clear()
         self.live = dict(self.durable)
         for node in self.live.values():
-            node.cut(random)
+            node.cut(random, faults)
 
 
 class FaultyDisk:
@@ -121,17 +137,20 @@ class FaultyDisk:
         self._is_halted = False
         self._calls_left = 0
         self._syncs_left = 0
+        self._sync_bytes_min = 0
         self.free_bytes: int | None = None
         """Room left; a write or reservation that needs more fails with ENOSPC. None: endless."""
         self.syncs = 0
         """File syncs so far."""
+        self.faults: Counter[str] = Counter()
+        """What it has done wrong so far, by kind: a plan alone is no fault."""
 
     # Faults
 
     def power_cut(self) -> None:
         """Everything not synced meets its fate; every open file and lock is gone."""
         self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
-        self._root.cut(self._random)
+        self._root.cut(self._random, self.faults)
         self._open.clear()
         self._locks.clear()
 
@@ -150,9 +169,10 @@ class FaultyDisk:
         """Halt in the middle of what a program does: after so many more calls."""
         self._calls_left = calls
 
-    def halt_in_sync(self, syncs: int) -> None:
-        """Halt in the middle of the last one of so many syncs of files to come."""
-        self._syncs_left = syncs
+    def halt_in_sync(self, syncs: int, *, least_bytes: int = 0) -> None:
+        """Halt in the middle of the last one of so many syncs of files to come; those that have
+        fewer bytes than ``least_bytes`` to bring to the disk do not count."""
+        self._syncs_left, self._sync_bytes_min = syncs, least_bytes
 
     def fail_writes(self, times: int = 1) -> None:
         """The next ``times`` writes put down a part of what they should, and fail with EIO."""
@@ -169,12 +189,14 @@ class FaultyDisk:
     def flip(self, path: str, offset: int, *, bit: int = 0) -> None:
         """Turn one bit round, on disk and in every cache."""
         file = self._file(path)
+        self.faults["bit flipped"] += 1
         file.live[offset] ^= 1 << bit
         if offset < len(file.durable):
             file.durable[offset] = file.live[offset]
 
     def shorten(self, path: str, size: int) -> None:
         """Make the file end at ``size``, durably."""
+        self.faults["file cut off"] += 1
         self._file(path).shorten(size)
 
     def make_unreadable(self, path: str, offset: int) -> None:
@@ -208,9 +230,11 @@ class FaultyDisk:
             written = wanted[: max(len(wanted) + room, 0)]
             node.apply(_Write(offset, written))
             self.free_bytes = 0
+            self.faults["no room for a write"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._writes_to_fail:
             self._writes_to_fail -= 1
+            self.faults["write failed half-way"] += 1
             node.apply(_Write(offset, wanted[: self._random.randrange(len(wanted) + 1)]))
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         node.apply(_Write(offset, wanted))
@@ -226,7 +250,7 @@ class FaultyDisk:
         return memoryview(node.live).toreadonly()
 
     def datasync(self, file: int) -> None:
-        if self._syncs_left:
+        if self._syncs_left and self._open_bytes(file) >= self._sync_bytes_min:
             self._syncs_left -= 1
             self._calls_left = self._calls_left if self._syncs_left else 1
         node = self._node(file)
@@ -246,6 +270,7 @@ class FaultyDisk:
         node = self._node(file)
         end = max(offset + size, len(node.live))
         if self._take_room(node, end) < 0:
+            self.faults["no room for a reservation"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         node.apply(_Resize(end))
 
@@ -321,11 +346,17 @@ class FaultyDisk:
         except KeyError:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
 
+    def _open_bytes(self, file: int) -> int:
+        """What of an open file a sync would bring to the disk."""
+        pending = self._open[file].pending if file in self._open else ()
+        return sum(len(each.written) for each in pending if isinstance(each, _Write))
+
     def _check_runs(self) -> None:
         if self._calls_left and not self._is_halted:
             self._calls_left -= 1
             if not self._calls_left:
                 self._is_halted = True
+                self.faults["power gone in the middle of a call"] += 1
                 if self.on_halt is not None:
                     self.on_halt()
         if self._is_halted:
@@ -371,6 +402,7 @@ class FaultyDisk:
             self._good_syncs -= 1
             return False
         self._syncs_to_fail -= 1
+        self.faults["sync failed, its bytes lost"] += 1
         return True
 
 

@@ -10,7 +10,7 @@ arrives after what its successor has sent; a peer stops reading; a greeting come
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from random import Random
@@ -112,6 +112,8 @@ class SimTransport(asyncio.Transport):
         self._unsent_bytes = 0
         if self._network.is_told():
             self._send(_RESET)
+        else:
+            self._network.faults["half-open: an end nobody was told of"] += 1
         self._lose(None)
 
     # --- what the network does -----------------------------------------------------------
@@ -150,30 +152,37 @@ class SimTransport(asyncio.Transport):
 
     def _send(self, piece: object) -> None:
         """Put something on its way; what is on its way stays in order."""
-        if self.is_silent:
-            return
         network = self._network
+        if self.is_silent:
+            network.faults["dropped, and nobody told"] += 1
+            return
         if isinstance(piece, bytes) and len(self.said) < network.kept_bytes:
             self.said += piece
         now_s = network.loop.time()
+        if self.held_until_s > now_s:
+            network.faults["held up on its way"] += 1
         self._due_s = max(self._due_s, now_s + network.delay_s(), self.held_until_s)
         self._under_way.append(piece)
         network.loop.call_at(self._due_s, self._arrive)
 
     def _arrive(self) -> None:
         """The next thing under way reaches the other end, unless the way is shut by now."""
-        if self.is_silent:
+        if self.is_silent and self._under_way:
+            self._network.faults["dropped, and nobody told"] += len(self._under_way)
             self._under_way.clear()
         if not self._under_way:
             return
         now_s = self._network.loop.time()
         if self.held_until_s > now_s:
+            self._network.faults["held up on its way"] += 1
             self._network.loop.call_at(self.held_until_s, self._arrive)
             return
         self.peer._receive(self._under_way.popleft())
 
     def _receive(self, piece: object) -> None:
         if not self.is_open:
+            if isinstance(piece, bytes):
+                self._network.faults["dropped, its end was gone"] += 1
             if piece is not _RESET and self._network.answers(self.machine):
                 self._send(_RESET)
             return
@@ -256,6 +265,8 @@ class SimNetwork:
         self.kept_bytes = 0
         """How much of what a connection has said is kept, for a replay."""
         self.lag_s = 0.001
+        self.faults: Counter[str] = Counter()
+        """What it has done so far to pieces and connections, by kind."""
         self._random = random
 
     # --- what loops ask for --------------------------------------------------------------
@@ -304,6 +315,7 @@ class SimNetwork:
         door = self.doors.get(address)
         if door is None or self.is_shut:
             return
+        self.faults["said twice, over a connection of its own"] += 1
         near = self._connected("a ghost", door)
         near.write(said)
         near.is_dead = True
@@ -381,6 +393,7 @@ class SimNetwork:
         random, at = self._random, 0
         while len(whole) - at > 1 and random.random() < 0.3:
             cut = at + random.randint(1, min(len(whole) - at - 1, 4 << 10))
+            self.faults["cut in two, anywhere"] += 1
             yield whole[at:cut]
             at = cut
         yield whole[at:]

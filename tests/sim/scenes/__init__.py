@@ -12,6 +12,7 @@ from tests.sim.scenes.followed import Followed
 from tests.sim.scenes.jms import Jms
 from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
+from tests.sim.scenes.lent import Lent
 from tests.sim.scenes.memory import Memory
 from tests.sim.scenes.merged import Merged
 from tests.sim.scenes.ordered import Ordered
@@ -36,6 +37,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "jms": Jms,
     "joined": Joined,
     "keyed": Keyed,
+    "lent": Lent,
     "memory": Memory,
     "passing": Passing,
     "paused": Paused,

@@ -1,0 +1,302 @@
+"""What is lent for a time, while the clock jumps: a listener's place for as long as events wait for
+it, a seat for as long as its client speaks, the memory of transactions and producers for a day (SEM
+J5, D13, X2, X3). Nothing is taken back too early, and nothing is kept for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.columns.event import Event
+from penstock.core.errors import NoSuchTransaction, PenstockError
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
+from penstock.runtime.transactions import Part
+from penstock.testing.loop import pass_time
+from penstock.testing.network import MACHINE
+from tests.sim.clients import Outlet, Publisher, answer, body
+from tests.sim.programs import URL
+from tests.sim.promises import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+HOUR_S = 3_600
+DAY_S = 24 * HOUR_S
+PLACE_S = 60
+"""How long the realm waits for who has lost its connection."""
+SPEAKS_S, NOTICED_S = 45.0, 2.0
+"""How long a connection may be silent, and what the realm needs to see it."""
+BOOKINGS = 6
+
+
+class Known:
+    """How long the realm has to know the end of something, and how it ended."""
+
+    def __init__(self) -> None:
+        self.asked_us = 1 << 62
+        """The realm's time was not before this as it ended."""
+        self.span: Span | None = None
+        self.is_told = False
+
+
+class Lent:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = Random(f"{world.seed}/lent")
+        type = world.random.choice(("persistent", "mixed"))
+        self._heard = Definition(type=type, engine="jms")
+        self._news = Ledger("heard")
+        self._publisher = Publisher(world, self._news, "p", _events, publishes=20)
+        self._listener = Absent(world, self._news, self._random)
+        self._committed: dict[str, Known] = {}
+        self._published: dict[str, Known] = {}
+        self._n = 0
+
+    async def prepare(self) -> None:
+        await self._world.create("heard", self._heard)
+        await self._world.create("booked", Definition(type="persistent"))
+        await self._world.create_durable("booked", "desk")
+        self._listener = Absent(self._world, self._news, self._random)
+        await self._look()
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        group.create_task(self._publisher.run())
+        group.create_task(self._listener.run(lambda: quiet and self._publisher.is_done))
+        group.create_task(self._book())
+        if self._world.may_jump and not quiet:
+            group.create_task(self._wander())
+
+    async def _wander(self) -> None:
+        """Hours at a time: so many that a day is over before the lives are."""
+        while True:
+            await pass_time(self._random.expovariate(1 / 2))
+            self._world.set_clock(int(self._random.uniform(-6, 13) * HOUR_S * 1_000_000))
+
+    # --- what is remembered for a day ----------------------------------------------------
+
+    async def _book(self) -> None:
+        while self._n < BOOKINGS:
+            await pass_time(self._random.expovariate(2))
+            name = f"booking-{self._n}"
+            try:
+                await self._commit(name)
+                await self._publish(f"booker-{self._n}")
+                await self._look()
+            except PenstockError:
+                continue
+            self._n += 1
+
+    async def _commit(self, name: str) -> None:
+        world, known = self._world, self._committed.setdefault(name, Known())
+        if known.is_told:
+            return
+        transactions, number = world.realm.transactions, world.numbers["booked"]
+        try:
+            state = (await transactions.describe(name)).state
+        except NoSuchTransaction:
+            await transactions.begin(name, [number])
+            state = "open"
+        if state == "open":
+            known.asked_us = min(known.asked_us, world.clock.now_us())
+            part = Part(number, [body([Event(name.encode())])])
+            await world.gate.published(
+                answer(lambda reply: transactions.commit(name, [part], reply))
+            )
+        known.is_told = True
+        world.note(f"committed {name}")
+
+    async def _publish(self, producer: str) -> None:
+        """Once; and again under the same name, as long as that is promised to be the same."""
+        world = self._world
+        known, number = self._published.setdefault(producer, Known()), world.numbers["booked"]
+        bodies = [body([Event(producer.encode())])]
+        asked_us, is_retry = world.clock.now_us(), known.asked_us < 1 << 62
+        if not known.is_told:
+            known.asked_us = min(known.asked_us, asked_us)
+        span: Span = await world.gate.published(
+            answer(lambda reply: world.realm.publish(number, bodies, producer, 1, reply)),
+            is_retry=is_retry,
+        )
+        assert known.span in (None, span), f"{producer} was stored as {known.span}, and as {span}"
+        known.span, known.is_told = span, True
+        world.note(f"confirmed {producer} {span}")
+
+    async def _look(self) -> None:
+        """Whatever the clock has shown meanwhile: for a day of the realm's time all is known."""
+        for name, known in self._committed.items():
+            if known.is_told and self._is_owed(known):
+                try:
+                    state = (await self._world.realm.transactions.describe(name)).state
+                except NoSuchTransaction as error:
+                    raise AssertionError(f"{name} was forgotten before a day was over") from error
+                assert state == "committed", f"{name} is {state}"
+        for producer, known in self._published.items():
+            if known.is_told and self._is_owed(known):
+                await self._publish(producer)
+
+    def _is_owed(self, known: Known) -> bool:
+        return self._world.latest_us - known.asked_us < (DAY_S - 60) * 1_000_000
+
+    # --- the quiet end -------------------------------------------------------------------
+
+    async def check(self) -> None:
+        await self._look()
+        missed = self._listener.missed()
+        assert not missed, f"{missed} were published while the listener had its place"
+        await self._check_seat()
+        if self._world.may_jump:
+            await self._check_place()
+            await self._check_memory()
+
+    async def _check_place(self) -> None:
+        """It is kept for as long as is promised by the realm's time, and then no longer."""
+        world = self._world
+        world.set_right()
+        assert await self._waiting() == 0, "the listener is here, and something waits for it"
+        self._listener.lose()
+        number = world.numbers["heard"]
+        await answer(
+            lambda reply: world.realm.publish(number, [body([Event(b"x")])], "last", 1, reply)
+        )
+        world.set_clock(-HOUR_S * 1_000_000)
+        await pass_time(2 * PLACE_S)
+        assert await self._waiting() == 1, "the clock was set back, and a place was given up"
+        world.set_clock((HOUR_S - PLACE_S - 10) * 1_000_000)
+        await pass_time(1)
+        assert await self._waiting() == 1, "a place was given up too early"
+        world.set_clock((PLACE_S + 10) * 1_000_000)
+        await pass_time(1)
+        assert await self._waiting() == 0, "a place was kept too long"
+
+    async def _waiting(self) -> int:
+        return (await self._world.realm.describe_channel("heard")).events
+
+    async def _check_memory(self) -> None:
+        """After a day it is gone: what is remembered does not grow for ever."""
+        world = self._world
+        world.set_right()
+        world.set_clock((DAY_S + HOUR_S) * 1_000_000)
+        self._committed["the last"], self._published["the last"] = Known(), Known()
+        await self._commit("the last")
+        await self._publish("the last")
+        for name in self._committed.keys() - {"the last"}:
+            try:
+                await world.realm.transactions.describe(name)
+            except NoSuchTransaction:
+                continue
+            raise AssertionError(f"{name} is known after more than a day")
+        producers = world.realm.directory.channels[world.numbers["booked"]].state.producers
+        assert len(producers) == 1, f"{len(producers)} producers are remembered, and one was here"
+
+    async def _check_seat(self) -> None:
+        """It is its client's while that speaks; and goes back once it has said nothing for long,
+        whatever the clock shows."""
+        world = self._world
+        context = copy_context()
+        context.run(MACHINE.set, "lodger")
+        lodging = world.loop.create_task(self._lodge(), context=context)
+        try:
+            for by_s in (0, -HOUR_S, HOUR_S, HOUR_S, -HOUR_S):
+                if world.may_jump:
+                    world.set_clock(by_s * 1_000_000)
+                await pass_time(SPEAKS_S)
+                assert await self._held() == 1, "a client speaks, and its seat was taken away"
+            world.network.power_off("lodger")
+            world.loop.kill("lodger")
+            if world.may_jump:
+                world.set_clock(-HOUR_S * 1_000_000)
+            await pass_time(SPEAKS_S + NOTICED_S)
+            assert await self._held() == 0, "a client is silent, and keeps its seat"
+        finally:
+            lodging.cancel()
+            await asyncio.wait([lodging])
+            world.network.power_on("lodger")
+        assert lodging.cancelled() or lodging.exception() is None
+
+    async def _lodge(self) -> None:
+        """Take one event, and keep it."""
+        session = await aio.connect(URL)
+        channel = await session.channels.get("booked")
+        seat = (await channel.durables.get("desk")).subscribe(window=1)
+        await seat.open()
+        await seat.next_batch()
+        await asyncio.Event().wait()
+
+    async def _held(self) -> int:
+        number = self._world.numbers["booked"]
+        return (await self._world.realm.subscriptions.durable(number, "desk")).pending
+
+
+class Absent:
+    """A listener that is cut off again and again, in one of the realm's lives (SEM J5)."""
+
+    def __init__(self, world: World, ledger: Ledger, random: Random) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._random = random
+        self._subscription = 0
+        self._outlet = Outlet("listener")
+        self._first = 1 << 62
+        """What it was there for in this life, all from here on."""
+        self._got: set[int] = set()
+        self._last = -1
+        self._opened_at = 0
+        """The next id as it came the last time."""
+        self._excused: set[int] = set()
+        """Published while nobody had to wait for it."""
+
+    async def run(self, is_done: Callable[[], bool]) -> None:
+        await self._come()
+        while True:
+            await pass_time(self._random.expovariate(5))
+            self._hear()
+            if is_done() and not self.missed():
+                return
+            if self._random.random() < 0.3:
+                lost_us = self.lose()
+                await pass_time(self._random.expovariate(2))
+                await self._come()
+                if self._world.clock.now_us() - lost_us >= (PLACE_S - 1) * 1_000_000:
+                    self._excused.update(range(self._last + 1, self._opened_at))
+
+    def lose(self) -> int:
+        """The connection is gone; gives the realm's time."""
+        self._hear()
+        now_us = self._world.clock.now_us()
+        self._world.realm.subscriptions.lose(self._subscription)
+        return now_us
+
+    async def _come(self) -> None:
+        self._outlet = Outlet("listener")
+        world = self._world
+        number = world.numbers["heard"]
+        opened = await world.realm.subscriptions.subscribe(
+            number, FromEarliest(), self._outlet, credit=1 << 20, place="its place"
+        )
+        self._subscription = opened.number
+        self._first = min(self._first, opened.first_id)
+        self._opened_at = world.realm.directory.channels[number].state.next_id
+
+    def _hear(self) -> None:
+        while not self._outlet.inbox.empty():
+            arrived = self._outlet.inbox.get_nowait()
+            for event_id, data in zip(arrived.ids, arrived.datas, strict=True):
+                self._ledger.is_content(event_id, data)
+                assert event_id > self._last, f"{event_id} came after {self._last}"
+                self._last = event_id
+                self._got.add(event_id)
+
+    def missed(self) -> list[int]:
+        """What it has a right to, and has not heard."""
+        owed = {event_id for event_id in self._ledger.ids if event_id >= self._first}
+        return sorted(owed - self._got - self._excused)
+
+
+def _events(draw: Random, label: str) -> list[Event]:
+    return [Event(f"{label}/{i}".encode()) for i in range(draw.randint(1, 3))]

@@ -1,0 +1,72 @@
+"""The table at the end of ``make sim``: what has gone wrong, and that all of it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.loop import simulate
+from tests.sim.tally import Tally
+from tests.sim.world import World
+
+DISK = (
+    "no room for a write",
+    "no room for a reservation",
+    "power gone in the middle of a call",
+    "sync failed, its bytes lost",
+    "unsynced change of a name lost",
+    "unsynced length lost",
+    "unsynced write lost",
+    "unsynced write out of order: kept, what came before it not",
+    "unsynced write torn",
+    "write failed half-way",
+)
+NETWORK = (
+    "cut in two, anywhere",
+    "dropped, and nobody told",
+    "dropped, its end was gone",
+    "half-open: an end nobody was told of",
+    "held up on its way",
+    "said twice, over a connection of its own",
+)
+CLOCK = ("set back, far", "set back, near", "set forward, far", "set forward, near")
+ENDS = ("closed in order", "killed", "power cut")
+PROGRAMS = ("killed", "without power")
+
+
+def test_what_is_done_and_what_goes_wrong_is_counted_by_kind() -> None:
+    world = World(0, ["durables"])
+    tally = Tally()
+    world.trace = [
+        (0.0, "power cut"),
+        (1.0, "the clock jumps, by -3.000 s"),
+        (1.5, "network: held up, for 3.000 s, realm"),
+        (2.0, "seat-wired-team-0 loses power"),
+        (3.0, "confirmed wired/p/0 Span(first=0, end=2)"),
+    ]
+    world.disk.faults["bit flipped"] = 2
+
+    tally.add(world)
+    tally.rotten("segments/orders/0.arrow", is_cut=True)
+
+    assert [line.split(maxsplit=1) for line in tally.lines()][:-1] == [
+        ["1", "clock     set back, near"],
+        ["2", "disk      bit flipped"],
+        ["1", "network   plan: held up"],
+        ["1", "programs  without power"],
+        ["1", "realm     power cut"],
+        ["1", "rot       segments: cut off"],
+        ["1", "work      publishes confirmed"],
+    ]
+
+
+@pytest.mark.slow
+def test_everything_that_may_go_wrong_does() -> None:
+    tally = Tally()
+    for seed in range(60):
+        world = World(seed)
+        simulate(world.live(), world.random)
+        tally.add(world)
+
+    parts = {"disk": DISK, "network": NETWORK, "clock": CLOCK, "realm": ENDS, "programs": PROGRAMS}
+    kinds = {f"{part:<9} {kind}" for part, kinds in parts.items() for kind in kinds}
+    assert kinds - set(tally.faults) == set()
