@@ -7,7 +7,7 @@ import pytest
 import penstock
 from penstock.client.sync import Session
 from penstock.core.errors import CannotConnect, LimitReached, PenstockError
-from penstock.runtime.quota import ConnectionLimits, Quota, RequestRate
+from penstock.runtime.quota import ConnectionLimits, Pace, Quota, RequestRate
 
 
 def test_a_realm_has_no_more_channels_than_it_may() -> None:
@@ -56,6 +56,35 @@ def test_a_rate_allows_a_burst_of_a_second_and_fills_up_again() -> None:
     rate.take(1_100_000)
     with pytest.raises(LimitReached):
         rate.take(1_100_000)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.us = 1_000_000
+
+    def now_us(self) -> int:
+        return self.us
+
+
+def test_who_is_not_refused_waits_until_a_second_allows_what_has_come() -> None:
+    clock = HandClock()
+    pace = Pace(10, clock)
+    pace.came(9)
+    assert not pace.is_ahead
+    pace.came(11)
+    assert pace.is_ahead
+
+    clock.us += 1_050_000
+    assert pace.is_ahead
+    clock.us += 50_000
+    assert not pace.is_ahead
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    pace = Pace(0, HandClock())
+    pace.came(1_000_000)
+
+    assert not pace.is_ahead
 
 
 def test_bytes_that_are_not_answered_yet_are_bounded() -> None:

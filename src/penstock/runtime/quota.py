@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.core.errors import LimitReached
+from penstock.core.ports import Clock
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -39,6 +40,38 @@ class RequestRate:
                 "(limits.requests_per_s_max); ask more slowly, or for more with each request"
             )
         self._left -= 1.0
+
+
+class Pace:
+    """The same bucket for those who are made to wait and not refused: what has come is counted,
+    and while it is more than the bucket holds nobody gets more from them."""
+
+    def __init__(self, per_s: int, clock: Clock) -> None:
+        """0: no limit."""
+        self.per_s = per_s
+        self._clock = clock
+        self._left = float(per_s)
+        self._filled_us = 0
+
+    def came(self, count: int) -> None:
+        """So many more."""
+        if self.per_s:
+            self._fill()
+            self._left -= count
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether they have to wait."""
+        if not self.per_s:
+            return False
+        self._fill()
+        return self._left < 1.0
+
+    def _fill(self) -> None:
+        now_us = self._clock.now_us()
+        passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
+        self._left = min(float(self.per_s), self._left + passed_us * self.per_s / 1_000_000)
+        self._filled_us = now_us
 
 
 class Quota:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 from proton import Endpoint, Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
@@ -83,18 +88,76 @@ def test_who_does_not_sign_in_is_told_to(guarded: penstock.Realm) -> None:
     ("wanted", "code"), [(b"", sasl.OK), (b"ann", sasl.OK), (b"root", sasl.AUTH)]
 )
 def test_nobody_acts_as_somebody_else(guarded: penstock.Realm, wanted: bytes, code: int) -> None:
-    port = int(guarded.listen_amqp().rpartition(":")[2])
-    response = wanted + b"\0ann\0secret"
-    init = sasl._frame(0x41, [written(Symbol("PLAIN")), written(response)])
-    address = "127.0.0.1", port
+    assert signed_in(guarded, "PLAIN", wanted + b"\0ann\0secret") == sasl.outcome(code)
+
+
+def signed_in(realm: penstock.Realm, mechanism: str, response: bytes) -> bytes:
+    """The outcome, as the realm has written it."""
+    address = "127.0.0.1", int(realm.listen_amqp().rpartition(":")[2])
+    init = sasl._frame(0x41, [written(Symbol(mechanism)), written(response)])
     with socket.create_connection(address, WAIT_S) as raw, raw.makefile("rb") as answer:
         raw.sendall(sasl.SASL_PROTOCOL + init)
-        said = answer.read(len(sasl.SASL_PROTOCOL))
-        while size := answer.read(4):
-            said = answer.read(int.from_bytes(size, "big") - 4)
-            if size + said == sasl.outcome(code):
-                return
-    raise AssertionError(f"{said!r}")
+        assert answer.read(len(sasl.SASL_PROTOCOL)) == sasl.SASL_PROTOCOL
+        frames = []
+        for _ in range(2):  # the mechanisms there are, and the outcome
+            size = answer.read(4)
+            frames.append(size + answer.read(int.from_bytes(size, "big") - 4))
+        return frames[-1]
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def token(key: ec.EllipticCurvePrivateKey = KEY, **claims: Any) -> bytes:
+    said = {"iss": "sso", "aud": "penstock", "sub": "ann", "exp": 4_000_000_000, **claims}
+    return jwt.encode(said, key, algorithm="ES256", headers={"kid": "k"}).encode()
+
+
+def bearer(user: bytes, shown: bytes) -> bytes:
+    return b"user=" + user + b"\x01auth=Bearer " + shown + b"\x01\x01"
+
+
+@pytest.fixture
+def trusting(tmp_path: Path) -> Iterator[penstock.Realm]:
+    """It takes tokens."""
+    known = {**json.loads(ECAlgorithm.to_jwk(KEY.public_key())), "kid": "k", "alg": "ES256"}
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [known]}))
+    tokens = {"token_keys": str(keys), "token_issuer": "sso", "token_audience": "penstock"}
+    given: dict[str, Any] = {f"access__{name}": value for name, value in tokens.items()}
+    with penstock.Realm(access__mode="mandatory", **QUICK, **given) as realm:
+        with realm.connect() as root:
+            root.access.grant("ann@*", "access")
+        yield realm
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize("user", [b"ann", b""])
+def test_a_bearer_token_says_who_it_is(trusting: penstock.Realm, user: bytes) -> None:
+    assert signed_in(trusting, "XOAUTH2", bearer(user, token())) == sasl.outcome(sasl.OK)
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize(
+    "response",
+    [
+        bearer(b"bob", token()),
+        bearer(b"ann", token(exp=1_000)),
+        bearer(b"ann", token(ec.generate_private_key(ec.SECP256R1()))),
+        bearer(b"ann", b""),
+        b"user=ann\x01auth=Basic x\x01\x01",
+        b"\xff",
+        b"",
+    ],
+    ids=["of somebody else", "too old", "forged", "none", "another kind", "no text", "nothing"],
+)
+def test_a_token_that_is_none_is_refused(trusting: penstock.Realm, response: bytes) -> None:
+    assert signed_in(trusting, "XOAUTH2", response) == sasl.outcome(sasl.AUTH)
+
+
+@pytest.mark.spec("A4")
+def test_a_realm_that_takes_no_tokens_does_not_say_so(guarded: penstock.Realm) -> None:
+    assert signed_in(guarded, "XOAUTH2", bearer(b"ann", token())) == sasl.outcome(sasl.AUTH)
 
 
 @pytest.mark.spec("A3")

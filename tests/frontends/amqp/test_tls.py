@@ -82,10 +82,13 @@ def signed_in(data: ssl.SSLSocket, mechanism: str, response: bytes) -> object:
 
 
 @pytest.mark.spec("A5")
-def test_a_certificate_says_who_it_is(realm: penstock.Realm, authority: Authority) -> None:
+@pytest.mark.parametrize("wanted", [b"", b"alice"])
+def test_a_certificate_says_who_it_is(
+    realm: penstock.Realm, authority: Authority, wanted: bytes
+) -> None:
     with connected(realm, authority, "alice") as data:
         assert b"EXTERNAL" in mechanisms_for(data)
-        assert signed_in(data, "EXTERNAL", b"") == sasl.OK
+        assert signed_in(data, "EXTERNAL", wanted) == sasl.OK
         data.sendall(sasl.PROTOCOL)
 
         assert exactly(data, 8) == sasl.PROTOCOL
@@ -101,6 +104,26 @@ def test_without_one_there_is_nothing_to_be_known_by(
         assert b"EXTERNAL" not in offered
         assert b"PLAIN" in offered
         assert signed_in(data, "EXTERNAL", b"alice") == sasl.AUTH
+
+
+@pytest.mark.spec("A5")
+def test_a_certificate_is_enough_without_a_sign_in(
+    realm: penstock.Realm, authority: Authority
+) -> None:
+    with connected(realm, authority, "alice") as data:
+        data.sendall(sasl.PROTOCOL)
+        assert exactly(data, 8) == sasl.PROTOCOL
+    with connected(realm, authority) as data:
+        data.sendall(sasl.PROTOCOL)
+        assert exactly(data, 8) == sasl.SASL_PROTOCOL
+
+
+@pytest.mark.spec("A5")
+def test_a_certificate_is_nobody_elses(realm: penstock.Realm, authority: Authority) -> None:
+    with connected(realm, authority, "alice") as data:
+        mechanisms_for(data)
+
+        assert signed_in(data, "EXTERNAL", b"root") == sasl.AUTH
 
 
 @pytest.mark.spec("A3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from proton.reactor import LinkOption
 from proton.utils import LinkDetached
 
 import penstock
+from penstock.frontends.amqp import hub
+from penstock.frontends.amqp.hub import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -192,6 +195,41 @@ def test_what_no_coordinator_is_told_is_refused(connect: Connect) -> None:
         delivery = coordinator.link.send(Message(body=body))
         client.blocking.wait(lambda sent=delivery: sent.remote_state, msg="an answer")
         assert delivery.remote_state == Delivery.REJECTED
+
+
+def test_only_so_many_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, transactions_max=2))
+    with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
+        first, _ = Transaction(client), Transaction(client)
+        coordinator = client.blocking.create_sender(None, name="tx", options=Coordinator())
+
+        delivery = coordinator.link.send(Message(body=Described(ulong(0x31), [None])))
+        client.blocking.wait(lambda: delivery.remote_state, msg="an answer")
+
+        assert delivery.remote_state == Delivery.REJECTED
+        assert delivery.remote.condition.name == "amqp:resource-limit-exceeded"
+        first.discharge()
+        Transaction(client)
+
+
+def test_they_hold_only_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has passed the limit cannot be committed; the next one starts from nothing."""
+    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))
+    with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
+        sender = client.sender("jobs")
+        for _ in range(2):
+            full = Transaction(client)
+            assert full.send(sender, "x" * 6_000) == TRANSACTIONAL
+            assert full.send(sender, "x" * 6_000) == Delivery.REJECTED
+            said = full.discharge()
+            assert said.remote_state == Delivery.REJECTED
+            assert said.remote.condition.name == "amqp:transaction:rollback"
+            assert "limit-reached" in said.remote.condition.description
+        fits = Transaction(client)
+        fits.send(sender, "a")
+        assert fits.discharge().remote_state == Delivery.ACCEPTED
+
+        assert texts(client.receiver("jobs"), 1) == ["a"]
 
 
 def test_what_a_refused_commit_had_accepted_comes_again(

@@ -88,7 +88,8 @@ class Attaching:
         link, connection = attached.link, self._connection
         target = link.remote_target
         limit = self._realm.limits.event_bytes_max + MESSAGE_OVERHEAD
-        incoming = Incoming(link, credit=self._hub.limits.credit, message_bytes_max=limit)
+        credit = min(self._hub.limits.credit, connection.pace.per_s or self._hub.limits.credit)
+        incoming = Incoming(link, credit=credit, message_bytes_max=limit)
         if target.type == Terminus.COORDINATOR:
             if attached.is_closed:
                 return

@@ -12,7 +12,6 @@ from proton import Event
 from penstock.core.errors import (
     ConnectionLost,
     InvalidEvent,
-    NameAlreadyBound,
     PenstockError,
     RemoteProtocolViolation,
 )
@@ -35,6 +34,7 @@ from penstock.frontends.amqp.transactions import Transactions
 from penstock.frontends.connection_info import ConnectionInfo
 from penstock.frontends.reading import Reading
 from penstock.frontends.transports import close, host_of
+from penstock.runtime.quota import Pace
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class AmqpConnection(asyncio.Protocol):
         self.in_flight_bytes = 0
         """Of messages that are not stored yet."""
         limits = hub.listener.limits
+        self.pace = Pace(limits.each.requests_per_s_max, hub.realm.clock)
         self.engine = Engine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
         self.containing = Containing(self)
         self.transactions = Transactions(self)
@@ -77,6 +78,7 @@ class AmqpConnection(asyncio.Protocol):
         self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
         self._sign_in: SignIn | None = None
         self._is_signed_in = False
+        self._not_admitted: PenstockError | None = None  # though it is known who it is
         self.is_open = False
         """Between the peer's opening and either side's close."""
         self._is_sole = False
@@ -149,13 +151,11 @@ class AmqpConnection(asyncio.Protocol):
     def _before_amqp(self, frames: sasl.SaslFrames) -> None:
         while self._frames is frames:
             if self._sign_in is not None:
-                frame = frames.frame()
-                if frame is None:
+                if (frame := frames.frame()) is None:
                     return
                 self._sign_in.take(frame)
                 continue
-            header = frames.header()
-            if header is None:
+            if (header := frames.header()) is None:
                 return
             self._begin(header, frames)
 
@@ -184,12 +184,7 @@ class AmqpConnection(asyncio.Protocol):
         """It is known who this is."""
         if self._transport is None:
             return
-        try:
-            self._known(principal)
-        except PenstockError as error:
-            _log.warning("amqp.sign_in_refused", host=self.host, reason=str(error))
-            self.not_signed_in()
-            return
+        self._known(principal)
         self._write(sasl.outcome(sasl.OK, said))
         self._sign_in = None
         frames, self._frames = self._frames, sasl.SaslFrames()
@@ -203,17 +198,21 @@ class AmqpConnection(asyncio.Protocol):
         self._close_transport()
 
     def _known(self, principal: Principal) -> None:
-        """Raises ``LimitReached``."""
         self.principal = principal
         self.publisher = principal.name
-        self.listener.greeted(self, f"amqp-{self.number}")
-        self.session = f"amqp-{self.number}"
         self._is_signed_in = True
+        try:
+            self.listener.greeted(self, f"amqp-{self.number}")
+        except PenstockError as error:  # only an open can be answered with the reason
+            self._not_admitted = error
+            return
+        self.session = f"amqp-{self.number}"
 
     # --- what the engine tells -----------------------------------------------------------
 
     def received(self, link: Incoming) -> None:
         """Messages have come."""
+        self.pace.came(len(link.messages))
         if not self.is_open:
             link.messages.clear()
             link.deliveries.clear()
@@ -221,14 +220,12 @@ class AmqpConnection(asyncio.Protocol):
         if self.transactions.coordinates(link):
             self.transactions.take(link)
             return
-        attached = self.links.of(link)
-        if attached is not None and attached.producer is not None:
+        if (attached := self.links.of(link)) is not None and attached.producer is not None:
             attached.producer.take()
 
     def settled(self, link: Outgoing) -> None:
         """Something was said about deliveries, or credit has come."""
-        attached = self.links.of(link)
-        if attached is not None and attached.consumer is not None:
+        if (attached := self.links.of(link)) is not None and attached.consumer is not None:
             attached.consumer.settled()
 
     def too_large(self, link: Incoming) -> None:
@@ -265,11 +262,14 @@ class AmqpConnection(asyncio.Protocol):
         self.container = connection.remote_container or ""
         connection.container = self.realm.name
         try:
+            if self._not_admitted is not None:
+                raise self._not_admitted
             if is_sole(connection):
                 self.hub.enter(self.container, self)
                 self._is_sole = True
-        except NameAlreadyBound as error:
-            not_opened(connection, self.listener.version, str(error))
+        except PenstockError as error:
+            _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
+            not_opened(connection, self.listener.version, error)
             return
         opened(connection, self.listener.version)
         self.is_open = True
@@ -338,8 +338,7 @@ class AmqpConnection(asyncio.Protocol):
         self.hub.forget_written()
         if self._frames is not None or self._transport is None:
             return
-        data = self.engine.output()
-        if data:
+        if data := self.engine.output():
             self._write(data)
         if self.engine.is_closed:
             self._close_transport()
@@ -359,10 +358,10 @@ class AmqpConnection(asyncio.Protocol):
     @property
     def is_congested(self) -> bool:
         """Whether senders get no more credit for now: the realm has enough to do, or this
-        connection has as much on its way as one may."""
+        connection has as much on its way as one may, or has sent more than a second allows."""
         most = self.listener.limits.each.in_flight_bytes_max
         is_full = most > 0 and self.in_flight_bytes > most
-        return is_full or self.listener.is_congested
+        return is_full or self.pace.is_ahead or self.listener.is_congested
 
     def _may_read(self) -> bool:
         return self._takes_more and not self.is_congested

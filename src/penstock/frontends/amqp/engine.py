@@ -44,7 +44,7 @@ from penstock.frontends.amqp.outcomes import (
 )
 
 FRAME_BYTES_MAX: Final = 64 << 10
-CHANNELS_MAX: Final = 2_000
+SESSIONS_MAX: Final = 2_000
 SESSION_FRAMES: Final = 4_096
 SESSION_BYTES: Final = SESSION_FRAMES * FRAME_BYTES_MAX
 """A session's window: it is told in frames, each of which might be as large as they come. What
@@ -103,7 +103,7 @@ class Engine:
         self._transport.idle_timeout = self._idle_timeout_s = idle_timeout_s
         self._excused_until_s = 0.0
         self._transport.max_frame_size = FRAME_BYTES_MAX
-        self._transport.channel_max = CHANNELS_MAX
+        self._transport.channel_max = SESSIONS_MAX - 1  # the highest number of one
         self._transport.bind(self.connection)
         self._tp: Pointer = self._transport._impl
         self._events: Pointer = self._collector._impl

@@ -68,6 +68,7 @@ class Links:
     def attach(self, link: Link) -> None:
         if not self._connection.is_open:
             return
+        self._connection.pace.came(1)
         attached = self._links[_key(link)] = Attached(link)
         self._connection.spawn(self._attached(attached))
 

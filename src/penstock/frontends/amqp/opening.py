@@ -7,7 +7,8 @@ from typing import Any, Final
 from proton import UNDESCRIBED as NO_DESCRIPTOR
 from proton import Array, Condition, Connection, Data, symbol
 
-from penstock.frontends.amqp.conditions import INVALID
+from penstock.core.errors import NameAlreadyBound, PenstockError
+from penstock.frontends.amqp.conditions import INVALID, condition_of, description_of
 from penstock.frontends.amqp.termini import desired
 
 _SOLE: Final = "sole-connection-for-container"
@@ -30,9 +31,13 @@ def opened(connection: Connection, version: str, **more: Any) -> None:
     connection.open()
 
 
-def not_opened(connection: Connection, version: str, reason: str) -> None:
-    """Another connection of the container is there: open as the standard wants it, and close."""
+def not_opened(connection: Connection, version: str, error: PenstockError) -> None:
+    """It may not come in, or another connection of its container is there: open as the standard
+    wants it, and close."""
     opened(connection, version, connection_establishment_failed=True)
-    field = {symbol("invalid-field"): symbol("container-id")}
-    connection.condition = Condition(INVALID, reason, field)
+    if isinstance(error, NameAlreadyBound):
+        field = {symbol("invalid-field"): symbol("container-id")}
+        connection.condition = Condition(INVALID, str(error), field)
+    else:
+        connection.condition = Condition(condition_of(error), description_of(error))
     connection.close()

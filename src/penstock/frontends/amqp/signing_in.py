@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
+TOKEN: Final = "XOAUTH2"
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -38,8 +39,8 @@ class SignIn:
 
     @property
     def mechanisms(self) -> list[str]:
-        """Those on offer, the best first. A password goes in the open only where nobody listens:
-        over TLS, or inside this machine."""
+        """Those on offer, the best first. A password or token goes in the open only where nobody
+        listens: over TLS, or inside this machine."""
         connection, access = self._connection, self._access
         is_private = connection.is_secure or is_loopback(connection.host)
         offered: list[str] = []
@@ -48,7 +49,7 @@ class SignIn:
         if not access.is_open:
             offered.append(scram.MECHANISM)
         if is_private:
-            offered.append(PLAIN)
+            offered += [TOKEN, PLAIN] if access.tokens.are_taken else [PLAIN]
         if access.mode != "mandatory":
             offered.append(ANONYMOUS)
         return offered
@@ -95,12 +96,17 @@ class SignIn:
             if access.is_open:
                 return access.anonymous(connection.host, user)
             return await access.password(user, password, connection.host)
-        if init.mechanism == EXTERNAL:
-            known = access.certificate(connection.certificate, connection.host)
-            if known is None:
-                raise AuthenticationFailed("the certificate names nobody")
-            _check_own(init.response, known.name.encode())
+        if init.mechanism == TOKEN:
+            wanted, token = _bearer(init.response)
+            known = await access.token(token, connection.host)
+            _check_own(wanted, known.user.encode())
             return known
+        if init.mechanism == EXTERNAL:
+            named = access.certificate(connection.certificate, connection.host)
+            if named is None:
+                raise AuthenticationFailed("the certificate names nobody")
+            _check_own(init.response, named.user.encode())
+            return named
         return access.anonymous(connection.host)
 
     async def _proven(self, exchange: scram.ScramServer, proof: bytes) -> None:
@@ -145,6 +151,15 @@ def _plain(response: bytes) -> tuple[str, str]:
         raise AuthenticationFailed("this is no PLAIN sign-in: user and password") from None
     _check_own(wanted, user)
     return found
+
+
+def _bearer(response: bytes) -> tuple[bytes, str]:
+    """The user and the token of ``user=…^Aauth=Bearer …^A^A``."""
+    said = dict(part.partition(b"=")[::2] for part in response.split(b"\x01") if part)
+    kind, _, token = said.get(b"auth", b"").partition(b" ")
+    if kind.lower() != b"bearer" or not token.isascii():
+        raise AuthenticationFailed("this is no XOAUTH2 sign-in: user and bearer token")
+    return said.get(b"user", b""), token.decode()
 
 
 def _check_own(wanted: bytes, own: bytes) -> None:

@@ -16,6 +16,7 @@ from penstock.frontends.amqp.conditions import (
     NOT_ALLOWED,
     ROLLED_BACK,
     UNKNOWN_TRANSACTION,
+    condition_of,
     description_of,
 )
 from penstock.frontends.amqp.consumers import Consumer
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _DECLARE: Final = (0x31, "amqp:declare:list")
 _DISCHARGE: Final = (0x32, "amqp:discharge:list")
+
+_PUT_BYTES: Final = 256
+"""What a message in a transaction takes besides its bytes, at most."""
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -67,14 +71,15 @@ class Transactions:
     def published(self, transaction: Transaction, by: Producer, message: bytes) -> None:
         """A message. Raises ``LimitReached``."""
         most = self._connection.hub.limits.transaction_bytes_max
-        if self._size + len(message) > most:
+        size = len(message) + _PUT_BYTES
+        if self._size + size > most:
             raise LimitReached(
                 f"the open transactions of this connection hold {self._size} bytes, and {most} "
                 "may be; commit more often"
             )
         transaction.puts.append((by, message))
-        transaction.size += len(message)
-        self._size += len(message)
+        transaction.size += size
+        self._size += size
 
     def settled(self, consumer: Consumer, outcome: Outcome) -> None:
         """A delivery was settled in a transaction."""
@@ -108,8 +113,10 @@ class Transactions:
                 return
             try:
                 self._ask(link, message, delivery)
-            except PenstockError as error:
+            except RemoteProtocolViolation as error:
                 self._answer(link, delivery, INVALID, description_of(error))
+            except PenstockError as error:
+                self._answer(link, delivery, condition_of(error), description_of(error))
         self._connection.engine.refill(link)
 
     def _ask(self, link: Incoming, message: bytes, delivery: Pointer) -> None:
