@@ -17,6 +17,7 @@ from penstock.core.errors import Damaged, Fenced, InvalidArgument, StorageFailed
 from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Offload, Record
 from penstock.core.timings import Timings
 from penstock.storage.disk import Disk, write_all
+from penstock.storage.embedded.ahead import zeros_behind
 from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
@@ -265,6 +266,8 @@ class FileJournal:
     ) -> None:
         self._try_make_room(size)
         file = self._files[-1]
+        if sync and (zeros := zeros_behind(file, size, self._reserved)):
+            chunks = [*chunks, zeros]
         try:
             self._disk.pwrite(file.file, chunks, file.end)
         except OSError as error:
@@ -333,6 +336,7 @@ class FileJournal:
         """Leave nothing of a write that failed; if even that fails, accept nothing more."""
         file = self._files[-1]
         try:
+            file.zeroed = file.end
             self._disk.truncate(file.file, file.end)
             self._disk.datasync(file.file)
         except OSError as second:

@@ -34,7 +34,7 @@ _HEADER = "the block header is damaged"
 class JournalFile:
     """One open file of the journal and where its blocks are."""
 
-    __slots__ = ("end", "file", "first", "offsets", "path", "readers", "retired", "sizes")
+    __slots__ = ("end", "file", "first", "offsets", "path", "readers", "retired", "sizes", "zeroed")
 
     def __init__(self, path: str, file: int, first: int) -> None:
         self.path = path
@@ -47,6 +47,8 @@ class JournalFile:
         self.sizes = array("q")
         self.readers = 0
         self.retired = False
+        self.zeroed = 0
+        """Until where zeros were written in room that was only reserved (``ahead``)."""
 
     @property
     def last(self) -> int:
