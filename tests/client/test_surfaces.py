@@ -56,7 +56,7 @@ INSIDE = {
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
         *("recalled", "may_recall", "is_recalled", "has_rolled_back", "has_ended", "hurry"),
-        *("settle", "ack_soon"),
+        *("settle", "settlements"),
     },
     aio.DurableHold: {"reopen", "delivered", "finished", "failed"},
     aio.Producer: {"send_gathered", "send_gathered_soon"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,34 @@ def test_a_batch_is_a_sequence_of_events() -> None:
     assert repr(EventBatch(stored().slice(3))) == "EventBatch(empty)"
     with pytest.raises(IndexError, match="row 3 of a batch of 3"):
         batch[3]
+
+
+PROPERTIES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "plain": lambda n: {"n": n, "word": f"w{n}"},
+    "none": lambda _: {},
+    "sparse": lambda n: {"n": None} if n % 3 else {},
+    "of two types": lambda n: {"n": n if n % 2 else f"{n}"},
+}
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize("kind", PROPERTIES)
+@pytest.mark.parametrize("every", [1, 7, 300])
+def test_events_read_in_order_say_what_each_says_by_itself(kind: str, every: int) -> None:
+    """Whatever is read of the others: of each, of some, of few."""
+    datas = [b"%d" % n if n % 5 else b"" for n in range(700)]
+    properties = [PROPERTIES[kind](n) for n in range(700)]
+    batch = EventBatch(stamp(body_of_columns(datas, None, properties), Span(0, 700), 1))
+
+    events = list(batch)
+
+    for n, event in enumerate(batch):
+        if n % every == 0:
+            assert (event.data, event.properties) == (datas[n], properties[n])
+            event.properties["mine"] = n
+    assert [event.data for event in events] == datas
+    assert [event.properties for event in events] == properties
+    assert [batch[n].properties for n in range(0, 700, 99)] == properties[::99]
 
 
 def test_a_batch_is_handed_out_as_arrow_and_as_pandas() -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.batch import EventBatch
+from penstock.client.settling import Settlements
+from penstock.columns.batch import EventBatch, stretches
 from penstock.columns.event import Event
 from penstock.columns.rows import Publishers
 from penstock.core.ids import IdSet, Span
@@ -24,9 +25,11 @@ class DeliveredEvent(Event):
     subscription); a refusal is reported on the session and raised there.
     """
 
-    __slots__ = ("_attachment", "_number", "_subscription")
+    __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
 
     _subscription: DurableSubscription
+    _settlements: Settlements
+    """Its subscription's, at hand, too."""
     _attachment: int
     _number: int
     """Its id, at hand for whoever settles it."""
@@ -37,8 +40,13 @@ class DeliveredEvent(Event):
             self._subscription.settle_soon(
                 self._number, self._attachment, roll_back=False, previous=True
             )
+            return
+        settlements = self._settlements
+        number = self._number
+        if settlements.takes_acks_of == self._attachment and number not in settlements.backs:
+            settlements.acks.append(number)
         else:
-            self._subscription.ack_soon(self._number, self._attachment)
+            self._subscription.settle_soon(number, self._attachment, roll_back=False)
 
     async def rollback(self) -> None:
         """Give it back: redelivered as its durable's type says."""
@@ -63,19 +71,22 @@ class DeliveredBatch(EventBatch):
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
         subscription, attachment = self._subscription, self.attachment
-        rows = self._in_order()
-        counts = (self._redeliveries or {}).get
+        settlements = subscription.settlements
+        rows, numbers = self._in_order(), self.event_ids.tolist()
         make = DeliveredEvent.__new__
-        for row, number in enumerate(self.event_ids.tolist()):
-            event = make(DeliveredEvent)  # as Event.received does: a call less for each event
-            event._rows = rows
-            event._row = row
-            event._properties = None
-            event.redelivery_count = counts(number, 0)
-            event._subscription = subscription
-            event._attachment = attachment
-            event._number = number
-            yield event
+        for first, end in stretches(len(numbers)):
+            for row, data, properties, count in self._read(rows, first, end):
+                event = make(DeliveredEvent)  # as the batch it is one of does
+                event._rows = rows
+                event._row = row
+                event._data = data
+                event._properties = properties
+                event.redelivery_count = count
+                event._subscription = subscription
+                event._settlements = settlements
+                event._attachment = attachment
+                event._number = numbers[row]
+                yield event
 
     def __getitem__(self, row: int) -> DeliveredEvent:
         return self._owned(super().__getitem__(row), self.event_ids[row].item())
@@ -83,6 +94,7 @@ class DeliveredBatch(EventBatch):
     def _owned(self, event: Event, number: int) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._subscription = self._subscription
+        event._settlements = self._subscription.settlements
         event._attachment = self.attachment
         event._number = number
         return event

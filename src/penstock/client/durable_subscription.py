@@ -61,7 +61,8 @@ class DurableSubscription:
         self._inbox: Inbox[DeliveredBatch] = Inbox()
         self._number = 0
         self._is_open = False
-        self._settlements = Settlements(conversation)
+        self.settlements = Settlements(conversation)
+        """What was acknowledged or rolled back and has no answer yet."""
         self._handling: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         """Held by whoever opens or closes: a seat is left before the next one is taken."""
@@ -90,7 +91,7 @@ class DurableSubscription:
     async def _open(self) -> None:
         if not self._is_open:
             self._inbox = Inbox()  # the last one may have ended with the seat
-            self._number = self._settlements.subscription = self._conversation.add(self)
+            self._number = self.settlements.subscription = self._conversation.add(self)
             try:
                 await self._attach()
             except BaseException as error:
@@ -103,6 +104,7 @@ class DurableSubscription:
 
     async def _attach(self) -> None:
         self.attachment += 1
+        self.settlements.attachment = self.attachment
         message = wire.Attach(
             0,
             self._channel,
@@ -114,7 +116,7 @@ class DurableSubscription:
             self._auto_ack,
         )
         answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
-        self._is_strict = self._settlements.in_order = answer.strict_order
+        self._is_strict = self.settlements.in_order = answer.strict_order
         self._recalled = IdSet()
 
     def _forget(self) -> None:
@@ -124,7 +126,7 @@ class DurableSubscription:
     async def reopen(self) -> None:
         if self._is_open:
             self._inbox.clear()  # the realm has taken these back
-            self._settlements.forget()
+            self.settlements.forget()
             await self._attach()
             if self._demand:
                 self._conversation.tell(wire.Demand(self._number, self._demand))
@@ -169,10 +171,10 @@ class DurableSubscription:
         for rest in reversed(self.loops.rests()):
             self._leave(*rest)
         batch = await self._inbox.get(timeout)
-        while self._is_strict and batch is not None and self._settlements.rolls_back:
+        while self._is_strict and batch is not None and self.settlements.rolls_back:
             self._inbox.put_back(batch)  # part of it may be recalled
-            await self._settlements.rolled_back()
-            if self._settlements.has_lost_rollback:
+            await self.settlements.rolled_back()
+            if self.settlements.has_lost_rollback:
                 self._inbox.clear()  # all of it has gone back
             batch = await self._inbox.get(timeout)
         if batch is not None and len(self._inbox):
@@ -196,20 +198,20 @@ class DurableSubscription:
         """Whether an event of the batch taken last may have been recalled since."""
         if not self._is_strict:
             return False
-        settlements = self._settlements
+        settlements = self.settlements
         waits = self.has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
         return waits or self._has_recalled
 
     async def is_recalled(self, event: Event) -> bool:
         """Whether the realm has taken an event back, once all rollbacks are answered."""
-        await self._settlements.rolled_back()
-        return self._settlements.has_lost_rollback or event.event_id in self._recalled
+        await self.settlements.rolled_back()
+        return self.settlements.has_lost_rollback or event.event_id in self._recalled
 
     async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None:
         """What the realm has not taken back of ``batch`` from ``row`` on, once all rollbacks are
         answered."""
-        await self._settlements.rolled_back()
-        if batch.is_stale or self._settlements.has_lost_rollback:
+        await self.settlements.rolled_back()
+        if batch.is_stale or self.settlements.has_lost_rollback:
             return None
         self._has_recalled = self.has_rolled_back = False
         return batch.part(row).without(self._recalled)
@@ -282,11 +284,11 @@ class DurableSubscription:
 
         When it is cancelled, what has come by then is given to the next one.
         """
-        self._settlements.hurry()
+        self.settlements.hurry()
         await self._met.wait()  # an earlier one was cancelled, and is being called back
         if self._is_strict:
-            await self._settlements.rolled_back()  # what that one has left may be recalled
-            if self._settlements.has_lost_rollback:
+            await self.settlements.rolled_back()  # what that one has left may be recalled
+            if self.settlements.has_lost_rollback:
                 self._inbox.clear()  # all of it has gone back
         self._inbox.raise_failure()
         missing = count - self._inbox.rows
@@ -302,7 +304,7 @@ class DurableSubscription:
             self._handed(batch)
             found.append(batch)
         if not found:
-            self._settlements.raise_refusal()
+            self.settlements.raise_refusal()
             self._inbox.raise_failure()
         return found
 
@@ -375,9 +377,9 @@ class DurableSubscription:
             ids.remove_all(self._recalled)  # these are back already
         elif recalled := self._recalled.overlap(ids):
             raise self._recall_of(recalled.lowest)
-        self._settlements.hurry()  # what was settled before is before it
+        self.settlements.hurry()  # what was settled before is before it
         if ids or not roll_back:
-            await self._settlements.send(ids, roll_back=roll_back, previous=previous)
+            await self.settlements.send(ids, roll_back=roll_back, previous=previous)
 
     def settle_soon(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
@@ -389,17 +391,9 @@ class DurableSubscription:
         if attachment != self.attachment:
             return
         if not self._is_strict or event_id not in self._recalled:
-            self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
+            self.settlements.soon(event_id, roll_back=roll_back, previous=previous)
         elif not roll_back:
-            self._settlements.refuse(self._recall_of(event_id))
-
-    def ack_soon(self, event_id: int, attachment: int) -> None:
-        """Acknowledge without waiting: what :meth:`settle_soon` does, for what is usual."""
-        settlements = self._settlements
-        if settlements.has_only_acks and not self._is_strict and attachment == self.attachment:
-            settlements.acks.append(event_id)
-        else:
-            self.settle_soon(event_id, attachment, roll_back=False)
+            self.settlements.refuse(self._recall_of(event_id))
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
@@ -409,7 +403,7 @@ class DurableSubscription:
 
     def hurry(self) -> None:
         """Send what was settled and is not sent yet."""
-        self._settlements.hurry()
+        self.settlements.hurry()
 
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk.
@@ -417,7 +411,7 @@ class DurableSubscription:
         Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
         connection was lost: those events may be delivered again.
         """
-        await self._settlements.flush()
+        await self.settlements.flush()
 
     @property
     def has_ended(self) -> bool:
@@ -442,7 +436,7 @@ class DurableSubscription:
             if self._handling is not None and self._handling is not asyncio.current_task():
                 self._handling.cancel()
                 await asyncio.wait([self._handling])
-            await self._settlements.confirm()
+            await self.settlements.confirm()
         finally:
             self._conversation.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))

@@ -10,6 +10,9 @@ from penstock.core.errors import ConnectionLost, PenstockError, SessionClosed
 from penstock.core.ids import IdSet
 from penstock.wire.native import messages as wire
 
+NOBODY = -1
+"""No attachment has this number."""
+
 
 class Settlements:
     """Those of one seat, in the order they were made."""
@@ -17,12 +20,13 @@ class Settlements:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self.acks: list[int] = []
-        """To be sent soon, before ``_backs``."""
-        self.has_only_acks = False
-        """Whether there are such, each for itself, and nothing else: then one more may be added."""
+        """To be sent soon, before ``backs``."""
+        self.takes_acks_of = NOBODY
+        """The attachment whose events may simply be added to ``acks``, those in ``backs`` apart:
+        :meth:`hurry` is due, and they are acknowledged each for itself."""
         self._previous = False
         """Whether ``acks`` mean all previous ones, too."""
-        self._backs: dict[int, None] = {}
+        self.backs: dict[int, None] = {}
         """To be rolled back soon, in this order."""
         self._under_way: set[asyncio.Future[Any]] = set()
         self._rollbacks: set[asyncio.Future[Any]] = set()
@@ -33,6 +37,8 @@ class Settlements:
         self._lost_seat = -1
         self.subscription = 0
         """The seat's number, once it is taken."""
+        self.attachment = 0
+        """Counts the seats taken (``DurableSubscription.attachment``)."""
         self.in_order = False
         """Whether what is acknowledged after a rollback has to arrive after it (SEM D11)."""
 
@@ -63,20 +69,20 @@ class Settlements:
 
         Acknowledgements are sent before rollbacks. Where that matters, they are not held back.
         """
-        acks, backs = self.acks, self._backs
+        acks, backs = self.acks, self.backs
         if not acks and not backs:
             asyncio.get_running_loop().call_soon(self.hurry)
         if roll_back:
             backs[event_id] = None
-            self.has_only_acks = False
-            return
-        comes_after = backs and (self.in_order or previous or event_id in backs)
-        if comes_after or (acks and previous != self._previous):
-            self.hurry()
-            asyncio.get_running_loop().call_soon(self.hurry)
-        self._previous = previous
-        self.acks.append(event_id)
-        self.has_only_acks = not previous and not self._backs
+        else:
+            comes_after = backs and (self.in_order or previous or event_id in backs)
+            if comes_after or (acks and previous != self._previous):
+                self.hurry()
+                asyncio.get_running_loop().call_soon(self.hurry)
+            self._previous = previous
+            self.acks.append(event_id)
+        is_usual = not self._previous and not self.in_order
+        self.takes_acks_of = self.attachment if is_usual else NOBODY
 
     def refuse(self, error: PenstockError) -> None:
         """A settlement is refused here already."""
@@ -86,21 +92,22 @@ class Settlements:
     def hurry(self) -> None:
         """Send what was to be settled soon, before anything else is sent."""
         acks, self.acks = self.acks, []
-        backs, self._backs = self._backs, {}
-        self.has_only_acks = False
+        backs, self.backs = self.backs, {}
+        previous, self._previous = self._previous, False
+        self.takes_acks_of = NOBODY
         if acks:
-            self.watch(self.send(IdSet.of(acks), previous=self._previous))
+            self.watch(self.send(IdSet.of(acks), previous=previous))
         if backs:
             self.watch(self.send(IdSet.of(backs), roll_back=True))
 
     @property
     def rolls_back(self) -> bool:
         """Whether a rollback has no answer yet."""
-        return bool(self._rollbacks) or bool(self._backs)
+        return bool(self._rollbacks) or bool(self.backs)
 
     async def rolled_back(self) -> None:
         """Wait until all rollbacks so far are answered, however."""
-        if self._backs:
+        if self.backs:
             self.hurry()
         if self._rollbacks:
             await asyncio.wait(list(self._rollbacks))
@@ -123,8 +130,9 @@ class Settlements:
     def forget(self) -> None:
         """The connection was lost: what was not sent is of no use on another one."""
         self.acks.clear()
-        self._backs.clear()
-        self.has_only_acks = False
+        self.backs.clear()
+        self._previous = False
+        self.takes_acks_of = NOBODY
         self._seat += 1
 
     async def confirm(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from penstock.columns.event import Event
 from penstock.columns.layout import BODY, FIELDS, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
 from penstock.columns.memo import SchemaMemo
-from penstock.columns.rows import Publishers, Rows
+from penstock.columns.rows import BLOCK_ROWS, Publishers, Rows
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
 
@@ -130,6 +131,18 @@ def _absent(name: str, count: int) -> pa.Array:
     return pa.array([b""] * count, kind) if name == "data" else pa.nulls(count, kind)
 
 
+_FIRST_ROWS: Final = 16
+"""These tell what of the others is going to be asked for."""
+
+
+def stretches(count: int) -> Iterator[tuple[int, int]]:
+    """Rows to be read together: a few, then the rest of their block, then block after block."""
+    first, end = 0, min(_FIRST_ROWS, count)
+    while first < count:
+        yield first, end
+        first, end = end, min(end - end % BLOCK_ROWS + BLOCK_ROWS, count)
+
+
 class EventBatch:
     """Events as they are stored and delivered: columns, and an :class:`Event` where asked."""
 
@@ -152,15 +165,33 @@ class EventBatch:
         return count
 
     def __iter__(self) -> Iterator[Event]:
-        received = self._event_type.received
-        rows = self._in_order()
-        if not self._redeliveries:
-            for row in range(len(self)):
-                yield received(rows, row)
-            return
-        counts = self._redeliveries.get
-        for row, event_id in enumerate(self.event_ids.tolist()):
-            yield received(rows, row, counts(event_id, 0))
+        rows, kind = self._in_order(), self._event_type
+        make = kind.__new__
+        for first, end in stretches(len(self)):
+            for row, data, properties, count in self._read(rows, first, end):
+                event = make(kind)  # as Event.received does: a call less for each event
+                event._rows = rows
+                event._row = row
+                event._data = data
+                event._properties = properties
+                event.redelivery_count = count
+                yield event
+
+    def _read(
+        self, rows: Rows, first: int, end: int
+    ) -> Iterator[tuple[int, bytes | None, dict[str, Any] | None, int]]:
+        """Row, data and properties, as far as they were asked for of others, and redeliveries."""
+        datas, properties = rows.wanted(first, end)
+        counts: Iterable[int] = repeat(0)
+        if self._redeliveries:
+            counts = map(self._redeliveries.get, self.event_ids[first:end].tolist(), repeat(0))
+        return zip(
+            range(first, end),
+            repeat(None) if datas is None else datas,
+            repeat(None) if properties is None else properties,
+            counts,
+            strict=False,
+        )
 
     def _in_order(self) -> Rows:
         """Its rows, to be read from the first to the last."""

@@ -102,7 +102,7 @@ class Event:
         self._rows: Rows | None = None
         self._row = 0
         self.redelivery_count = 0
-        self._data = data if type(data) is bytes else event_data(data)
+        self._data: bytes | None = data if type(data) is bytes else event_data(data)
         self._tag = tag
         self._properties: dict[str, Any] | None = (
             properties if type(properties) is dict else _mapping("properties", properties)
@@ -126,7 +126,7 @@ class Event:
         event = cls.__new__(cls)
         event._rows = rows
         event._row = row
-        event._properties = None
+        event._data = event._properties = None
         event.redelivery_count = redelivery_count
         return event
 
@@ -148,8 +148,11 @@ class Event:
     @property
     def data(self) -> bytes:
         """The bytes of the event; may be empty."""
-        rows = self._rows
-        return self._data if rows is None else rows.data(self._row)
+        found = self._data
+        if found is None:
+            rows = self._rows
+            found = self._data = b"" if rows is None else rows.data(self._row)
+        return found
 
     @property
     def properties(self) -> dict[str, Any]:

@@ -94,6 +94,20 @@ class Rows:
                 return values[row - first] or b""
         return self.value("data", row) or b""
 
+    def wanted(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
+        """The bytes and the properties of rows that are read in order, each only if it was asked
+        for before: who reads those of one event reads those of the next. None for one of them is
+        to be asked for by itself."""
+        blocks = self._blocks or {}
+        datas = self._list("data", first, end) if "data" in blocks else None
+        has_properties = self._is_plain and "properties" in blocks
+        return datas, self._list("properties", first, end) if has_properties else None
+
+    def _list(self, name: str, first: int, end: int) -> list[Any] | None:
+        column = self._column(name)
+        values: list[Any] | None = column and column.slice(first, end - first).to_pylist()
+        return values
+
     def ttl(self, row: int) -> int:
         """Milliseconds; 0 for none of its own."""
         return self.value("ttl", row) or 0
