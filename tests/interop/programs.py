@@ -71,13 +71,21 @@ def program(name: str, package: str) -> str:
     return found
 
 
-def run_java(suite: str, classes: Sequence[str], properties: Mapping[str, str]) -> Outcome:
+def run_java(
+    suite: str,
+    classes: Sequence[str],
+    properties: Mapping[str, str],
+    *,
+    main: str = "Suite",
+    running_s: int = RUNNING_S,
+) -> Outcome:
     """Compile a folder of ``tests/interop`` with its libraries and run JUnit classes of it."""
     java = program("java", "openjdk-17-jdk-headless")
     program("javac", "openjdk-17-jdk-headless")
     path = os.pathsep.join((str(_compiled(suite)), str(_jars(suite) / "*")))
     given = [f"-D{name}={value}" for name, value in properties.items()]
-    return _run([java, "-Xmx512m", *given, "-cp", path, "penstock.interop.Suite", *classes])
+    command = [java, "-Xmx512m", *given, "-cp", path, f"penstock.interop.{main}", *classes]
+    return _run(command, running_s)
 
 
 def run_node(suite: str, script: str, *arguments: str) -> Outcome:
@@ -86,14 +94,14 @@ def run_node(suite: str, script: str, *arguments: str) -> Outcome:
     return _run([node, str(_packages(suite) / script), *arguments])
 
 
-def _run(command: Sequence[str]) -> Outcome:
+def _run(command: Sequence[str], running_s: int = RUNNING_S) -> Outcome:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=RUNNING_S, check=False
+            command, capture_output=True, text=True, timeout=running_s, check=False
         )
     except subprocess.TimeoutExpired as late:
         said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        raise AssertionError(f"not done within {RUNNING_S} s:\n{said[-4_000:]}") from late
+        raise AssertionError(f"not done within {running_s} s:\n{said[-4_000:]}") from late
     return outcome(f"{done.stdout}\n{done.stderr}" if done.returncode else done.stdout)
 
 
@@ -129,7 +137,9 @@ def _compiled(suite: str) -> Path:
         path = str(_jars(suite) / "*")
         programs = [str(each) for each in sources if each.suffix == ".java"]
         with _made(folder) as place:
-            command = ["javac", "-Xlint:all", "-Werror", "-d", str(place), "-cp", path, *programs]
+            # What a library's manifest says of others beside it is not our affair: no `path`.
+            lints = ("-Xlint:all,-path", "-Werror")
+            command = ["javac", *lints, "-d", str(place), "-cp", path, *programs]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             for each in sources:

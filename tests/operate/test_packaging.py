@@ -146,6 +146,17 @@ def test_pip_keeps_no_cache_and_takes_the_versions_of_the_lock() -> None:
     assert all("sudo" not in text and "chmod 777" not in text for text in all_of("RUN"))
 
 
+def test_the_image_has_amqp_and_no_compiler() -> None:
+    (install,) = [text for text in all_of("RUN") if "pip install" in text]
+    last = " ".join(text for _, text in last_stage())
+
+    assert "'.[amqp]'" in install
+    assert "requirements-amqp.lock" in install
+    assert any("apt-get install" in text and "gcc" in text for text in all_of("RUN"))
+    assert "apt-get" not in last
+    assert "gcc" not in last
+
+
 def test_the_image_asks_for_health_where_the_realm_answers() -> None:
     (check,) = all_of("HEALTHCHECK")
     ports = {int(port) for text in all_of("EXPOSE") for port in text.split()}
