@@ -1,0 +1,53 @@
+"""The Jakarta Messaging TCK outside the container, over an unmodified Apache Qpid JMS."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from tests.interop.programs import WITHOUT_PROTON, Tell, run_java
+
+TESTS = 903
+RUNNING_S = 1_500
+"""Ten minutes of it are its own pauses."""
+CORE = "com.sun.ts.tests.jms.core"
+FAIL = {
+    # Its own class for messages of another provider has nothing to write to.
+    f"{CORE}.foreignMsgQueue.ForeignMsgQueueTestsIT.sendReceiveBytesMsgQueueTest",
+    f"{CORE}.foreignMsgTopic.ForeignMsgTopicTestsIT.sendReceiveBytesMsgTopicTest",
+    # A test of the same class that ran before leaves them a durable subscription of their name.
+    f"{CORE}.appclient.txtopictests.TxTopicTestsIT"
+    ".transactionRollbackOnSessionCloseReceiveTopicTest",
+    f"{CORE}.appclient.txtopictests.TxTopicTestsIT.txRollbackOnConnectionCloseReceiveTopicTest",
+}
+"""Those that fail, whoever the provider is: README.md says why."""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_jakarta_messaging_tck(tell: Tell) -> None:
+    """Left out where nobody has made the TCK's artefact."""
+    pytest.importorskip("proton", reason=WITHOUT_PROTON)
+    with (
+        penstock.Realm(access__mode="mandatory", access__password_rounds=4_096) as realm,
+        realm.connect() as root,
+    ):
+        root.access.create_user("j2ee", "j2ee")
+        root.access.grant("j2ee@*", "full")
+        own = "jms.username=j2ee&jms.password=j2ee&jms.prefetchPolicy.all=0"
+        properties = {
+            "realm.tck": f"{realm.listen_amqp()}?{own}",
+            "user": "j2ee",
+            "password": "j2ee",
+            "jms_timeout": "2000",
+            "platform.mode": "standalone",
+            "vehicle": "standalone",
+        }
+        found = run_java(
+            "tck", [CORE, f"{CORE}20"], properties, main="Launched", running_s=RUNNING_S
+        )
+
+    tell("Jakarta Messaging TCK", found)
+    assert set(found.failed) == FAIL
+    assert found.ran == TESTS
+    assert found.ignored == 0
