@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo,
 from penstock.core.timings import Timings
 from penstock.storage.disk import Disk, write_all
 from penstock.storage.embedded.ahead import zeros_behind
+from penstock.storage.embedded.changes import Changes
 from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
@@ -106,9 +106,7 @@ class FileJournal:
         self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")
-        self._writing = threading.Lock()  # a cancelled append may still be in its thread
-        self._busy = False
-        self._failed = ""
+        self._changes = Changes("the journal takes nothing more", offload)
         self._syncs = Timings()
         quarantine = Quarantine(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
@@ -136,8 +134,7 @@ class FileJournal:
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """See :meth:`penstock.core.ports.Journal.append`."""
-        self._check_usable()
-        assert not self._busy, "one writer awaits each append before the next"
+        self._changes.check_idle()
         if expected != self._tail:
             return await self._again(expected, block, sync=sync)
         seq = self._tail + 1
@@ -153,18 +150,17 @@ class FileJournal:
             )
             self._write(chunks, header, size, sync=sync)
 
-        await self._guarded(write, inline=size < self._inline_max[sync], syncs=sync)
+        await self._change(write, inline=size < self._inline_max[sync], syncs=sync)
         return seq
 
     async def reserve(self, size: int) -> None:
         """See :meth:`penstock.core.ports.Journal.reserve`."""
-        self._check_usable()
-        assert not self._busy, "one writer awaits each append before it reserves"
+        self._changes.check_idle()
         if size < 0:
             raise InvalidArgument(f"cannot reserve {size} bytes")
         taken = padded(size)
         if self._is_full_for(taken) or self._files[-1].end + taken > self._reserved:
-            await self._guarded(
+            await self._change(
                 lambda: self._try_make_room(taken, promised=True),
                 inline=not self._is_full_for(taken),
                 syncs=False,
@@ -172,17 +168,16 @@ class FileJournal:
 
     async def sync(self) -> None:
         """Put every appended block on disk. Raises ``StorageFailed``, once and for all."""
-        self._check_usable()
-        assert not self._busy, "one writer awaits each append before it syncs"
+        self._changes.check_idle()
         if self._synced < self._tail:
-            await self._guarded(self._sync_tail, inline=True, syncs=True)
+            await self._change(self._sync_tail, inline=True, syncs=True)
 
     async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
         """See :meth:`penstock.core.ports.Journal.read`. Each block is checked again."""
         if first <= self._floor:
             raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
         if not self._files:
-            raise StorageFailed(self._failed)
+            raise StorageFailed(self._changes.failed)
         if limit < 1:
             raise InvalidArgument(f"limit {limit}: at least 1 block has to be asked for")
         found: list[Block | DamagedBlock] = []
@@ -205,8 +200,7 @@ class FileJournal:
         The floor is kept in the registry record ``journal``, so it survives a restart although
         the newest trimmed blocks may still be in a file that is needed for later ones.
         """
-        self._check_usable()
-        assert not self._busy, "one writer awaits each append before it trims"
+        self._changes.check_idle()
         if through > self._tail:
             raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
         if through <= self._floor:
@@ -216,7 +210,7 @@ class FileJournal:
         def persist() -> None:
             self._store_record(floor=through)
 
-        await self._guarded(persist, inline=False, syncs=False)
+        await self._change(persist, inline=False, syncs=False)
         self._floor = through
         while len(self._files) > 1 and self._files[1].first - 1 <= through:
             self._retire(self._files.pop(0))
@@ -224,42 +218,23 @@ class FileJournal:
 
     async def close(self) -> None:
         """Sync, note that all is well, close the files. Closing twice is fine."""
-        with self._writing:
+        with self._changes.alone:
             if not self._files:
                 return
             try:
-                if not self._failed:
+                if not self._changes.failed:
                     self._close_orderly()
             finally:
                 for file in self._files:
                     self._disk.close(file.file)
                 self._files = []
-                self._failed = "the journal is closed"
+                self._changes.failed = "the journal is closed"
 
     # Writing
 
-    async def _guarded(self, call: Callable[[], None], *, inline: bool, syncs: bool) -> None:
-        """Run one change, here if it is quick, elsewhere if not."""
-        settled = False
-        self._busy = True
-        try:
-            if inline and (not syncs or self._syncs.recent_us < self._limits.inline_sync_us_max):
-                self._locked(call)
-            else:
-                await self._offload(lambda: self._locked(call))
-            settled = True
-        except StorageFailed:
-            settled = True
-            raise
-        finally:
-            self._busy = False
-            if not settled:
-                self._failed = self._failed or "a write was cancelled midway"
-
-    def _locked(self, call: Callable[[], None]) -> None:
-        with self._writing:
-            self._check_usable()
-            call()
+    async def _change(self, call: Callable[[], None], *, inline: bool, syncs: bool) -> None:
+        is_quick = not syncs or self._syncs.recent_us < self._limits.inline_sync_us_max
+        await self._changes.make(call, inline=inline and is_quick)
 
     def _write(
         self, chunks: Sequence[Buffer], header: BlockHeader, size: int, *, sync: bool
@@ -329,7 +304,7 @@ class FileJournal:
             self._disk.sync_directory(self._path)
             self._files.append(JournalFile(path, self._disk.open(path), first))
         except OSError as error:
-            self._failed = f"the new file {path} may not outlive a power cut: {error}"
+            self._changes.failed = f"the new file {path} may not outlive a power cut: {error}"
             raise
 
     def _undo(self, error: OSError) -> None:
@@ -340,7 +315,7 @@ class FileJournal:
             self._disk.truncate(file.file, file.end)
             self._disk.datasync(file.file)
         except OSError as second:
-            self._failed = f"{error}; and it could not be undone: {second}"
+            self._changes.failed = f"{error}; and it could not be undone: {second}"
         else:
             self._reserved = file.end
 
@@ -351,8 +326,8 @@ class FileJournal:
             self._disk.datasync(file.file)
         except OSError as error:
             # The system may have dropped the pages: asking again would say yes and mean nothing.
-            self._failed = f"{file.path} could not be synced: {error}"
-            raise StorageFailed(self._failed) from error
+            self._changes.failed = f"{file.path} could not be synced: {error}"
+            raise StorageFailed(self._changes.failed) from error
         self._syncs.note(self._clock.now_us() - started)
         self._synced = self._tail
 
@@ -482,15 +457,11 @@ class FileJournal:
         try:
             self._records.store(RECORD_KEY, Record(version, msgspec.json.encode(record)))
         except Unsettled as error:
-            self._failed = f"the floor could not be synced: {error}"
-            raise StorageFailed(self._failed) from error
+            self._changes.failed = f"the floor could not be synced: {error}"
+            raise StorageFailed(self._changes.failed) from error
         except OSError as error:
             raise StorageFailed(f"the floor {floor} could not be written: {error}") from error
         self._record_version = version
-
-    def _check_usable(self) -> None:
-        if self._failed:
-            raise StorageFailed(f"the journal takes nothing more: {self._failed}")
 
 
 _EXTENT_BYTES = 16 << 20

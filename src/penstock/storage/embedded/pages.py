@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from penstock.core.errors import Damaged, StorageFailed
 from penstock.core.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, Place
 from penstock.storage.disk import Disk
+from penstock.storage.embedded.changes import Changes
 from penstock.storage.embedded.page_files import Page, PageFiles, padded
 
 
@@ -83,12 +83,9 @@ class FilePages:
     ) -> None:
         """Find the page files of the data directory ``root``. Reads no page."""
         self._files = PageFiles(root, disk)
-        self._offload = offload
         self._clock = clock
         self._limits = limits or PageLimits()
-        self._working = threading.Lock()  # a cancelled flush may still be in its thread
-        self._busy = False
-        self._failed = ""
+        self._changes = Changes("the pages take nothing more", offload)
         self._restored = False
         self._sync_us = 0.0
         self._pending: list[_Body] = []
@@ -105,7 +102,7 @@ class FilePages:
 
     async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
         """See :meth:`penstock.core.ports.Pages.reserve`."""
-        self._check_usable()
+        self._changes.check()
         assert self._restored, "restore says what is in use before anything is added"
         held = self._channels.setdefault(channel, _Channel(channel))
         wanted = dict(enumerate(self._missing(held, sizes), held.numbered + 1))
@@ -113,13 +110,14 @@ class FilePages:
             return
         held.numbered += len(wanted)  # whatever comes: no number is used twice
         made: list[Page] = []
-        await self._guarded(lambda: made.extend(self._files.make(channel, wanted)), inline=False)
+        await self._changes.make(
+            lambda: made.extend(self._files.make(channel, wanted)), inline=False
+        )
         held.pages.extend(made)
 
     def allocate(self, channel: int, body: Buffer) -> Place:
         """See :meth:`penstock.core.ports.Pages.allocate`."""
-        self._check_usable()
-        assert not self._busy, "one writer awaits each flush before it allocates"
+        self._changes.check_idle()
         size = memoryview(body).nbytes
         held = self._channels.get(channel)
         while held and held.at < len(held.pages) and not held.pages[held.at].fits(size):
@@ -134,7 +132,7 @@ class FilePages:
 
     async def flush(self, *, sync: bool = True) -> None:
         """See :meth:`penstock.core.ports.Pages.flush`."""
-        self._check_usable()
+        self._changes.check()
         pending, self._pending = self._pending, []
         if not pending and not (sync and self._unsynced):
             return
@@ -148,7 +146,7 @@ class FilePages:
         size = sum(body.place.size for body in pending)
         quick = not sync or self._sync_us < self._limits.inline_sync_us_max
         try:
-            await self._guarded(write, inline=quick and size < self._limits.inline_bytes_max)
+            await self._changes.make(write, inline=quick and size < self._limits.inline_bytes_max)
         except StorageFailed:
             for body in pending:
                 body.page.give_back(body.place)
@@ -174,7 +172,7 @@ class FilePages:
                 page = held.page(number) if held else None
                 found.extend(self._files.damaged(channel, number, page, list(within)))
 
-        await self._guarded(look, inline=False)
+        await self._changes.make(look, inline=False)
         return found
 
     def info(self, channel: int) -> PagesInfo:
@@ -192,7 +190,7 @@ class FilePages:
         With ``keep_rest`` page files in which nothing is in use are renamed to ``<number>.kept``;
         no start removes those.
         """
-        self._check_usable()
+        self._changes.check()
         assert not self._restored, "what is in use is said once"
         for number, places in in_use.items():
             for place in places:
@@ -204,12 +202,12 @@ class FilePages:
             for held in list(self._channels.values()):
                 self._settle(held, keep_rest=keep_rest)
 
-        await self._guarded(settle, inline=False)
+        await self._changes.make(settle, inline=False)
         self._restored = True
 
     async def release(self, channel: int, places: Sequence[Place]) -> None:
         """See :meth:`penstock.core.ports.Pages.release`."""
-        self._check_usable()
+        self._changes.check()
         held = self._channels.get(channel)
         if held is None:
             return
@@ -229,7 +227,7 @@ class FilePages:
                 gone.append(page)
 
         try:
-            await self._guarded(remove, inline=False)
+            await self._changes.make(remove, inline=False)
         finally:
             for page in gone:
                 self._files.unmap(page)
@@ -237,7 +235,7 @@ class FilePages:
 
     async def drop(self, channel: int) -> None:
         """See :meth:`penstock.core.ports.Pages.drop`. What is kept because of damage stays."""
-        self._check_usable()
+        self._changes.check()
         held = self._channels.pop(channel, None)
         if held is None:
             return
@@ -245,18 +243,18 @@ class FilePages:
             page.bodies.clear()
             self._files.unmap(page)
         self._forget_pending()
-        await self._guarded(lambda: self._files.remove_all(channel, held.pages), inline=False)
+        await self._changes.make(lambda: self._files.remove_all(channel, held.pages), inline=False)
 
     async def close(self) -> None:
         """See :meth:`penstock.core.ports.Pages.close`. Views stay good."""
-        with self._working:
+        with self._changes.alone:
             try:
-                if not self._failed:
+                if not self._changes.failed:
                     self._sync()
             finally:
                 self._files.close(self._unsynced)
                 self._unsynced.clear()
-                self._failed = self._failed or "they are closed"
+                self._changes.failed = self._changes.failed or "they are closed"
 
     # Inside
 
@@ -320,36 +318,8 @@ class FilePages:
                 self._files.sync(page)
         except StorageFailed as error:
             # The system may have dropped the bytes: asking again would say yes and mean nothing.
-            self._failed = str(error)
+            self._changes.failed = str(error)
             raise
         self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8
         self._files.close(self._unsynced)
         self._unsynced.clear()
-
-    async def _guarded(self, call: Callable[[], None], *, inline: bool) -> None:
-        """Run one change, here if it is quick, elsewhere if not."""
-        assert not self._busy, "one writer awaits each call before the next"
-        settled = False
-        self._busy = True
-        try:
-            if inline:
-                self._locked(call)
-            else:
-                await self._offload(lambda: self._locked(call))
-            settled = True
-        except StorageFailed:
-            settled = True
-            raise
-        finally:
-            self._busy = False
-            if not settled:
-                self._failed = self._failed or "a change was cancelled midway"
-
-    def _locked(self, call: Callable[[], None]) -> None:
-        with self._working:
-            self._check_usable()
-            call()
-
-    def _check_usable(self) -> None:
-        if self._failed:
-            raise StorageFailed(f"the pages take nothing more: {self._failed}")
