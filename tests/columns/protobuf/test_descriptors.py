@@ -65,6 +65,22 @@ def test_data_that_is_no_message_is_said_to_be_none(descriptors: Descriptors) ->
         descriptors.table("shop.Order", pa.array([b"\xff\xff"]))
 
 
+@pytest.mark.parametrize(
+    "length", [b"\xff" * 9 + b"\x01", b"\xff" * 8 + b"\x7f", b"\x80" * 9 + b"\x01"]
+)
+def test_a_length_beyond_all_memory_is_told_like_other_broken_data(
+    descriptors: Descriptors, length: bytes
+) -> None:
+    """The decoder of columns panics there, which no ``except Exception`` would catch."""
+    whole = descriptors.encoded("shop.Order", ORDER)
+    tag = whole[:1]  # of a field that has a length
+
+    with pytest.raises(InvalidEvent, match=r"no shop\.Order"):
+        descriptors.table("shop.Order", pa.array([whole, tag + length]))
+
+    assert descriptors.table("shop.Order", pa.array([whole])).num_rows == 1
+
+
 def test_messages_become_columns(descriptors: Descriptors) -> None:
     data = [descriptors.encoded("shop.Order", value) for value in (ORDER, {})]
 

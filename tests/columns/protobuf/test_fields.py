@@ -81,8 +81,11 @@ def test_what_is_no_message_of_a_known_type_is_unknown() -> None:
 
 @pytest.mark.spec("P2")
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 300])
-def test_broken_messages_are_found_among_others(count: int) -> None:
-    broken = penstock.Event(b"\xff\xff", headers={TYPE_HEADER: "shop.Order"})
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff", b"\x0a" + b"\xff" * 9 + b"\x01"], ids=["text", "length"]
+)
+def test_broken_messages_are_found_among_others(count: int, data: bytes) -> None:
+    broken = penstock.Event(data, headers={TYPE_HEADER: "shop.Order"})
     places = {0, count // 2, count // 2 + 1, count - 1}
     events = [broken if place in places else order() for place in range(count)]
 

@@ -128,8 +128,11 @@ class Descriptors:
         self._message_class(name)
         try:
             return self._decoder(name).array_to_record_batch(data)
-        except ValueError as error:
-            raise InvalidEvent(f"data that is no {name}: {error}") from error
+        except BaseException as error:
+            # The decoder panics at a length beyond all memory, and a panic is no Exception.
+            if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
+                raise InvalidEvent(f"data that is no {name}: {error}") from error
+            raise
 
     def _decoder(self, name: str) -> Any:
         import ptars
