@@ -3,7 +3,8 @@
 Each target gets its share of the time; ``--only NAME`` chooses some. With ``--atheris`` (from
 the dependency group ``fuzz``) new inputs follow what code they reach; without, they are drawn
 from a seed.
-``--examples`` and ``--memory-mib`` are for a run of a fixed size under a limit. An input that
+No input may take more than 5 s of processor time, nor all of them more than ``--memory-mib``
+beyond what there is before the first. ``--examples`` is for a run of a fixed size. An input that
 breaks a target is printed, with how to try it again: ``--input HEX``.
 """
 
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from random import Random
 
+import structlog
+
 from tests.fuzz.bounding import in_time, limit_memory
 from tests.fuzz.mutating import mutated
 from tests.fuzz.targets import TARGETS, Target, missing
@@ -22,6 +25,7 @@ from tests.fuzz.targets import TARGETS, Target, missing
 
 def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # nothing is printed
     names = asked.only or [name for name in TARGETS if not missing(name)]
     if asked.input is not None:
         TARGETS[names[0]].run(bytes.fromhex(asked.input))
@@ -29,7 +33,7 @@ def main(arguments: list[str]) -> int:
     for name in names:
         for seed in TARGETS[name].seeds():
             TARGETS[name].run(seed)  # what is right is taken; and all of it is imported
-    if asked.memory_mib:
+    if asked.memory_mib and not asked.atheris:  # that one has a limit of its own
         limit_memory(asked.memory_mib << 20)
     if asked.atheris:
         return _guided(names[0], asked.seconds)
@@ -91,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=120.0, help="of all targets together")
     parser.add_argument("--examples", type=int, default=0, help="inputs a target, not seconds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--memory-mib", type=int, default=0, help="beyond what is there at first")
+    parser.add_argument("--memory-mib", type=int, default=768, help="at most so much more; 0: any")
     parser.add_argument("--atheris", action="store_true", help="guided by coverage; one target")
     parser.add_argument("--input", help="one input, in hexadecimal digits, for one target")
     return parser

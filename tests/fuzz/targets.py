@@ -44,7 +44,7 @@ from penstock.storage.embedded.records import decode_record, encode_record
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
-from tests.fuzz import amqp, connections, stored
+from tests.fuzz import amqp, connections, http, stored
 from tests.protocols import ORDER, shop
 
 
@@ -280,6 +280,7 @@ TARGETS: Final[dict[str, Target]] = {
     "amqp_messages": Target(amqp.messages, amqp.letters),
     "frames": Target(frames, _asked),
     "connections": Target(connections.serve, connections.conversations),
+    "http": Target(http.serve, http.conversations),
     "answers": Target(answers, _answered),
     "bodies": Target(bodies, lambda: [bytes(batch_bytes(body())), bytes(packed_bytes(body()))]),
     "schemas": Target(schemas, _schemas),
@@ -297,7 +298,7 @@ TARGETS: Final[dict[str, Target]] = {
     "descriptors": Target(descriptors, lambda: [shop()]),
     "messages": Target(messages, _messages),
 }
-"""By what is read. HTTP has its own way of being fuzzed: by its schema."""
+"""By what is read. The HTTP interface is asked for by its OpenAPI document, too, with its tests."""
 
 NEEDS: Final = {"amqp": "proton"}
 """Targets that need a module which is not on every machine."""

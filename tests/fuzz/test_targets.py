@@ -21,7 +21,7 @@ from tests.fuzz.targets import TARGETS, Target, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB = 768
-SLOW = {"realms": 8, "tables": 25, "connections": 40, "amqp": 60}
+SLOW = {"realms": 8, "tables": 25, "connections": 40, "amqp": 60, "http": 60}
 """Targets with directories and realms behind them, and how many inputs they get here."""
 
 
@@ -49,18 +49,29 @@ def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str)
     harmless()
 
 
+GROUPS = (
+    ("frames", "bodies", "schemas", "selectors", "answers", "segments"),
+    ("journal", "blocks", "tables", "snapshots", "records", "manifests"),
+    ("amqp", "amqp_messages"),
+    ("connections", "http", "realms"),
+    ("settings", "pipelines", "descriptors", "messages"),
+)
+"""Those that share a process with a limit on its memory."""
+
+
+def test_every_reader_has_its_memory_limited() -> None:
+    assert sorted(name for names in GROUPS for name in names) == sorted(TARGETS)
+
+
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "names",
-    [("frames", "bodies", "schemas"), ("journal", "blocks", "tables"), ("amqp", "amqp_messages")],
-)
+@pytest.mark.parametrize("names", GROUPS)
 def test_no_input_makes_a_reader_take_memory_without_bound(names: tuple[str, ...]) -> None:
     if reason := "".join(map(missing, names)):
         pytest.skip(reason)
     command = [sys.executable, "-m", "tests.fuzz", "--only", *names]
     done = subprocess.run(
-        [*command, "--examples", "150", "--memory-mib", str(MEMORY_MIB)],
+        [*command, "--examples", "100", "--memory-mib", str(MEMORY_MIB)],
         env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
         cwd=ROOT,
         capture_output=True,

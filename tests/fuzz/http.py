@@ -1,0 +1,139 @@
+"""The real HTTP connection object of a real realm, fed with requests that are nearly right.
+
+As with the others there is no socket. What a request meets that nobody foresaw is logged and
+answered with 500, so the log is what tells; and whatever was asked, once its connection is gone
+the request has to come to an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+from structlog.testing import capture_logs
+
+from penstock.bootstrap import http_server
+from penstock.columns.body import body_of
+from penstock.columns.event import Event
+from penstock.frontends.http.routing import BASE
+from penstock.frontends.http.server import Peer
+from penstock.settings import Settings
+from tests.fuzz.connections import TURNS_MAX, Served, Wire
+
+PIECE_BYTES: Final = 300
+END_S: Final = 5.0
+_LENGTH: Final = re.compile(rb"(?i)(content-length: *)\d+(\r\n)?")
+
+
+class HttpServed(Served):
+    """The same realm, and HTTP connections to it."""
+
+    async def _restart(self) -> None:
+        await super()._restart()
+        self._http = http_server(self.listener.realm, self.listener, Settings())
+        await self._feed(b"".join(_furniture()))
+
+    async def converse(self, data: bytes) -> None:
+        with capture_logs() as logged:
+            await self._feed(data)
+        unforeseen = [line for line in logged if line["log_level"] in ("error", "critical")]
+        assert not unforeseen, f"nobody has thought of this: {unforeseen}"
+
+    async def _feed(self, data: bytes) -> None:
+        peer, out = Peer(self._http), Wire()
+        peer.connection_made(out)
+        for at in range(0, len(data), PIECE_BYTES):
+            if not out.is_closing():
+                peer.data_received(data[at : at + PIECE_BYTES])
+                await asyncio.sleep(0)
+        for _ in range(TURNS_MAX):
+            await asyncio.sleep(0)
+        peer.connection_lost(None)
+        if tasks := set(self._http.uvicorn.tasks):
+            _, left = await asyncio.wait(tasks, timeout=END_S)
+            assert not left, f"its client is gone, and it goes on: {left}"
+
+
+@lru_cache
+def _served() -> HttpServed:
+    served = HttpServed()
+    atexit.register(served.close)
+    return served
+
+
+def serve(data: bytes) -> None:
+    """The bytes as they are, and then with the length of the body that is there."""
+    _served().take(data)
+    _served().take(fitted(data))
+
+
+def fitted(data: bytes) -> bytes:
+    """The last request with a length that fits: what has changed is then in what is read."""
+    head, gap, body = data.rpartition(b"\r\n\r\n")
+    return _LENGTH.sub(rb"\g<1>%d\g<2>" % len(body), head) + gap + body
+
+
+def request(line: str, body: bytes = b"", kind: str = "application/json") -> bytes:
+    """``line``: the method, and the path below the API's base or from the root."""
+    method, _, path = line.partition(" ")
+    where = path if path.startswith("/") else f"{BASE}/{path}"
+    head = f"{method} {where} HTTP/1.1\r\nhost: localhost\r\n"
+    if body or method != "GET":
+        head += f"content-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+    return f"{head}\r\n".encode() + body
+
+
+def _furniture() -> Sequence[bytes]:
+    """What requests speak of."""
+    return [
+        request("POST channels", b'{"name": "a", "attributes": {"keys": {"n": 2}}}'),
+        request("POST channels/a/events", _LINES, "application/x-ndjson"),
+        request("POST channels/a/durables", b'{"name": "d", "type": "shared"}'),
+        request("POST queues", b'{"name": "q"}'),
+        request("POST queues/q/events", _LINES, "application/x-ndjson"),
+    ]
+
+
+_LINES: Final = b'{"data": "eA==", "properties": {"n": 1}}\n{"text": "y", "tag": "t", "ttl": 5}\n'
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@lru_cache
+def conversations() -> Sequence[bytes]:
+    """Each asks for something that is right."""
+    batch = body_of([Event(b"abc", properties={"n": 1}), Event(b"d", properties={"n": 2})])
+    arrow = _stream(batch)
+    new = (
+        b'{"name": "b/c", "attributes": {"type": "reliable", "ttl": 5, "storage": {"priority": 2}}}'
+    )
+    piece = b"%x\r\n" % len(_LINES) + _LINES + b"\r\n0\r\n\r\n"
+    chunked = b"\r\ntransfer-encoding: chunked\r\n"
+    pushed = request("POST queues/q/events", _LINES, "application/x-ndjson")
+    return [
+        *_furniture(),
+        request("POST channels", new) + request("GET channels?limit=5&after=a"),
+        request("POST channels/a/events", arrow, "application/vnd.apache.arrow.stream"),
+        request("GET channels/a/events?start=0&limit=10&selector=n%20%3E%201&data_bytes=2"),
+        request("GET channels/a/live?start=earliest&selector=n%20%3D%201"),
+        request("POST channels/a/purge", b'{"start": 0, "end": 5, "selector": "n = 1"}'),
+        request("PATCH channels/a", b'{"ttl": 1000, "dead_event_store": "q"}'),
+        request("POST queues/q/pop", b'{"count": 2}'),
+        request("POST selectors/check", b'{"selector": "a LIKE \'x%\' AND b[1].c IN (1, 2)"}'),
+        request("POST joins", b'{"source": "a", "destination": "q", "selector": "n = 1"}'),
+        request("POST redrive", b'{"source": "q", "destination": "a"}'),
+        request("GET channels/a/durables/d/events?limit=3") + request("GET channels/a/missing"),
+        request("GET channels/a/export") + request("GET realm") + request("GET /metrics"),
+        request("GET /") + request("GET /health") + request("GET openapi.json"),
+        _LENGTH.sub(b"", pushed).replace(b"\r\n\r\n" + _LINES, chunked + b"\r\n" + piece),
+    ]
