@@ -324,6 +324,16 @@ def test_who_is_not_listened_to_is_not_silent(
     assert is_well(realm)
 
 
+def test_the_engine_writes_nothing_past_the_log(
+    realm: penstock.Realm, peer: Peer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Proton has a word of its own for whoever takes no frames worth the name."""
+    peer.say(AMQP + said(OPEN, "c", "h", UInt(100)) + said(CLOSE))
+
+    assert performative(CLOSE)[:3] in peer.hear_all()
+    assert "bad max-frame" not in capfd.readouterr().err
+
+
 def test_too_many_links_are_refused(realm: penstock.Realm, peer: Peer) -> None:
     peer.say(opened())
     peer.hear(performative(BEGIN)[:3])

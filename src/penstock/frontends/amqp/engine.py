@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+import structlog
 from cproton_ffi import ffi
 from cproton_ffi import lib as pn
 from proton import (
@@ -49,6 +50,8 @@ SESSION_FRAMES: Final = 4_096
 SESSION_BYTES: Final = SESSION_FRAMES * FRAME_BYTES_MAX
 """A session's window: it is told in frames, each of which might be as large as they come. What
 comes is read at once, so it is no measure of memory."""
+
+_log = structlog.get_logger("penstock.amqp")
 
 _DELIVERY: Final = pn.PN_DELIVERY
 _FLOW: Final = pn.PN_LINK_FLOW
@@ -104,6 +107,7 @@ class Engine:
         self._excused_until_s = 0.0
         self._transport.max_frame_size = FRAME_BYTES_MAX
         self._transport.channel_max = SESSIONS_MAX - 1  # the highest number of one
+        self._transport.tracer = _say
         self._transport.bind(self.connection)
         self._tp: Pointer = self._transport._impl
         self._events: Pointer = self._collector._impl
@@ -463,6 +467,11 @@ class Engine:
         found.local.data = [transaction]
         found.update(DECLARED)
         found.settle()
+
+
+def _say(_: Transport, said: str) -> None:
+    """What Proton would write to the process's standard error by itself."""
+    _log.debug("amqp.engine", said=said)
 
 
 def refuse(link: Link, condition: str, description: str) -> None:
