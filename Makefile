@@ -29,14 +29,19 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 test: setup ## every test: fast, real processes, Spark
 	@$(bin)/python -m pytest $(ARGS)
 
+# Types are checked beside the tests: anew that takes half a minute of one processor.
 # Compiling every test anew would take a third of its time, so it keeps what it compiles.
 check: export PYTHONDONTWRITEBYTECODE :=
 check: setup ## format, lint, types, import contracts, fast tests (under a minute)
 	@echo "check: format" && $(bin)/ruff format --check --quiet --diff $(sources)
 	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
-	@echo "check: types" && $(bin)/mypy $(sources)
 	@echo "check: import contracts" && $(bin)/lint-imports --no-logo
-	@echo "check: fast tests" && $(bin)/python -m pytest -q -n 2 $(fast) $(ARGS)
+	@echo "check: types, beside the fast tests"
+	@told=$$(mktemp) && trap 'rm -f "$$told"' EXIT; \
+	$(bin)/mypy $(sources) >"$$told" 2>&1 & types=$$!; \
+	$(bin)/python -m pytest -q -n 2 $(fast) $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat "$$told"; \
+	exit $$((tests ? tests : types))
 
 docs: setup ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict $(ARGS)

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from penstock.bench.measuring import cpu_s_below, cpu_s_since
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()\n"
 
 
+@pytest.mark.slow
 def test_what_a_process_has_started_counts_while_it_runs() -> None:
     before = cpu_s_below(os.getpid())
     with subprocess.Popen(

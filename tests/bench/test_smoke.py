@@ -208,6 +208,7 @@ def test_only_what_comes_as_java_archives_is_installed() -> None:
     assert "install one of kafka, artemis, qpid-jms" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_picture_has_a_bar_for_each_contender_and_its_name(tmp_path: Path) -> None:
     result = result_of(cell("penstock", 900, 500), cell("nats", 100), cell("redis", missing="no"))
 

@@ -170,6 +170,7 @@ def test_no_events_are_no_publish(orders: Channel) -> None:
         orders.publish_many([])
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E6")
 def test_a_subscription_starts_where_it_is_told(orders: Channel) -> None:
     orders.publish_many([penstock.Event(data=b"%d" % n) for n in range(4)])
@@ -344,6 +345,7 @@ def test_an_event_that_is_too_large_is_refused_with_both_sizes(size: int) -> Non
         assert orders.info().events == 1
 
 
+@pytest.mark.slow
 @pytest.mark.spec("X1")
 def test_a_publish_larger_than_a_frame_is_one_step(orders: Channel) -> None:
     ids = orders.publish_many([penstock.Event(data=bytes(1 << 20))] * 70)

@@ -188,6 +188,7 @@ def test_only_the_receiver_may_settle_and_a_second_ack_changes_nothing(ten: Chan
     assert durable.info().outstanding == 10 - len(own)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D8")
 def test_two_workers_share_and_nothing_is_settled_twice(ten: Channel) -> None:
     durable = ten.durables.create("d")

@@ -26,6 +26,11 @@ from tests.client.test_all_durables import (
 
 QUIET_S = 0.3
 """A loop ends when nothing comes for so long."""
+EACH_KIND = [
+    kind if kind in ("shared", "serial") else pytest.param(kind, marks=pytest.mark.slow)
+    for kind in KINDS
+]
+"""Waiting for the end of a loop takes its time; what a loop leaves depends little on the kind."""
 
 
 async def looped(subscription: Any, stop_after: int, got: list[int], *, ack: bool = False) -> None:
@@ -79,6 +84,7 @@ def test_two_tasks_may_share_a_subscription(realm: penstock.Realm, auto_ack: boo
     run(realm, "asyncio", live)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E6")
 def test_two_tasks_may_share_a_plain_subscription(realm: penstock.Realm) -> None:
     async def live(session: aio.Session) -> None:
@@ -125,7 +131,7 @@ def test_a_loop_does_not_get_what_another_one_is_at(realm: penstock.Realm, sourc
 
 @pytest.mark.spec("D5", "D13")
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_what_a_loop_has_opened_is_opened_by_the_next_one_again(
     realm: penstock.Realm, kind: str, client: str
 ) -> None:
@@ -146,7 +152,7 @@ def test_what_a_loop_has_opened_is_opened_by_the_next_one_again(
 
 
 @pytest.mark.spec("D13", "D14")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_a_seat_is_left_before_it_is_taken_again(realm: penstock.Realm, kind: str) -> None:
     async def live(session: aio.Session) -> None:
         channel = await session.channels.create("orders")

@@ -86,6 +86,7 @@ def test_what_is_published_without_a_connection_is_stored_when_there_is_one(
     assert [event.data for event in stored.browse()] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("X3")
 def test_a_large_publish_whose_answer_is_lost_is_stored_once(
     relay: Relay, orders: Channel, there: Session

@@ -209,6 +209,7 @@ def test_events_that_move_while_they_are_read_are_found(
     assert found == list(range(100))
 
 
+@pytest.mark.slow
 def test_events_that_move_after_the_border_was_crossed_are_found(
     session: Session, orders: Channel, tmp_path: Path
 ) -> None:
@@ -416,6 +417,7 @@ def test_what_is_older_than_the_archive_comes_from_the_channel(
     assert ids(orders, 95, start=datetime.fromtimestamp(0, UTC)) == there
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_named_is_read_whatever_the_channel_has(
     session: Session, orders: Channel, tmp_path: Path
 ) -> None:

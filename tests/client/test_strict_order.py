@@ -68,6 +68,7 @@ def test_the_order_stays_when_the_client_leaves_and_comes_again(durable: Durable
     assert acked == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D11", "D12")
 def test_two_clients_keep_one_order(durable: Durable) -> None:
     acked: list[int] = []

@@ -172,8 +172,9 @@ def test_an_event_that_is_too_large_fails_the_commit_alone() -> None:
         assert orders.publish(b"next") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spec("X1")
-@pytest.mark.parametrize("add", [pytest.param("many", marks=pytest.mark.slow), "runs"])
+@pytest.mark.parametrize("add", ["many", "runs"])
 def test_a_transaction_larger_than_a_frame_is_one_step(orders: Channel, add: str) -> None:
     large = [penstock.Event(data=bytes(1 << 20), properties={"n": n}) for n in range(70)]
     with orders.transaction() as tx:
@@ -188,6 +189,7 @@ def test_a_transaction_larger_than_a_frame_is_one_step(orders: Channel, add: str
     assert orders.read(columns=["n"])["n"].drop_null().to_pylist() == list(range(70))
 
 
+@pytest.mark.slow
 def test_many_events_one_by_one_keep_their_order(orders: Channel) -> None:
     with orders.transaction() as tx:
         for n in range(2_500):
@@ -245,6 +247,7 @@ def test_every_store_that_had_room_when_it_was_first_named_may_overshoot(session
     assert [store.info().events for store in stores] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_large_transaction_over_several_stores_is_one_step(
     session: Session, orders: Channel
 ) -> None:

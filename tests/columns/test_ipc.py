@@ -78,6 +78,7 @@ def test_a_packed_batch_is_read_as_any_other() -> None:
     check_body(batch_from(packed, batch.schema))
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_large_once_it_is_uncompressed_is_refused() -> None:
     words = random.Random(1).randbytes(2 << 20)
     batch = body_of_columns([words * 40])

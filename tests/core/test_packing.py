@@ -50,6 +50,7 @@ def test_a_block_goes_over_to_a_bitmap_above_48_runs() -> None:
     assert IdSet.unpacked(bitmap.packed()) == bitmap
 
 
+@pytest.mark.slow
 def test_a_random_half_of_a_million_takes_a_bit_an_id() -> None:
     ids = IdSet.of(Random(1).sample(range(1_000_000), 500_000))
 

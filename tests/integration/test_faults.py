@@ -85,6 +85,7 @@ def publish_on_and_on(channel: Channel, stored: list[int]) -> None:
         stored += channel.publish_many([penstock.Event(data=bytes(MIB))] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E4", "X1")
 def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:

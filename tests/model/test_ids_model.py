@@ -194,6 +194,7 @@ def test_two_sets_meet(one: set[int], two: set[int]) -> None:
     assert_same(theirs, two)
 
 
+@pytest.mark.slow
 def test_spans_that_begin_and_end_at_the_edges_of_blocks() -> None:
     ours = IdSet.of(MIXED)
     ordered = sorted(MIXED)

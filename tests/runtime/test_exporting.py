@@ -75,6 +75,7 @@ def test_a_growing_file_is_exported_as_long_as_it_was() -> None:
     simulate(life(), Random(2))
 
 
+@pytest.mark.slow
 def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
     async def life() -> None:
         blobs = MemoryBlobs()

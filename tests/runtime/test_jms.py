@@ -282,6 +282,7 @@ def test_what_a_client_has_not_acknowledged_as_it_leaves_is_on_disk(
     run(life())
 
 
+@pytest.mark.slow
 @pytest.mark.spec("J7")
 def test_on_a_full_disk_it_waits_in_memory_until_there_is_room() -> None:
     async def life() -> None:

@@ -168,6 +168,7 @@ def test_off_means_off() -> None:
     assert simulate(life(), Random(1)) > 10_000
 
 
+@pytest.mark.slow
 def test_what_is_published_and_purged_meanwhile_is_right_afterwards() -> None:
     async def life(random: Random) -> None:
         blobs = MemoryBlobs()
@@ -226,6 +227,7 @@ def test_a_damaged_file_is_not_rewritten(tmp_path: Path) -> None:
     simulate(life(), Random(1))
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S1")
 def test_a_crash_at_any_sync_of_a_maintenance_loses_nothing() -> None:
     async def life(seed: int, good_syncs: int) -> bool:

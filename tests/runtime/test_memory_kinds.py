@@ -143,6 +143,7 @@ def test_paged_events_are_in_pages_that_go_when_they_are_empty(end: End, eager: 
     run(life())
 
 
+@pytest.mark.slow
 @pytest.mark.spec("C1g", "S1")
 def test_a_power_cut_at_any_sync_loses_nothing_of_a_paged_channel() -> None:
     async def life(good: int) -> int:

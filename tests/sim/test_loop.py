@@ -30,6 +30,7 @@ def test_tasks_that_wake_each_other_without_end_are_a_livelock() -> None:
         simulate(life(), Random(1))
 
 
+@pytest.mark.slow
 def test_a_life_may_take_any_number_of_rounds_while_time_passes() -> None:
     async def life() -> int:
         for _ in range(loop.ROUNDS_MAX):

@@ -44,7 +44,13 @@ def test_the_seeds_that_are_run_soon_play_every_scene() -> None:
     assert played == set(SCENES.values())
 
 
-@pytest.mark.parametrize("scenes", [(), ("wired", "jms")], ids=["drawn", "wired"])
+@pytest.mark.parametrize(
+    "scenes",
+    [
+        pytest.param((), id="drawn"),
+        pytest.param(("wired", "jms"), id="wired", marks=pytest.mark.slow),
+    ],
+)
 def test_a_seed_tells_the_whole_story(scenes: tuple[str, ...]) -> None:
     assert life_of(7, scenes) == life_of(7, scenes)
 

@@ -72,6 +72,7 @@ def of(*versions: int) -> list[int]:
     return [version * 10 + n for version in versions for n in range(3)]
 
 
+@pytest.mark.slow
 def test_an_append_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> None:
     cut, steps = 0, 0
     while not steps:
@@ -117,6 +118,7 @@ def test_a_compaction_that_is_cut_changes_no_row(tmp_path: Path) -> None:
     assert steps >= 12
 
 
+@pytest.mark.slow
 def test_a_merge_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> None:
     new = pa.table({"event_id": [1, 99], "day": ["b", "c"], "version": [7, 7]})
     cut, steps = 0, 0
@@ -156,6 +158,7 @@ def test_a_reader_sees_a_commit_whose_files_are_not_in_their_places(tmp_path: Pa
     assert seen == {(3, True), (6, False)}
 
 
+@pytest.mark.slow
 def test_many_commits_are_summed_up(tmp_path: Path) -> None:
     writer = Table.open(str(tmp_path), "parquet", ["day"])
     slow = Table.open(str(tmp_path), "parquet")

@@ -94,6 +94,7 @@ def test_broken_messages_are_found_among_others(count: int, data: bytes) -> None
     assert selected("total IS NULL", *[broken] * count) == list(range(count))
 
 
+@pytest.mark.slow
 @pytest.mark.spec("P1")
 def test_a_type_that_spans_millions_of_fields_is_left_alone() -> None:
     file = FileDescriptorProto(name="doubling.proto", package="doubling", syntax="proto3")

@@ -50,6 +50,7 @@ def test_spellings_of_one_selector_are_equal() -> None:
     assert one != Selector("A = 1 AND b LIKE 'x%'")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F4")
 def test_text_that_gets_too_long_when_spaced_is_refused() -> None:
     with pytest.raises(InvalidSelector, match="at most 65536 characters"):

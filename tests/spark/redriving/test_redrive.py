@@ -264,6 +264,7 @@ def test_a_result_that_cannot_be_read_changes_nothing(
     assert len(data_of(client, "dead")) == 2
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_each_event_goes_back_once(client: Session) -> None:
     survived = False
     at = 0
@@ -302,6 +303,7 @@ class Portions(PassingTime):
         return self._left < 0
 
 
+@pytest.mark.slow
 def test_several_that_redrive_one_store_and_are_killed_redrive_each_event_once(
     client: Session,
 ) -> None:

@@ -169,6 +169,7 @@ def test_killed_at_any_point_it_publishes_each_event_once(
     assert at > 15
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_a_random_archive_arrives_once_and_in_order(
     client: Session, tmp_path: Path
 ) -> None:
