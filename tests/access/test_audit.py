@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.errors import StorageFailed
-from penstock.runtime.audit import Audit
+from penstock.core.errors import Damaged, StorageFailed
+from penstock.runtime.audit import Audit, LineReader, line_of
 from penstock.runtime.clock import SystemClock
 from penstock.storage import audit_file
 from penstock.storage.audit_file import FileAudit
@@ -72,7 +72,7 @@ def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 300)
+    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 400)
 
     async def live() -> None:
         audit, file = opened(tmp_path)
@@ -110,3 +110,79 @@ def test_a_record_is_short_whatever_somebody_asks_for(tmp_path: Path) -> None:
     assert len(record.target) <= 513
     assert len(str(record.detail)) <= 1_000
     assert sum(path.stat().st_size for path in tmp_path.rglob("audit*")) < 4_000
+
+
+def record(number: int, target: str = "orders") -> AuditRecord:
+    return AuditRecord(
+        number=number,
+        at_us=1_700_000_000_000_000,
+        principal="alice@h",
+        operation="channel.create",
+        target=target,
+        detail={"ttl": number},
+    )
+
+
+def test_a_line_is_json_and_reads_as_what_was_written() -> None:
+    line = line_of(record(7, 'a "b", \\ \N{SNOWMAN}'))
+
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert msgspec.json.decode(line)["checksum"]
+    assert LineReader().record(line.removesuffix(b"\n")) == record(7, 'a "b", \\ \N{SNOWMAN}')
+
+
+@pytest.mark.spec("S1")
+def test_a_line_with_any_bit_flipped_is_told_as_nothing_else() -> None:
+    line = line_of(record(2)).removesuffix(b"\n")
+    reader = LineReader()
+    reader.record(line_of(record(1)).removesuffix(b"\n"))
+
+    for bit in range(8 * len(line)):
+        flipped = bytearray(line)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Damaged):
+            reader.record(bytes(flipped))
+
+
+@pytest.mark.spec("S1")
+def test_a_line_cut_anywhere_is_no_record() -> None:
+    line = line_of(record(2)).removesuffix(b"\n")
+    reader = LineReader()
+    reader.record(line_of(record(1)).removesuffix(b"\n"))
+
+    for size in range(len(line)):
+        with pytest.raises(Damaged):
+            reader.record(line[:size])
+
+
+def test_lines_of_before_there_were_checksums_are_read_up_to_the_first_that_has_one() -> None:
+    old = msgspec.json.encode(record(1))
+    reader = LineReader()
+    assert reader.record(old) == reader.record(old) == record(1)
+    with pytest.raises(Damaged, match="no record"):
+        reader.record(b"nothing")
+    reader.record(line_of(record(2)).removesuffix(b"\n"))
+
+    with pytest.raises(Damaged, match="no checksum"):
+        reader.record(old)
+
+
+def test_the_number_of_a_damaged_line_is_missing(tmp_path: Path) -> None:
+    async def live() -> None:
+        audit, file = opened(tmp_path)
+        for name in "abc":
+            await audit.note("alice@h", "channel.create", name)
+        file.close()
+        path = tmp_path / "audit.ndjson"
+        path.write_bytes(path.read_bytes().replace(b'"target":"c"', b'"target":"d"'))
+
+        again, file = opened(tmp_path)
+        await again.load()
+        await again.note("alice@h", "channel.create", "e")
+        file.close()
+
+        found = [(each.number, each.target) for each in await again.read()]
+        assert found == [(4, "e"), (2, "b"), (1, "a")]
+
+    asyncio.run(live())

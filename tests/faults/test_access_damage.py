@@ -142,7 +142,7 @@ def test_of_a_damaged_audit_log_the_rest_is_told_and_it_goes_on(
         with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
             assert session.access.audit(1)[0] == newest
 
-        assert len(changed) <= 1, f"{done}: {changed}"  # the log has no checksums
+        assert changed == [], f"{done}: what was not written is not told"
         lost = [record for record in known.audit if record not in found]
         assert len(lost) <= touched + 1, f"{done}: {lost}"
         assert (newest.operation, newest.target) == ("channel.delete", "secret")
