@@ -1,34 +1,31 @@
-"""The composition root: the only module that knows which adapters exist."""
+"""The composition root: only what is here knows which adapters exist."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-import pkgutil
 import secrets
 import socket
 import weakref
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from penstock import __version__
+from penstock.bootstrap.directories import absolute, opened
+from penstock.bootstrap.registries import registered as registered
+from penstock.bootstrap.registries import rules as rules
+from penstock.bootstrap.stopped import repair_store as repair_store
+from penstock.bootstrap.stopped import verify_store as verify_store
 from penstock.client.credentials import current_user
 from penstock.client.link import Link
 from penstock.client.session import Session as AioSession
 from penstock.client.sync import Session
 from penstock.client.threads import LoopThread
 from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
-from penstock.core import channel_types, durables, engines
-from penstock.core.errors import Damaged, InvalidArgument
-from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry, inline
+from penstock.core.errors import InvalidArgument
+from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.core.rights import Principal
-from penstock.core.state import Rules
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native import NativeLimits, NativeListener, check_exposed
 from penstock.frontends.tls import Tls
@@ -36,62 +33,27 @@ from penstock.logs import configure_unless_done
 from penstock.runtime.access import Access, AccessRules
 from penstock.runtime.accounts import Accounts
 from penstock.runtime.audit import Audit
-from penstock.runtime.checking import Finding, StoreReport, check_all
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.logins import Logins
 from penstock.runtime.placing import MemoryLimits
 from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.recovery import recover
-from penstock.runtime.repairing import Repaired, repair
 from penstock.runtime.sealing import SealingLimits
 from penstock.runtime.tokens import TokenRules, Tokens, fetched
 from penstock.settings import Settings, load
 from penstock.storage.audit_file import FileAudit
-from penstock.storage.disk import Disk, RealDisk
-from penstock.storage.embedded import Embedded, open_embedded
+from penstock.storage.disk import RealDisk
+from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.copying import Capture
 from penstock.storage.embedded.looking import look_at as look_at
-from penstock.storage.embedded.quarantine import Quarantine
-from penstock.storage.embedded.repairing import (
-    check_exists,
-    check_records,
-    in_quarantine,
-    mend_format,
-    remove_damaged_records,
-)
+from penstock.storage.embedded.repairing import check_exists
 from penstock.storage.memory import InMemory
-from penstock.storage.overlay import OverlayDisk
 from penstock.storage.secrecy import mend
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
 
 IDENTITY_KEY = "identity"
-
-
-@cache
-def registered(package: ModuleType, export: str) -> Mapping[str, Any]:
-    """Every ``export`` of the modules in ``package``: the folder is the registry."""
-    found: dict[str, Any] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
-        thing = getattr(importlib.import_module(f"{package.__name__}.{module}"), export)
-        if thing.name != module:
-            raise TypeError(f"{module}.py must define {module!r}, not {thing.name!r}")
-        found[module] = thing
-    return MappingProxyType(found)
-
-
-def rules(settings: Settings | None = None) -> Rules:
-    """The registries of channel types, engines and durable types, and the realm's limits."""
-    return Rules(
-        types=registered(channel_types, "TYPE"),
-        engines=registered(engines, "ENGINE"),
-        kinds=registered(durables, "KIND"),
-        event_bytes_max=(settings or Settings()).limits.max_event_bytes,
-        event_timeout_us=int((settings or Settings()).limits.event_timeout_s * 1_000_000),
-        stores_max=(settings or Settings()).limits.channels_max,
-    )
 
 
 async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm:
@@ -115,7 +77,7 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
             sealing=_sealing(settings),
         )
         if directory is not None and isinstance(stores, Embedded):
-            realm.backups.capture = Capture(_absolute(directory), RealDisk(), stores.journal)
+            realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
         realm.access = access(stores.registry, directory, settings, clock)
         await realm.access.begin()
     except BaseException:
@@ -137,7 +99,7 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
     )
     file = None
     if directory is not None:
-        file = FileAudit(_absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
+        file = FileAudit(absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
     kept = registry if wanted.mode != "off" else None
     return Access(
         Accounts(kept, clock, asyncio.to_thread, rounds=wanted.password_rounds),
@@ -185,18 +147,12 @@ class Stores(Protocol):
 async def _stores(directory: Path | None, clock: Clock) -> Stores:
     if directory is None:
         return InMemory()
-    opened = await asyncio.to_thread(
-        lambda: open_embedded(
-            _absolute(directory),
-            disk=RealDisk(),
-            offload=asyncio.to_thread,
-            clock=clock,
-            identity=lambda: secrets.randbits(64),
-            holder=f"the process {os.getpid()}",
-        )
+    root = absolute(directory)
+    stores = await asyncio.to_thread(
+        lambda: opened(root, RealDisk(), offload=asyncio.to_thread, clock=clock)
     )
-    await asyncio.to_thread(mend, _absolute(directory))
-    return opened
+    await asyncio.to_thread(mend, root)
+    return stores
 
 
 async def _identity(registry: Registry) -> str:
@@ -398,70 +354,6 @@ class Realm:
         self.close()
 
 
-async def verify_store(directory: Path) -> StoreReport:
-    """Read everything in a data directory nobody has open, and change nothing (SEM S1).
-
-    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``.
-    """
-    root = _absolute(directory)
-    check_exists(RealDisk(), root)
-    report = StoreReport(quarantined=in_quarantine(RealDisk(), root))
-    records = check_records(RealDisk(), root)
-    report.records = len(records)
-    for file, reason in records.items():
-        if reason:
-            report.findings.append(Finding(file, reason))
-    try:
-        store = _opened(root, OverlayDisk(RealDisk()))
-    except Damaged as error:
-        report.findings.append(Finding("registry", str(error)))
-        return report  # nothing says how to read the rest
-    try:
-        recovered = await recover(store.journal, store.blobs, store.pages, rules())
-        await check_all(recovered, store.journal, store.blobs, report)
-    finally:
-        await store.pages.close()
-        await store.journal.close()
-    return report
-
-
-async def repair_store(directory: Path) -> Repaired:
-    """Set aside what is damaged in a data directory nobody has open (SEM S1).
-
-    Copies go to ``quarantine/``, with a report. Raises ``Damaged`` when nothing says how to read
-    the directory, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
-    """
-    root, disk = _absolute(directory), RealDisk()
-    check_exists(disk, root)
-    report = await verify_store(directory)
-    repaired = Repaired(findings=list(report.findings))
-    if not report.findings:
-        return repaired
-    before = set(report.quarantined)
-    mend_format(disk, root, _holder())
-    store = _opened(root, disk)
-    quarantine = Quarantine(disk, root)
-    try:
-        realm = await RunningRealm.open(
-            store.journal,
-            store.blobs,
-            store.pages,
-            rules(),
-            SystemClock(),
-            asyncio.to_thread,
-            identity="",
-        )
-        await repair(realm, store.journal, quarantine.keep, repaired)
-        remove_damaged_records(disk, root)
-        repaired.kept = sorted(set(in_quarantine(disk, root)) - before)
-        written = msgspec.json.format(msgspec.json.encode(repaired), indent=2)
-        quarantine.keep(f"repair-{SystemClock().now_us()}.json", written)
-    finally:
-        await store.pages.close()
-        await store.journal.close()
-    return repaired
-
-
 async def reset_administrator(
     directory: Path, settings: Settings, user: str, password: str = ""
 ) -> str:
@@ -469,7 +361,7 @@ async def reset_administrator(
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
     """
-    check_exists(RealDisk(), _absolute(directory))
+    check_exists(RealDisk(), absolute(directory))
     clock = SystemClock()
     stores = await _stores(directory, clock)
     given = access(stores.registry, directory, settings, clock)
@@ -479,22 +371,3 @@ async def reset_administrator(
         given.close()
         await stores.pages.close()
         await stores.journal.close()
-
-
-def _absolute(directory: Path) -> str:
-    return str(directory.expanduser().absolute())
-
-
-def _opened(root: str, disk: Disk) -> Embedded:
-    return open_embedded(
-        root,
-        disk=disk,
-        offload=inline,
-        clock=SystemClock(),
-        identity=lambda: secrets.randbits(64),
-        holder=_holder(),
-    )
-
-
-def _holder() -> str:
-    return f"the process {os.getpid()}"

@@ -1,0 +1,91 @@
+"""Data directories that nobody has open: verified, and repaired."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from penstock.bootstrap.directories import absolute, holder, opened
+from penstock.bootstrap.registries import rules
+from penstock.core.errors import Damaged
+from penstock.runtime.checking import Finding, StoreReport, check_all
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.recovery import recover
+from penstock.runtime.repairing import Repaired, repair
+from penstock.storage.disk import RealDisk
+from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.repairing import (
+    check_exists,
+    check_records,
+    in_quarantine,
+    mend_format,
+    remove_damaged_records,
+)
+from penstock.storage.overlay import OverlayDisk
+
+
+async def verify_store(directory: Path) -> StoreReport:
+    """Read everything in a data directory nobody has open, and change nothing (SEM S1).
+
+    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``.
+    """
+    root = absolute(directory)
+    check_exists(RealDisk(), root)
+    report = StoreReport(quarantined=in_quarantine(RealDisk(), root))
+    records = check_records(RealDisk(), root)
+    report.records = len(records)
+    for file, reason in records.items():
+        if reason:
+            report.findings.append(Finding(file, reason))
+    try:
+        store = opened(root, OverlayDisk(RealDisk()))
+    except Damaged as error:
+        report.findings.append(Finding("registry", str(error)))
+        return report  # nothing says how to read the rest
+    try:
+        recovered = await recover(store.journal, store.blobs, store.pages, rules())
+        await check_all(recovered, store.journal, store.blobs, report)
+    finally:
+        await store.pages.close()
+        await store.journal.close()
+    return report
+
+
+async def repair_store(directory: Path) -> Repaired:
+    """Set aside what is damaged in a data directory nobody has open (SEM S1).
+
+    Copies go to ``quarantine/``, with a report. Raises ``Damaged`` when nothing says how to read
+    the directory, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+    """
+    root, disk = absolute(directory), RealDisk()
+    check_exists(disk, root)
+    report = await verify_store(directory)
+    repaired = Repaired(findings=list(report.findings))
+    if not report.findings:
+        return repaired
+    before = set(report.quarantined)
+    mend_format(disk, root, holder())
+    store = opened(root, disk)
+    quarantine = Quarantine(disk, root)
+    try:
+        realm = await RunningRealm.open(
+            store.journal,
+            store.blobs,
+            store.pages,
+            rules(),
+            SystemClock(),
+            asyncio.to_thread,
+            identity="",
+        )
+        await repair(realm, store.journal, quarantine.keep, repaired)
+        remove_damaged_records(disk, root)
+        repaired.kept = sorted(set(in_quarantine(disk, root)) - before)
+        written = msgspec.json.format(msgspec.json.encode(repaired), indent=2)
+        quarantine.keep(f"repair-{SystemClock().now_us()}.json", written)
+    finally:
+        await store.pages.close()
+        await store.journal.close()
+    return repaired
