@@ -18,7 +18,7 @@ from penstock.bench.shape import peers, shapes
 from tests.interop.programs import WITHOUT_PROTON, program
 
 ROOT = Path(__file__).parent.parent.parent
-SPARK = ("S12", "S12T")
+SPARK = ("S12", "S12P", "S12T")
 AMQP = "S15"
 PLAYED = [
     ("redis", ["S1", "S3", "S5"]),
@@ -95,6 +95,19 @@ def test_spark_reads_and_writes_what_was_stored(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert [len(cell.runs) for cell in results_in(kept)["S12"].cells] == [1, 1]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_steps_of_pipelines_give_what_spark_makes_of_files(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+
+    done = run_bench("S12P", "--quick", "--json", str(kept))
+
+    assert done.returncode == 0, done.stderr
+    cells = results_in(kept)["S12P"].cells
+    assert [len(cell.runs) for cell in cells] == [1] * 6, [cell.missing for cell in cells]
 
 
 @pytest.mark.peer
@@ -180,7 +193,7 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
         *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8"),
-        *("S9", "S10", "S11", "S12", "S12T", "S13", "S14", "S15"),
+        *("S9", "S10", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15"),
     ]
     assert set(peers()) == {
         *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),

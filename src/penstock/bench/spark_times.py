@@ -1,7 +1,7 @@
 """The processes of S12T: how long Spark takes to start, to answer, and what it costs idle.
 
-``tuned`` is the session that ``penstock.spark.session`` makes; ``plain`` one with Spark's own
-settings. Everything else is the same.
+``tuned`` is the session that ``penstock.spark.session`` makes, ``short`` what it makes for jobs of
+seconds; ``plain`` one with Spark's own settings. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class TimesJob(msgspec.Struct, frozen=True):
 
 def session_of(contender: str) -> SparkSession:
     """A local session on all cores."""
-    if contender == "tuned":
+    if contender in ("tuned", "short"):
         from penstock.spark.session import session
 
-        return session("bench")
+        return session("bench", short=contender == "short")
     os.environ |= {"JAVA_HOME": str(java_home(find_jvm())), "PYSPARK_PYTHON": sys.executable}
     from pyspark.sql import SparkSession
 

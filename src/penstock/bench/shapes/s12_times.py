@@ -16,7 +16,8 @@ SECONDS = 20.0
 
 
 class SparkTimes:
-    """``penstock`` is the shipped session helper, ``plain`` is Spark with its own settings."""
+    """``penstock`` is the shipped session helper, as it is or for short jobs; ``plain`` is Spark
+    with its own settings."""
 
     name = "S12T"
     title = "Spark's times, `local[*]`: the shipped session beside one with Spark's own settings"
@@ -32,6 +33,7 @@ class SparkTimes:
                 ("latency", "event due to its copy at a subscriber, 1,000 events/s"),
                 ("idle", "processor time a second of an idle query"),
                 ("start-up", "new process to the rows of a channel"),
+                ("start-up short", "new process to the rows of a channel, short=True"),
             )
         ]
 
@@ -40,13 +42,14 @@ class SparkTimes:
             raise Missing(reason)
         stored = directory / "stored"
         stored.mkdir()
-        kind = "tuned" if contender == "penstock" else "plain"
+        work, _, detail = case["work"].partition(" ")
+        kind = (detail or "tuned") if contender == "penstock" else "plain"
         with peers()["penstock"].serve(stored, "D2") as server:
             with penstock.connect(server.url) as session:
                 orders = session.channels.create("orders", type="persistent")
                 orders.publish_many([penstock.Event(properties={"n": n}) for n in range(1_000)])
             spark = str(directory / "spark")
-            job = TimesJob(case["work"], kind, server.url, server.pid, spark, case["seconds"])
+            job = TimesJob(work, kind, server.url, server.pid, spark, case["seconds"])
             return figures_of([sys.executable, "-m", "penstock.bench.spark_times"], job)
 
 
