@@ -31,6 +31,7 @@ TARGETS: Final[Mapping[str, str]] = {
     "joint": LOG,
     "named": LOG,
     "careless": LOG,
+    "amqp": LOG,
     "grown": SINGLE_FILE,
     "put": PAGED,
     "short": BRIEF,
@@ -39,7 +40,7 @@ TARGETS: Final[Mapping[str, str]] = {
 }
 """Where each publisher's events go; those of ``joint`` go to :data:`WORK`, too, in one step."""
 
-NOT_IDEMPOTENT: Final = frozenset({"careless"})
+NOT_IDEMPOTENT: Final = frozenset({"amqp", "careless"})
 """Publishers that publish again under a new name what they got no answer for."""
 
 _ANYBODYS: Final = re.compile(b"(%s):([0-9]{1,18}):" % "|".join(TARGETS).encode())

@@ -13,6 +13,7 @@ from typing import IO
 
 import penstock
 from penstock.testing.process import ServerProcess
+from tests.faults import amqp
 from tests.faults.clocked import set_offset
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,10 @@ class Server:
         self.lives += 1
         settings = {**environment(), **SETTINGS}
         process = ServerProcess(
-            self._directory, "--port", port, environment=settings, program=self._program
+            self._directory,
+            *("--port", port, *amqp.OPTIONS),
+            environment=settings,
+            program=self._program,
         )
         return process.start()
 

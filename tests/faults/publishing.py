@@ -1,7 +1,7 @@
 """Publishers that write down what they try and what they are told: each kind of publish there is.
 
-All but one trust the client to send again what a lost connection has left open (SEM X3). The
-careless one does it by itself, under a new name each time, and may so publish twice. ``named``
+Most trust the client to send again what a lost connection has left open (SEM X3). The careless one
+and the one that speaks AMQP do it by themselves, and may so publish twice. ``named``
 keeps name and sequence over its own death, and is exactly once over that, too.
 """
 
@@ -18,8 +18,9 @@ import penstock
 from penstock.client.sync import Channel, Session
 from penstock.columns.body import body_of_columns
 from penstock.core.errors import CannotConnect, ConnectionLost, RealmStopping
+from tests.faults import amqp
 from tests.faults.journals import Diary, read_published
-from tests.faults.names import LOG, TARGETS, WORK, event_of
+from tests.faults.names import LOG, NOT_IDEMPOTENT, TARGETS, WORK, event_of
 
 PATIENCE_S = 600.0
 """A realm may be away for long; the run's own end comes first."""
@@ -71,7 +72,7 @@ class Publisher:
             except RealmStopping:  # it may or may not have been kept
                 self._stop.wait(REFUSED_PAUSE_S)
             except (ConnectionLost, CannotConnect):
-                if self.kind != "careless":
+                if self.kind not in NOT_IDEMPOTENT:
                     raise
                 if not self._stop.wait(REFUSED_PAUSE_S):
                     continue
@@ -87,6 +88,11 @@ class Publisher:
     def _attempts(self) -> Iterator[tuple[Attempt, int]]:
         if self.kind == "careless":
             yield self._carelessly, 1
+            return
+        if self.kind == "amqp":
+            sender = amqp.Sender(self._url)
+            yield lambda first, _: sender.send(event_of("amqp", first)), 1
+            sender.close()
             return
         with connected(self._url, self._stop) as session:
             target = TARGETS[self.kind]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import penstock
 from penstock.client.sync import Session
-from tests.faults import damage
+from tests.faults import amqp, damage
 from tests.faults.disks import Disk, disk_at
 from tests.faults.journals import last_received
 from tests.faults.names import (
@@ -41,7 +41,7 @@ RECONNECT_S: Final = 120.0
 
 CAST: Final[Sequence[Sequence[str]]] = (
     ("single", "pipelined", "careless", "short", "popped"),
-    ("table", "transaction", "joint", "named", "grown", "put", "pushed"),
+    ("table", "transaction", "joint", "named", "grown", "put", "pushed", "amqp"),
     ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1"),
     ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1"),
     ("priority.2", "shared_queued.2", "reader.2", "pop.2", "subscription.2"),
@@ -80,8 +80,10 @@ def play(given: Given) -> Loop:
     """Play one loop; what did not hold is among its violations."""
     random = Random(given.seed)
     wrong: list[str] = []
+    given, notes = _possible(given)
     with _running(given) as all_of_it:
-        notes = [f"disk full: {all_of_it.disk.means or 'left out: this machine allows no means'}"]
+        means = all_of_it.disk.means or "left out: this machine allows no means"
+        notes.append(f"disk full: {means}")
         kinds = [kind for kind in given.kinds if kind != "full" or all_of_it.disk.means]
         faults = schedule(random, given.minutes * 60, kinds)
         nemesis = Nemesis(all_of_it.server, all_of_it.network, all_of_it.clients, all_of_it.disk)
@@ -103,6 +105,14 @@ def play(given: Given) -> Loop:
         loop.lives = all_of_it.server.lives
         _spoil(all_of_it.data, given, random, known, loop)
     return loop
+
+
+def _possible(given: Given) -> tuple[Given, list[str]]:
+    """Who can play here, and a note of who cannot."""
+    if amqp.IS_HERE or all("amqp" not in roles for roles in given.cast):
+        return given, []
+    cast = [[role for role in roles if role != "amqp"] for roles in given.cast]
+    return given._replace(cast=cast), ["amqp: left out: python-qpid-proton is not installed"]
 
 
 @contextmanager

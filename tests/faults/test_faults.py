@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 CAST = (
     ("single", "pipelined", "careless", "short", "popped"),
-    ("named", "transaction", "joint", "grown", "put", "pushed"),
+    ("named", "transaction", "joint", "grown", "put", "pushed", "amqp"),
     ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1"),
     ("priority.1", "shared_queued.1", "shared.2", "serial.2", "reader.2", "pop.1"),
 )

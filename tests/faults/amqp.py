@@ -1,0 +1,65 @@
+"""A publisher over AMQP 1.0: python-qpid-proton's blocking client, which nobody here wrote.
+
+AMQP has no name and sequence for what is sent again: whoever waits for ``accepted`` and sends once
+more what a lost connection has left open may publish it twice, and never loses what was accepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from penstock.core.errors import ConnectionLost, StorageFailed
+from tests.faults.names import LOG
+
+if TYPE_CHECKING:
+    from proton.utils import BlockingConnection, BlockingSender
+
+WAIT_S: Final = 5.0
+"""For an answer; then the connection is given up: nobody may be told that it is half-open."""
+IS_HERE: Final = find_spec("proton") is not None
+OPTIONS: Final = ("--amqp-port", "0") if IS_HERE else ()
+"""With which a server speaks it, on its native port, too."""
+
+
+class Sender:
+    """Sends one message after the other, over a new connection where one was lost."""
+
+    def __init__(self, url: str) -> None:
+        """``url``: the native one; the port is the same."""
+        self._url = f"amqp://{urlsplit(url).netloc}"
+        self._connection: BlockingConnection | None = None
+        self._sender: BlockingSender | None = None
+
+    def send(self, data: bytes) -> int:
+        """Returns -1 when it is accepted: AMQP tells no id. Raises ``ConnectionLost`` when nobody
+        knows what became of it, ``StorageFailed`` when the realm has refused it for now."""
+        from proton import Message, ProtonException
+        from proton.utils import SendException
+
+        try:
+            self._open_sender().send(Message(body=data, durable=True))
+        except SendException as error:
+            raise StorageFailed(f"not accepted: {error}") from error
+        except (ProtonException, OSError) as error:
+            self.close()
+            raise ConnectionLost(f"not answered: {error!r}") from error
+        return -1
+
+    def _open_sender(self) -> BlockingSender:
+        from proton.utils import BlockingConnection
+
+        if self._sender is None:
+            self._connection = BlockingConnection(self._url, timeout=WAIT_S)
+            self._sender = self._connection.create_sender(f"topic://{LOG}")
+        return self._sender
+
+    def close(self) -> None:
+        """However the connection is."""
+        connection, self._connection, self._sender = self._connection, None, None
+        if connection is not None:
+            connection.timeout = 0.1
+            with contextlib.suppress(Exception):
+                connection.close()
