@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     load_pem_private_key,
     pkcs12,
 )
 from cryptography.x509 import load_pem_x509_certificate
+from jwt.algorithms import ECAlgorithm
 
 import penstock
 from tests.access.certificates import Authority
@@ -52,6 +59,13 @@ def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
         pkcs12.serialize_key_and_certificates(b"ann", private, chain, [trusted], secret)
     )
 
+    signer = generate_private_key(SECP256R1())
+    public = json.loads(ECAlgorithm.to_jwk(signer.public_key()))
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{**public, "kid": "k", "alg": "ES256"}]}))
+    claims = {"iss": "sso", "aud": "penstock", "sub": "ann", "exp": 4_000_000_000}
+    token = jwt.encode(claims, signer, algorithm="ES256", headers={"kid": "k"})
+
     with (
         penstock.Realm(
             access__mode="mandatory",
@@ -60,14 +74,18 @@ def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
             listen__tls_certificate=str(certificate),
             listen__tls_key=str(key),
             listen__tls_client_ca=str(authority.file),
+            access__token_keys=str(keys),
+            access__token_issuer="sso",
+            access__token_audience="penstock",
         ) as realm,
         realm.connect() as root,
     ):
         root.access.create_user("ann", "secret")
         root.access.grant("ann@*", "full")
         properties = {"realm.trust": str(trust), "realm.key": str(store)}
+        properties["realm.token"] = token
         properties["realm.amqp"] = realm.listen_amqp()
         found = run_java("qpid", ["penstock.interop.SignInTest"], properties)
 
     tell("Qpid JMS over TLS", found)
-    assert str(found) == "5 of 5 pass"
+    assert str(found) == "6 of 6 pass"

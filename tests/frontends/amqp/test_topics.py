@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proton import Delivery, Message
-from proton.utils import BlockingSender, LinkDetached
+from proton import Delivery, Message, Timeout
+from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 
 import penstock
 from penstock.frontends.amqp.consumers import Consumer
@@ -200,12 +200,49 @@ def test_a_durable_made_elsewhere_is_read_by_its_name(
     assert bytes(message.body) == b"native"
 
 
-def test_a_link_says_of_which_kind_its_durable_is(
-    connect: Connect, session: penstock.Session
+@pytest.mark.parametrize("kind", ["serial", "priority", "shared"])
+def test_a_clients_durable_made_elsewhere_keeps_its_kind(
+    connect: Connect, session: penstock.Session, kind: str
 ) -> None:
-    connect("me").receiver("news", "topic", "serial", name="sub", durable=True)
+    """As JMS subscribes, which has no word for kinds."""
+    channel = session.channels.create("orders", engine="jms")
+    channel.durables.create("me:sub", type=kind)
 
-    assert [each.type for each in session.channels.get("news").durables.list()] == ["serial"]
+    receiver = connect("me").receiver("orders", "topic", name="sub", durable=True)
+    channel.publish(b"native")
+
+    assert bytes(receiver.receive(WAIT_S).body) == b"native"
+    (kept,) = channel.durables.list()
+    assert (kept.name, kept.type) == ("me:sub", kind)
+
+
+@pytest.mark.parametrize("kind", ["serial", "priority", "shared-queued"])
+def test_a_link_says_of_which_kind_its_durable_is(
+    connect: Connect, session: penstock.Session, kind: str
+) -> None:
+    connect("me").receiver("news", "topic", kind, name="sub", durable=True)
+
+    (made,) = session.channels.get("news").durables.list()
+    assert made.type == kind.replace("-", "_")
+
+
+def test_a_serial_durable_has_one_client_after_the_other(connect: Connect) -> None:
+    def receiver(of: Client, number: int) -> BlockingReceiver:
+        return of.receiver(
+            *("news", "topic", "serial", "shared", "global"), name=f"sub|{number}", durable=True
+        )
+
+    holder = connect()
+    first = receiver(holder, 1)
+    publish(connect().sender("news", "topic"), "a", "b")
+    assert [first.receive(WAIT_S).body for _ in range(2)] == ["a", "b"]
+    second = receiver(connect(), 2)
+    with pytest.raises(Timeout):
+        second.receive(0.2)
+
+    holder.close()
+
+    assert texts(second, 2) == ["a", "b"]
 
 
 @pytest.mark.parametrize("durable", [False, True])

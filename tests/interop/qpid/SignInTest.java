@@ -46,8 +46,13 @@ public final class SignInTest extends RealmTest {
   }
 
   @Test
+  public void byToken() {
+    sendsAndReceives(signIn(url("XOAUTH2", ""), "ann", System.getProperty("realm.token")));
+  }
+
+  @Test
   public void notWithAnotherPassword() {
-    for (String mechanism : new String[] {"SCRAM-SHA-256", "PLAIN"}) {
+    for (String mechanism : new String[] {"SCRAM-SHA-256", "PLAIN", "XOAUTH2"}) {
       assertThrows(
           JMSSecurityRuntimeException.class,
           () -> signIn(url(mechanism, ""), "ann", "wrong").start());
