@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from tests.frontends.amqp.conftest import Connect
 
 TRANSACTIONAL = 0x34
 
+_numbers = count()
+
 
 class Coordinator(LinkOption):  # type: ignore[misc]  # Proton has no types
     def apply(self, link: Any) -> None:
@@ -33,7 +36,7 @@ class Transaction:
     def __init__(self, client: Client) -> None:
         self._client = client
         make = client.blocking.create_sender
-        self._coordinator = make(None, name=f"tx{id(self)}", options=Coordinator())
+        self._coordinator = make(None, name=f"tx{next(_numbers)}", options=Coordinator())
         said = self._ask(Described(ulong(0x31), [None]))
         self.name = said.remote.data[0]
 
