@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +24,13 @@ settings.register_profile(
 )
 settings.register_profile(QUICK, settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")
+
+
+def pytest_configure() -> None:
+    """A run that a shell started in the background ignores Ctrl-C, and so would every process that
+    a test starts and interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
