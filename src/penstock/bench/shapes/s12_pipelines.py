@@ -19,6 +19,7 @@ CASES = {
     "latest of deltas, the aggregation alone": "latest",
     "latest of deltas, into a Delta table": "latest table",
     "roll-up, into a channel": "roll-up channel",
+    "roll-up, into a Delta table": "roll-up table",
 }
 
 
