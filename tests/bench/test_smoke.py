@@ -107,7 +107,7 @@ def test_the_steps_of_pipelines_give_what_spark_makes_of_files(tmp_path: Path) -
 
     assert done.returncode == 0, done.stderr
     cells = results_in(kept)["S12P"].cells
-    assert [len(cell.runs) for cell in cells] == [1] * 6, [cell.missing for cell in cells]
+    assert [len(cell.runs) for cell in cells] == [1] * 8, [cell.missing for cell in cells]
 
 
 @pytest.mark.peer
