@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock
-from penstock.bench.spark_work import BATCH, SETTINGS
+from penstock.bench.spark_work import BATCH, SETTINGS, in_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -214,12 +214,7 @@ def main() -> None:
     try:
         work = PipelineWork(job, spark)
         work.store_files()
-        seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
-        for number in range(job.rounds + 1):  # the first one warms up
-            for contender, found in seconds.items():
-                elapsed_s = work.run(contender)
-                if number:
-                    found.append(elapsed_s)
+        seconds = in_turns(work.run, job.rounds)
     finally:
         spark.stop()
     print(msgspec.json.encode(seconds).decode())

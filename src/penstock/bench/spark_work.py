@@ -164,6 +164,17 @@ def _table(random: np.random.Generator, first: int, count: int) -> pa.Table:
     )
 
 
+def in_turns(run: Callable[[str], float], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender's rounds; one more before them warms up."""
+    seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
+    for number in range(rounds + 1):
+        for contender, found in seconds.items():
+            elapsed_s = run(contender)
+            if number:
+                found.append(elapsed_s)
+    return seconds
+
+
 def main() -> None:
     from penstock.spark.session import session
 
@@ -176,12 +187,7 @@ def main() -> None:
             rows = spark.read.format("penstock").options(url=job.url, channel=CHANNEL)
             rows.option("minPartitions", parts).load().write.parquet(str(files))
         work = Work(job, spark)
-        seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
-        for number in range(job.rounds + 1):  # the first one warms up
-            for contender, found in seconds.items():
-                elapsed_s = work.run(contender)
-                if number:
-                    found.append(elapsed_s)
+        seconds = in_turns(work.run, job.rounds)
     finally:
         spark.stop()
     print(msgspec.json.encode(seconds).decode())
