@@ -19,59 +19,62 @@ class ConnectionLimits(Struct, frozen=True):
         return bool(self.requests_per_s_max or self.in_flight_bytes_max)
 
 
+class _Bucket:
+    """As many requests as a second allows: short bursts pass, a lasting rate does not."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._filled_us = 0
+        self.left = float(per_s)
+
+    def fill(self, now_us: int) -> None:
+        passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
+        self.left = min(float(self._per_s), self.left + passed_us * self._per_s / 1_000_000)
+        self._filled_us = now_us
+
+
 class RequestRate:
-    """A bucket of as many requests as a second allows: short bursts pass, a lasting rate does
-    not."""
+    """What those are held to who are refused beyond it."""
 
     def __init__(self, per_s: int, of: str = "one connection") -> None:
         self._of = of
         self._per_s = per_s
-        self._left = float(per_s)
-        self._filled_us = 0
+        self._bucket = _Bucket(per_s)
 
     def take(self, now_us: int) -> None:
         """Raises ``LimitReached``, and nothing was taken."""
-        passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
-        self._left = min(float(self._per_s), self._left + passed_us * self._per_s / 1_000_000)
-        self._filled_us = now_us
-        if self._left < 1.0:
+        self._bucket.fill(now_us)
+        if self._bucket.left < 1.0:
             raise LimitReached(
                 f"more than {self._per_s} requests a second of {self._of} "
                 "(limits.requests_per_s_max); ask more slowly, or for more with each request"
             )
-        self._left -= 1.0
+        self._bucket.left -= 1.0
 
 
 class Pace:
-    """The same bucket for those who are made to wait and not refused: what has come is counted,
-    and while it is more than the bucket holds nobody gets more from them."""
+    """What those are held to who are made to wait and not refused: what has come is counted, and
+    while it is more than the bucket holds nobody gets more from them."""
 
     def __init__(self, per_s: int, clock: Clock) -> None:
         """0: no limit."""
         self.per_s = per_s
         self._clock = clock
-        self._left = float(per_s)
-        self._filled_us = 0
+        self._bucket = _Bucket(per_s)
 
     def came(self, count: int) -> None:
         """So many more."""
         if self.per_s:
-            self._fill()
-            self._left -= count
+            self._bucket.fill(self._clock.now_us())
+            self._bucket.left -= count
 
     @property
     def is_ahead(self) -> bool:
         """Whether they have to wait."""
         if not self.per_s:
             return False
-        self._fill()
-        return self._left < 1.0
-
-    def _fill(self) -> None:
-        now_us = self._clock.now_us()
-        passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
-        self._left = min(float(self.per_s), self._left + passed_us * self.per_s / 1_000_000)
-        self._filled_us = now_us
+        self._bucket.fill(self._clock.now_us())
+        return self._bucket.left < 1.0
 
 
 class Quota:
