@@ -101,7 +101,6 @@ def test_the_keyboard_alone_is_enough(opened: Opened, orders: None, api: Api) ->
     expect(page.get_by_role("dialog")).to_have_count(0)
 
     page.keyboard.press("/")
-    page.keyboard.press("Control+a")
     page.keyboard.type("orders")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="eu/orders")).to_be_visible()
@@ -117,6 +116,24 @@ def test_the_keyboard_alone_is_enough(opened: Opened, orders: None, api: Api) ->
     expect(page.get_by_role("heading", name="Event 3")).to_be_visible()
 
 
+SLASH = """() => {
+    const key = new KeyboardEvent("keydown", { key: "/", bubbles: true, cancelable: true });
+    document.body.dispatchEvent(key);
+    const { value, selectionStart, selectionEnd } = document.activeElement;
+    return [value, selectionStart, selectionEnd];
+}"""
+
+
+def test_what_is_typed_right_after_the_slash_is_the_filter(opened: Opened, orders: None) -> None:
+    # Within the turn of the key: a hand is faster than the next frame of a busy machine.
+    page = opened()
+    settled(page)
+    page.keyboard.press("/")
+    page.keyboard.type("bill")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(SLASH) == ["bill", 0, 4]
+
+
 def test_the_phone_has_the_tree_behind_a_button(opened: Opened, orders: None) -> None:
     page = opened("", PHONE)
     settled(page)
@@ -126,6 +143,8 @@ def test_the_phone_has_the_tree_behind_a_button(opened: Opened, orders: None) ->
 
     expect(page.get_by_role("heading", name="eu/orders")).to_be_visible()
     expect(page.get_by_role("tree")).to_be_hidden()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter channels, queues and durables")).to_be_focused()
 
 
 def test_the_theme_is_the_systems_until_one_is_chosen(opened: Opened) -> None:

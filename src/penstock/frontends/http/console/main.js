@@ -71,7 +71,7 @@ function Side({ route, isOpen, onClose, me, filterRef }) {
   const onKey = (event) => {
     if (event.key === "Escape") { setFilter(""); event.target.blur(); }
     else if (event.key === "ArrowDown") { event.preventDefault(); tree.current?.focus(); }
-    else if (event.key === "Enter" && stores) { if (openFirst(stores, filter)) onClose(); }
+    else if (event.key === "Enter" && stores) { if (openFirst(stores, event.target.value)) onClose(); }
   };
   return html`<aside class="side ${isOpen ? "open" : ""}" aria-label="Pages and destinations">
     <nav class="side-nav" aria-label="Pages"><ul>${PAGES.filter(([key]) => key !== "access" || me.mode !== "off").map(([key, icon, text]) => html`<li key=${key}>
@@ -118,7 +118,14 @@ function Frame({ me, onLogin, onLogout }) {
   const [keys, setKeys] = useState(false);
   const main = useRef(null), filter = useRef(null);
   const { value: realm } = useRefreshed((signal) => get("/realm", {}, signal), [], 3000);
-  const toFilter = useCallback(() => { setMenu(true); requestAnimationFrame(() => filter.current.focus()); }, []);
+  // At once where it is to be seen: what is typed next belongs in it. On a phone the menu comes first.
+  const toFilter = useCallback(() => {
+    const enter = () => { filter.current.focus(); filter.current.select(); };
+    enter();
+    if (document.activeElement === filter.current) return;
+    setMenu(true);
+    requestAnimationFrame(enter);
+  }, []);
   const close = useCallback(() => setMenu(false), []);
   useEffect(() => {
     const control = new AbortController();
