@@ -133,6 +133,11 @@ class Rows:
                 self._body = memoryview(batch_bytes(self.batch))
         return self._body
 
+    @property
+    def made_bytes(self) -> int:
+        """Size of the body, if it has been made; else 0."""
+        return 0 if self._body is None else len(self._body)
+
 
 def merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
     """Neighbouring small batches as one; a lone or large one stays as it came."""

@@ -148,6 +148,10 @@ class Shard:
         """
         self.submit(Act(lambda group: group.do(number, command), sweeps=(number,)))
 
+    def _read_ahead(self) -> None:
+        if not (self._waiting or self._ahead):
+            self._dispatch.ahead.read(self.state)
+
     def _rouse(self) -> None:
         idle, self._idle = self._idle, None
         if idle is not None and not idle.done():
@@ -171,6 +175,8 @@ class Shard:
             while not (self._stopping and not self._ahead and not self._waiting):
                 if not (self._ahead or self._waiting or self._woken or self._between):
                     self._idle = loop.create_future()
+                    if self._dispatch.ahead.is_wanted:
+                        loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
                     await self._idle
                 if self._between:
                     await self._serve_between()
