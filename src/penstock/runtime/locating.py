@@ -37,7 +37,7 @@ async def locate(
                 path = dispatch.local_path(file.name) or ""
                 whole = Span(spans[0].first, spans[-1].end)
                 known = _told(file.publishers_of(whole)) if publishers else ()
-                parts.append(SealedPart(path, file.index.size, spans, index, known))
+                parts.append(SealedPart(path, file.index.size, spans, index, known, file.name))
         left.add_all(in_memory.within(span))
         return Location(tuple(parts), left.spans)
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.client.places import check_place
 from penstock.client.urls import parse_url, safe
 from penstock.core.errors import InvalidArgument
 from penstock.core.names import durable_name
@@ -43,6 +44,7 @@ _SOURCE: Final = (
     "includeNulls",
     "failOnDataLoss",
     "access",
+    "files",
 )
 _SINK: Final = (
     "url",
@@ -96,6 +98,8 @@ class SourceOptions(Struct, frozen=True):
     """On each channel: what it has not seen is read."""
     include_nulls: bool = False
     """The column that tells null from absent."""
+    files: str = ""
+    """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
 
     def __repr__(self) -> str:
         return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
@@ -163,6 +167,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         _one_of("access", texts, _ACCESS),
         _durable(texts, choice),
         _flag("includeNulls", texts),
+        _files(texts),
     )
 
 
@@ -264,6 +269,17 @@ def _durable(texts: Mapping[str, str], choice: Choice) -> str:
     if text and choice.queues:
         raise InvalidArgument("queues have no durables: leave out durable, or name a channel")
     return durable_name(text) if text else ""
+
+
+def _files(texts: Mapping[str, str]) -> str:
+    text = texts.get("files", "").strip()
+    if not text:
+        return ""
+    if _one_of("access", texts, _ACCESS) == "remote":
+        raise InvalidArgument(
+            "access=remote reads no files, and files says where they are: leave out one of them"
+        )
+    return check_place(text, "files")
 
 
 def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:

@@ -44,6 +44,8 @@ class FileRows(Struct, frozen=True):
     """The events wanted; others in these batches are removed, or another task's."""
     publishers: Publishers | None = ()
     """Who published which of them; None: the realm has to be asked."""
+    name: str = ""
+    """Where copies of the data directory have it."""
 
 
 class WireRows(Struct, frozen=True):
@@ -276,4 +278,5 @@ def _part(group: list[_Unit]) -> FileRows | WireRows:
         tuple(unit.batch for unit in group if unit.batch is not None),
         tuple(span for unit in group for span in unit.spans),
         first.file.publishers,
+        first.file.name,
     )

@@ -42,6 +42,7 @@ from penstock.spark.channels import (
     spans_between,
 )
 from penstock.spark.connections import Link, ask, ask_realm
+from penstock.spark.copies import Tally, copy_at
 from penstock.spark.losses import check_first, check_front
 from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
@@ -49,7 +50,7 @@ from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partition
 from penstock.spark.portions import fair, parts_of, portion
 from penstock.spark.progress import Growth, reported
 from penstock.spark.projection import Projection, arrow_schema, extras_of
-from penstock.spark.sealed import is_here, stored_batches
+from penstock.spark.sealed import Absent, Opened, opened, stored_batches
 from penstock.spark.settling import settle_down
 
 if TYPE_CHECKING:
@@ -317,40 +318,53 @@ def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
 
 def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:
     """Stored batches, which of their rows are wanted (None: all), and who published them."""
-    for part in partition.parts:
-        if isinstance(part, WireRows):
-            yield from _from_wire(options, partition, part.span)
-        elif is_here(part) and part.publishers is not None:
-            yield from _from_file(options, partition, part, selector)
-        elif options.access == "local" and not is_here(part):
-            raise InvalidArgument(
-                f'access is "local", but {part.path} cannot be read here; use "auto", or run the '
-                "tasks where the realm's data directory is"
-            )
-        else:
-            span = Span(part.spans[0].first, part.spans[-1].end)
-            yield from _from_wire(options, partition, span)
+    copy = copy_at(options.files) if options.files else None
+    with Tally(partition.channel, partition.span, copy) as tally:
+        for part in partition.parts:
+            if isinstance(part, WireRows):
+                yield from tally.tail(_from_wire(options, partition, part.span))
+                continue
+            found = opened(part, copy)
+            if isinstance(found, Absent) and options.access == "local":
+                raise InvalidArgument(
+                    f'access is "local", but {found.why}; use "auto", or run the '
+                    "tasks where the realm's data directory or, with the option files, a copy of "
+                    "it can be read"
+                )
+            if not isinstance(found, Absent) and part.publishers is not None:
+                yield from _from_file(options, partition, part, found, selector, tally)
+            else:
+                why = found.why if isinstance(found, Absent) else "its publishers are too many"
+                span = Span(part.spans[0].first, part.spans[-1].end)
+                yield from tally.instead(_from_wire(options, partition, span), why)
 
 
 def _from_file(
-    options: SourceOptions, partition: EventRange, part: FileRows, selector: Selector | None
+    options: SourceOptions,
+    partition: EventRange,
+    part: FileRows,
+    found: Opened | None,
+    selector: Selector | None,
+    tally: Tally,
 ) -> _Found:
     done = part.spans[0].first
     messages = fields_of(partition.descriptors)
     try:
-        for batch, rows, span in stored_batches(part):
+        for batch, rows, span in stored_batches(part, found):
             mask: Any = None if rows is None else pa.array(rows)
             if selector is not None:
                 selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
                 mask = selected if mask is None else pc.and_(mask, selected)
+            tally.read(batch, rows)
             yield batch, mask, part.publishers or ()
             done = span.end
-    except (Damaged, OSError):
+    except (Damaged, OSError) as error:
         if options.access == "local":
             raise
         # Gone since it was planned, or damaged: the realm knows what is left of it.
         first = next((max(done, span.first) for span in part.spans if span.end > done), done)
-        yield from _from_wire(options, partition, Span(first, part.spans[-1].end))
+        rest = Span(first, part.spans[-1].end)
+        yield from tally.instead(_from_wire(options, partition, rest), str(error))
 
 
 def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:

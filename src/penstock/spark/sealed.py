@@ -1,12 +1,14 @@
 """Reading events from the realm's sealed files, without the realm.
 
-A file is mapped, not copied: what Spark is handed are slices of it.
+A file of this machine is mapped, not copied: what Spark is handed are slices of it. Where a copy of
+the data directory is named, files are read there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from penstock.columns.ipc import batch_from, schema_from
 from penstock.columns.segments import SegmentBatch
 from penstock.core.errors import Damaged
 from penstock.core.ids import Span
+from penstock.spark.copies import Copy, Missing
 from penstock.spark.plan import FileRows, Spans
 
 Mask = npt.NDArray[np.bool_]
@@ -39,42 +42,83 @@ def is_here(part: FileRows) -> bool:
         return False
 
 
-def stored_batches(part: FileRows) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
+class Opened(NamedTuple):
+    """A file in a copy."""
+
+    copy: Copy
+    file: Any
+
+
+class Absent(NamedTuple):
+    """A file that cannot be read here, and why."""
+
+    why: str
+
+
+def opened(part: FileRows, copy: Copy | None) -> Opened | Absent | None:
+    """The file, where it is read: in the ``copy`` where one is named, else where the realm has it
+    (None)."""
+    if copy is None:
+        return None if is_here(part) else Absent(f"{part.path} cannot be read here")
+    if not part.name:
+        return Absent("the realm does not say what its files are called: it is of an older version")
+    try:
+        return Opened(copy, copy.open(part.name, part.size))
+    except (Missing, OSError) as error:
+        return Absent(str(error))
+
+
+def stored_batches(
+    part: FileRows, found: Opened | None = None
+) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
     """The record batches of a file as they are stored, which of their rows are wanted (None:
     all), and the ids those have.
 
     Raises ``Damaged`` for a batch that fails its checksum, ``OSError`` for a file that is gone.
     """
     schema = schema_from(part.schema)
-    with pa.memory_map(part.path) as file:
-        buffer = file.read_buffer()
-        inode = Path(part.path).stat().st_ino
+    messages = _mapped(part) if found is None else _copied(part, found)
     at = 0
-    for place in part.batches:
+    for place, message in zip(part.batches, messages, strict=True):
         spans = []
         while at < len(part.spans) and part.spans[at].first < place.end_id:
             spans.append(part.spans[at].clipped(place.span))
             at += 1
         wanted = Span(spans[0].first, spans[-1].end)
-        message = buffer.slice(place.offset, place.length)
-        _verify(message, place, part.path, inode)
         batch, mask = _wanted(batch_from(message, schema), place, tuple(spans))
         yield batch, mask, wanted
 
 
-def _verify(message: pa.Buffer, place: SegmentBatch, path: str, inode: int) -> None:
-    """Once in the life of a process, as the realm does. Raises ``Damaged``."""
-    known = (path, inode, place.offset, place.checksum)
-    if known in _verified:
-        return
+def _mapped(part: FileRows) -> Iterator[pa.Buffer]:
+    """Verified once in the life of a process, as the realm does. Raises ``Damaged``."""
+    with pa.memory_map(part.path) as file:
+        buffer = file.read_buffer()
+        inode = Path(part.path).stat().st_ino
+    for place in part.batches:
+        message = buffer.slice(place.offset, place.length)
+        known = (part.path, inode, place.offset, place.checksum)
+        if known not in _verified:
+            _verify(message, place, part.path)
+            if len(_verified) >= VERIFIED_MAX:
+                _verified.clear()
+            _verified.add(known)
+        yield message
+
+
+def _copied(part: FileRows, found: Opened) -> Iterator[pa.Buffer]:
+    """Verified each time, as the bytes have come anew. Raises ``Damaged``."""
+    messages = found.copy.messages(found.file, part.name, part.batches)
+    for place, message in zip(part.batches, messages, strict=True):
+        _verify(message, place, f"{part.name} in {found.copy!r}")
+        yield message
+
+
+def _verify(message: pa.Buffer, place: SegmentBatch, path: str) -> None:
     if xxh3_64_intdigest(message) != place.checksum:
         raise Damaged(
             f"{path}: events {place.first_id}-{place.end_id - 1}: bytes {place.offset}-"
             f"{place.offset + place.length} fail their checksum"
         )
-    if len(_verified) >= VERIFIED_MAX:
-        _verified.clear()
-    _verified.add(known)
 
 
 def _wanted(

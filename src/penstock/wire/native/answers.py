@@ -161,6 +161,8 @@ class SealedPart(Struct, frozen=True):
     publishers: tuple[tuple[str, Spans], ...] | None = ()
     """Who published which of these events, ``user@host``, where that was asked for (SEM E3); None:
     that is too much to tell, and is told with the events over the wire."""
+    name: str = ""
+    """Its path within the data directory, as copies of that have it; "" from an older realm."""
 
 
 class Location(Struct, frozen=True):

@@ -1,0 +1,227 @@
+"""A small object store that speaks as much S3 as Arrow's client needs, and can misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+LIST_MAX = 3
+"""Names in one answer: few, so that lists are read on."""
+
+
+class ObjectStore:
+    """Buckets are there as soon as they are named; nobody has to sign in."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        """By ``bucket/name``."""
+        self.requests: list[tuple[str, str, str]] = []
+        """Method, ``bucket/name`` or query of a list, range."""
+        self.refuses = False
+        """Whatever is asked is forbidden."""
+        self.url = ""
+
+    def uri(self, place: str) -> str:
+        """As ``pyarrow.fs`` wants it."""
+        address = self.url.removeprefix("http://").replace(":", "%3A")
+        return (
+            f"s3://somebody:very-secret@{place}?endpoint_override={address}&scheme=http&region=here"
+        )
+
+    def asked(self, method: str, part: str) -> list[tuple[str, str]]:
+        """Names and ranges of requests so far."""
+        found = [(name, span) for did, name, span in self.requests if did == method]
+        return [(name, span) for name, span in found if part in name]
+
+
+@contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    store = ObjectStore()
+
+    class Handler(_Handler):
+        objects = store
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Clients close connections as they like."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        store.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=lambda: server.serve_forever(0.01))
+        thread.start()
+        try:
+            yield store
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    objects: ObjectStore
+    uploads: dict[str, dict[int, bytes]] = {}  # noqa: RUF012 - of all connections
+
+    def _begin(self) -> tuple[str, dict[str, str]]:
+        parts = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(parts.query, True).items()}
+        name = unquote(parts.path).lstrip("/")
+        what = query.get("prefix", name) if self.command == "GET" and "prefix" in query else name
+        self.objects.requests.append((self.command, what, self.headers.get("Range", "")))
+        return name, query
+
+    def do_HEAD(self) -> None:
+        self._get(with_body=False)
+
+    def do_GET(self) -> None:
+        self._get(with_body=True)
+
+    def _get(self, *, with_body: bool) -> None:
+        name, query = self._begin()
+        if self.objects.refuses:
+            return self._answer(403, _error("AccessDenied"), with_body=with_body)
+        if "list-type" in query:
+            return self._answer(200, self._listed(name.strip("/"), query))
+        if "/" not in name.rstrip("/"):
+            return self._answer(200)
+        content = self.objects.objects.get(name)
+        if content is None:
+            return self._answer(404, _error("NoSuchKey"), with_body=with_body)
+        total, status, more = len(content), 200, {}
+        if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            first, last = int(asked[1]), min(int(asked[2] or total - 1), total - 1)
+            content, status = content[first : last + 1], 206
+            more = {"Content-Range": f"bytes {first}-{last}/{total}"}
+        self._answer(status, content, with_body=with_body, **more)
+
+    def do_PUT(self) -> None:
+        name, query = self._begin()
+        body = self._body()
+        if self.objects.refuses:
+            return self._answer(403, _error("AccessDenied"))
+        if "uploadId" in query:
+            self.uploads[query["uploadId"]][int(query["partNumber"])] = body
+        elif "/" in name.rstrip("/"):
+            self.objects.objects[name] = body
+        self._answer(200, ETag=f'"{hashlib.sha256(body).hexdigest()}"')
+
+    def do_POST(self) -> None:
+        name, query = self._begin()
+        self._body()
+        if self.objects.refuses:
+            return self._answer(403, _error("AccessDenied"))
+        if "uploads" in query:
+            upload = f"{len(self.uploads)}-{name}"
+            self.uploads[upload] = {}
+            return self._answer(200, _xml("InitiateMultipartUploadResult", UploadId=upload))
+        parts = self.uploads[query["uploadId"]]
+        self.objects.objects[name] = b"".join(parts[number] for number in sorted(parts))
+        self._answer(200, _xml("CompleteMultipartUploadResult", Key=name, ETag='"whole"'))
+
+    def do_DELETE(self) -> None:
+        name, _ = self._begin()
+        if self.objects.refuses:
+            return self._answer(403, _error("AccessDenied"))
+        self.objects.objects.pop(name, None)
+        self._answer(204)
+
+    def _listed(self, bucket: str, query: dict[str, str]) -> bytes:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        after = query.get("continuation-token", query.get("start-after", ""))
+        limit = min(LIST_MAX, int(query.get("max-keys", LIST_MAX)))
+        files: dict[str, int] = {}
+        folders: dict[str, None] = {}
+        for name in sorted(self.objects.objects):
+            own = name.removeprefix(f"{bucket}/")
+            if own == name or not own.startswith(prefix):
+                continue
+            rest = own[len(prefix) :]
+            if delimiter and delimiter in rest:
+                own = prefix + rest.partition(delimiter)[0] + delimiter
+            if own <= after or own in folders:
+                continue
+            if len(files) + len(folders) == limit:
+                more = max([*files, *folders])
+                break
+            if own.endswith(delimiter or "\0"):
+                folders[own] = None
+            else:
+                files[own] = len(self.objects.objects[name])
+        else:
+            more = ""
+        found = "".join(
+            f"<Contents><Key>{escape(own)}</Key><Size>{size}</Size>"
+            "<LastModified>2013-01-01T00:00:00.000Z</LastModified></Contents>"
+            for own, size in files.items()
+        ) + "".join(
+            f"<CommonPrefixes><Prefix>{escape(own)}</Prefix></CommonPrefixes>" for own in folders
+        )
+        told = {"Name": bucket, "KeyCount": f"{len(files) + len(folders)}"}
+        told["IsTruncated"] = "true" if more else "false"
+        if more:
+            told["NextContinuationToken"] = more
+        return _xml("ListBucketResult", found, **told)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "") == "chunked":
+            body = self._chunks()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if "aws-chunked" in self.headers.get("Content-Encoding", ""):
+            body = _unpacked(body)
+        return body
+
+    def _chunks(self) -> bytes:
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return b"".join(parts)
+
+    def _answer(
+        self, status: int, content: bytes = b"", *, with_body: bool = True, **headers: str
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", f"{len(content)}")
+        self.send_header("Last-Modified", "Tue, 01 Jan 2013 00:00:00 GMT")
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nobody reads it."""
+
+
+def _unpacked(body: bytes) -> bytes:
+    """What is inside chunks with signatures or checksums of their own."""
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        end = body.index(b"\r\n", at)
+        size = int(body[at:end].split(b";")[0], 16)
+        if not size:
+            return b"".join(parts)
+        parts.append(body[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+
+
+def _error(code: str) -> bytes:
+    return _xml("Error", Code=code, Message=code)
+
+
+def _xml(root: str, inside: str = "", **elements: str) -> bytes:
+    inside += "".join(f"<{key}>{escape(value)}</{key}>" for key, value in elements.items())
+    return f'<?xml version="1.0" encoding="UTF-8"?><{root}>{inside}</{root}>'.encode()
