@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +13,10 @@ import typer
 
 from penstock.cli.output import ListFormat, count, note, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.client.sync import Session
     from penstock.runtime.checking import Finding
 
 Directory = Annotated[Path, typer.Argument(help="Data directory.", metavar="DIR")]
@@ -130,6 +134,66 @@ def backup(
     write(f"{folder}: everything acknowledged before {done.at}")
     was_read = f"{count(done.files_read, 'file')} of {size(done.bytes_read)} read"
     write(f"{count(done.files, 'file')}, {size(done.bytes)}; {was_read}, the others were there")
+
+
+@commands.command("copy")
+def copy(
+    to: Annotated[
+        str,
+        typer.Option("--to", help="Where: s3://bucket/prefix, gs://, hdfs://, or a folder."),
+    ],
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is sealed.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, help="Seconds between looks with --follow.")
+    ] = 30.0,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove files the realm has no more.")
+    ] = False,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Copy the sealed files of a realm that runs, for Spark's executors to read them there.
+
+    Only files that are new or have grown are read; each appears whole, and a copy that was broken
+    off goes on. It holds events, and is no backup. Who may write is said by the environment, as
+    with AWS_ACCESS_KEY_ID. With `--follow` a realm or store that is away is waited for. Needs the
+    right `full` on the realm.
+
+    \b
+    Examples:
+      penstock store copy --to /mnt/shared/berlin
+      penstock store copy --to s3://lake/berlin --follow --prune
+    """
+    while True:
+        try:
+            with session(url) as realm:
+                _copy(realm, to, prune=prune, format=format, is_told=not follow)
+        except PenstockError as error:
+            if not (follow and error.retryable):
+                raise
+            note(f"{error}; tried again in {every:g} s")
+        if not follow:
+            return
+        select.select([], [], [], every)
+
+
+def _copy(realm: Session, to: str, *, prune: bool, format: ListFormat, is_told: bool) -> None:
+    """``is_told``: also when nothing was done."""
+    from penstock.bootstrap.copies import copy_files  # brings the clients of all stores
+
+    done = copy_files(realm, to, prune=prune)
+    if not (is_told or done.files_copied or done.files_removed):
+        return
+    if format == "json":
+        write_json(done)
+        sys.stdout.flush()
+        return
+    copied = f"{count(done.files_copied, 'file')} of {size(done.bytes_copied)} copied"
+    removed = f", {count(done.files_removed, 'file')} removed" if done.files_removed else ""
+    write(f"{count(done.files, 'file')}, {size(done.bytes)}; {copied}{removed}")
+    sys.stdout.flush()  # whoever follows reads it now
+    if done.files_left:
+        note(f"{count(done.files_left, 'file')} of no more events: --prune removes them")
 
 
 @commands.command("restore")

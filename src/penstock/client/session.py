@@ -30,6 +30,8 @@ from penstock.wire.native.answers import RealmInfo, Redriven, TransactionInfo
 
 if TYPE_CHECKING:
     from penstock.client.backup import BackupResult, FolderLike
+    from penstock.client.copying import CopyResult
+    from penstock.core.ports import Blobs
 
 
 class Session(Conversation):
@@ -154,6 +156,19 @@ class Session(Conversation):
         from penstock.client.backup import back_up
 
         return await back_up(self, folder)
+
+    async def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
+        """Bring a copy of the realm's sealed files up to date, for readers elsewhere; traffic goes
+        on. ``penstock store copy`` does it with a URI.
+
+        Files the copy has are not read again; each appears whole. ``prune`` removes those the
+        realm has no more. Needs ``full`` on the realm. Raises ``InvalidArgument`` for a place that
+        is no copy of this realm, ``StorageFailed``, ``IllegalState`` for a realm in memory,
+        ``Unavailable`` while a backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        """
+        from penstock.client.copying import copy_files
+
+        return await copy_files(self, place, prune=prune)
 
 
 __all__ = ["RECONNECT_TIMEOUT_S", "ErrorListener", "Session"]

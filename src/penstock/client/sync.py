@@ -30,6 +30,8 @@ from penstock.wire.native.answers import RealmInfo, Redriven
 
 if TYPE_CHECKING:
     from penstock.client.backup import BackupResult, FolderLike
+    from penstock.client.copying import CopyResult
+    from penstock.core.ports import Blobs
 
 
 class Session:
@@ -139,6 +141,11 @@ class Session:
         """Write all that the realm has stored into a folder, as it stands now; see
         :meth:`penstock.aio.Session.back_up`."""
         return self._loop.call(self._inner.back_up(folder))
+
+    def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
+        """Bring a copy of the realm's sealed files up to date; see
+        :meth:`penstock.aio.Session.copy_files`."""
+        return self._loop.call(self._inner.copy_files(place, prune=prune))
 
     # --- the end -------------------------------------------------------------------------
 

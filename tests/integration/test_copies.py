@@ -1,0 +1,247 @@
+"""Copies of a realm's sealed files: whole, brought up to date, of one realm, and read by Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.bootstrap.copies import blobs_at, copy_files
+from penstock.cli.program import INTERRUPTED, app
+from penstock.client.copying import LABEL
+from penstock.client.places import place
+from penstock.client.sync import Channel, Session
+from penstock.core.errors import IllegalState, InvalidArgument, StorageFailed
+from penstock.core.ports import Buffer
+from penstock.storage.file_systems import FileSystemBlobs
+from tests.objects import ObjectStore, object_store
+
+pytestmark = pytest.mark.slow
+
+PER_FILE = 100
+SOURCE = Path(penstock.__file__).parent.parent
+QUICK = {"storage__seal_interval_ms": 1}
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Iterator[penstock.Realm]:
+    with penstock.Realm(tmp_path / "data", **QUICK) as running:
+        yield running
+
+
+@pytest.fixture
+def session(realm: penstock.Realm) -> Iterator[Session]:
+    with realm.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with object_store() as running:
+        yield running
+
+
+def publish(session: Session, files: int, name: str = "orders") -> Channel:
+    """That many more files."""
+    if name not in session.channels.list():
+        session.channels.create(name, type="persistent", storage={"events_per_spindle": PER_FILE})
+    channel = session.channels.get(name)
+    wanted = channel.info().storage.sealed_files + files
+    channel.publish_table(pa.table({"n": range(files * PER_FILE)}))
+    until(channel, wanted)
+    return channel
+
+
+def until(channel: Channel, files: int) -> None:
+    looks = 0
+    while channel.info().storage.sealed_files != files:
+        looks += 1
+        assert looks < 100_000, f"there are never {files} files"
+
+
+def own(data: Path) -> dict[str, bytes]:
+    """The sealed files of a data directory."""
+    return {f"{p.relative_to(data)}": p.read_bytes() for p in data.glob("segments/**/*.arrow")}
+
+
+def copied(store: ObjectStore, place: str) -> dict[str, bytes]:
+    found = {name.removeprefix(f"{place}/"): each for name, each in store.objects.items()}
+    found.pop(LABEL, None)
+    return {name: content for name, content in found.items() if name.endswith(".arrow")}
+
+
+def test_only_what_is_new_is_copied(session: Session, store: ObjectStore, tmp_path: Path) -> None:
+    uri = store.uri("bucket/realm")
+    publish(session, 3)
+    first = copy_files(session, uri)
+    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert (first.files, first.files_copied, first.bytes_copied) == (3, 3, first.bytes)
+
+    store.requests.clear()
+    again = copy_files(session, uri)
+    assert (again.files, again.files_copied, again.bytes_copied) == (3, 0, 0)
+    assert store.asked("PUT", "") == []
+    assert [n for n, _ in store.asked("GET", ".arrow")] == [], "known by their stamps"
+
+    publish(session, 2)
+    more = copy_files(session, uri)
+    assert (more.files, more.files_copied) == (5, 2)
+    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+
+
+def test_a_file_that_has_grown_is_exchanged_as_a_whole(
+    session: Session, store: ObjectStore, tmp_path: Path
+) -> None:
+    uri = store.uri("bucket/realm")
+    publish(session, 2)
+    copy_files(session, uri)
+    name = min(copied(store, "bucket/realm"))
+    store.objects[f"bucket/realm/{name}"] = store.objects[f"bucket/realm/{name}"][:-100]
+
+    assert copy_files(session, uri).files_copied == 1
+    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+
+
+def test_a_file_that_is_another_one_of_the_same_length_is_noticed_without_its_stamp(
+    session: Session, store: ObjectStore, tmp_path: Path
+) -> None:
+    uri = store.uri("bucket/realm")
+    publish(session, 2)
+    copy_files(session, uri)
+    label = json.loads(store.objects[f"bucket/realm/{LABEL}"])
+    store.objects[f"bucket/realm/{LABEL}"] = json.dumps({**label, "stamps": {}}).encode()
+    name = min(copied(store, "bucket/realm"))
+    content = store.objects[f"bucket/realm/{name}"]
+    store.objects[f"bucket/realm/{name}"] = content[:-20] + bytes(20)
+
+    assert copy_files(session, uri).files_copied == 1, "the other one is known by its end"
+    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+
+
+def test_files_the_realm_has_no_more_are_removed_when_that_is_said(
+    session: Session, store: ObjectStore, tmp_path: Path
+) -> None:
+    uri = store.uri("bucket/realm")
+    orders = publish(session, 3)
+    copy_files(session, uri)
+    orders.purge(end=2 * PER_FILE - 1)
+    until(orders, 1)
+    while len(own(tmp_path / "data")) > 1:  # bytes leave after the facts
+        session.info()
+
+    left = copy_files(session, uri)
+    assert (left.files, left.files_left, left.files_removed) == (1, 2, 0)
+    pruned = copy_files(session, uri, prune=True)
+    assert (pruned.files, pruned.files_left, pruned.files_removed) == (1, 0, 2)
+    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+
+
+def test_a_copy_that_was_broken_off_goes_on(
+    session: Session, store: ObjectStore, tmp_path: Path
+) -> None:
+    class Breaks(FileSystemBlobs):
+        left = 4  # the label, and three files
+
+        async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+            if not self.left:
+                raise StorageFailed("the network is gone")
+            self.left -= 1
+            await super().put(name, chunks)
+
+    blobs = blobs_at(store.uri("bucket/realm"), "--to")
+    found = place(store.uri("bucket/realm"), "--to")
+    breaks = Breaks(*found, offload=asyncio.to_thread)
+    publish(session, 5)
+    with pytest.raises(StorageFailed, match="network is gone"):
+        session.copy_files(breaks)
+    assert len(copied(store, "bucket/realm")) == 3
+
+    done = session.copy_files(blobs)
+    assert (done.files, done.files_copied) == (5, 2)
+    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert session.back_up(tmp_path / "backup").files > 5, "the copy that failed is over"
+
+
+def test_a_place_that_is_something_else_is_left_alone(
+    session: Session, store: ObjectStore, tmp_path: Path
+) -> None:
+    uri = store.uri("bucket/realm")
+    publish(session, 1)
+    copy_files(session, uri)
+    before = dict(store.objects)
+    with penstock.Realm(tmp_path / "other") as other, other.connect() as own_session:
+        publish(own_session, 1)
+        with pytest.raises(InvalidArgument, match=r"a copy of another realm, .* of its own"):
+            copy_files(own_session, uri, prune=True)
+        with pytest.raises(InvalidArgument, match="is the data directory of a realm"):
+            copy_files(session, f"file://{tmp_path}/other", prune=True)
+    store.objects["bucket/elsewhere/segments/a/1.arrow"] = b"precious"
+    with pytest.raises(InvalidArgument, match=r"no copy of a realm \(as segments/a/1\.arrow\)"):
+        copy_files(session, store.uri("bucket/elsewhere"), prune=True)
+    store.objects.pop("bucket/elsewhere/segments/a/1.arrow")
+
+    assert store.objects == before
+
+
+def test_a_realm_in_memory_has_no_files(store: ObjectStore) -> None:
+    with penstock.Realm() as realm, realm.connect() as session, pytest.raises(IllegalState):
+        copy_files(session, store.uri("bucket/realm"))
+
+
+def test_a_store_that_refuses_is_told_without_its_secrets(
+    session: Session, store: ObjectStore
+) -> None:
+    store.refuses = True
+    with pytest.raises(StorageFailed, match="ACCESS_DENIED") as raised:
+        copy_files(session, store.uri("bucket/realm"))
+    assert "very-secret" not in str(raised.value)
+
+
+# --- the command --------------------------------------------------------------------------
+
+
+def test_the_command_says_what_it_did(
+    realm: penstock.Realm, session: Session, tmp_path: Path
+) -> None:
+    publish(session, 2)
+    command = ["store", "copy", "--to", f"file://{tmp_path}/copy", "--url", realm.listen()]
+    first = CliRunner().invoke(app, command)
+    second = CliRunner().invoke(app, [*command, "--format", "json"])
+
+    assert first.exit_code == 0, first.output
+    assert first.output.startswith("2 files, ")
+    assert "; 2 files of " in first.output
+    assert json.loads(second.output)["files_copied"] == 0
+    assert own(tmp_path / "copy") == own(tmp_path / "data")
+
+
+@pytest.mark.process
+def test_a_copy_that_follows_takes_what_is_sealed_later(
+    realm: penstock.Realm, session: Session, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "penstock", "store", "copy", "--follow", "--every", "0.1"]
+    command += ["--to", f"file://{tmp_path}/copy", "--url", realm.listen()]
+    publish(session, 1)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(SOURCE)}
+    ) as process:
+        try:
+            assert process.stdout is not None, "it is a pipe"
+            assert process.stdout.readline().startswith("1 file, ")
+            publish(session, 1)
+            assert process.stdout.readline().startswith("2 files, ")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == INTERRUPTED
+        finally:
+            process.kill()
+    assert own(tmp_path / "copy") == own(tmp_path / "data")
