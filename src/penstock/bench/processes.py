@@ -157,8 +157,12 @@ def printed_by(
 
 
 def _environment() -> dict[str, str]:
+    """Ours, with this source first, and free to keep what Python compiles: an installed package is
+    compiled, as the peers' are, and a checkout that may not keep it is compiled by each process."""
     known = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(SOURCE), known)))}
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(SOURCE), known)))}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
+    return found
 
 
 def bytes_below(directory: Path) -> int:
