@@ -17,16 +17,19 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.bootstrap.copies import copy_files
 from penstock.client.sync import Channel
 from penstock.spark.jvm import find_jvm, java_home
 from penstock.spark.session import spark_home
 from penstock.testing.process import ServerProcess
+from tests.objects import ObjectStore, object_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.process]
 
 ROWS = 42_000
 SEALED_ROWS = 40_000
 PER_FILE = 10_000
+COPY = "bucket/copy"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 ONLY_THE_REALM_SEES = Path("/proc/self/cwd/realm")
@@ -43,7 +46,7 @@ from penstock.spark.session import session
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter
 
-url, master, options, folder = sys.argv[1:]
+url, master, options, folder, copy = sys.argv[1:]
 spark = session("cluster", master, **json.loads(options))
 
 def executor():
@@ -82,10 +85,10 @@ def table(**more):
     found = spark.read.format("penstock").options(url=url, channel="orders", minPartitions=4)
     return found.options(**more).load()
 
-def stream():
+def stream(**more):
     found = spark.readStream.format("penstock").options(
         url=url, channel="orders", startingOffsets="earliest", maxEventsPerTrigger=15_000,
-        minPartitions=2,
+        minPartitions=2, **more,
     )
     return found.load()
 
@@ -112,6 +115,15 @@ try:
     table(access="local").count()
 except Exception as error:
     found["local"] = str(error)
+found["copied"] = sums(table(files=copy))
+found["from id"] = sums(table(files=copy, access="local", startingOffsets=30_000))
+try:
+    table(files=copy, access="local").count()
+except Exception as error:
+    found["only copied"] = str(error)
+drain(stream(files=copy), "parquet", "followed", path=f"{folder}/followed-copy")
+found["followed"] = sums(spark.read.parquet(f"{folder}/followed-copy"))
+table(files=copy).explain(True)
 found["parquet"] = drain(stream(), "parquet", "streamed", path=f"{folder}/copy")
 found["streamed"] = sums(spark.read.parquet(f"{folder}/copy"))
 found["written"] = drain(stream().select("n"), "doomed", "written", url=url, channel="out")
@@ -226,7 +238,24 @@ def master(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path, realm_url: str, master: str) -> dict[str, Any]:
+def copy(realm_url: str) -> Iterator[ObjectStore]:
+    """A store with a copy of the realm's files that lacks one, has another in part, and a third
+    with other bytes in its middle."""
+    with object_store() as store:
+        with penstock.connect(realm_url) as session:
+            copy_files(session, store.uri(COPY))
+        missing, stale, rotten, _ = names = sorted(n for n in store.objects if n.endswith("arrow"))
+        whole = store.objects[rotten]
+        del store.objects[missing]
+        store.objects[stale] = store.objects[stale][:-1]
+        store.objects[rotten] = whole[: len(whole) // 2].ljust(len(whole), b"-")
+        assert len(names) == SEALED_ROWS // PER_FILE
+        store.requests.clear()
+        yield store
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[str, Any]:
     """What the driver, a process of its own, says after it has done everything."""
     options = {
         "spark.driver.host": "127.0.0.1",
@@ -240,7 +269,16 @@ def found(folder: Path, realm_url: str, master: str) -> dict[str, Any]:
         "spark.ui.enabled": False,
     }
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, realm_url, master, json.dumps(options), str(folder)],
+        [
+            sys.executable,
+            "-c",
+            DRIVER,
+            realm_url,
+            master,
+            json.dumps(options),
+            str(folder),
+            copy.uri(COPY),
+        ],
         capture_output=True,
         text=True,
         timeout=900,  # generous, because machines are busy
@@ -248,8 +286,9 @@ def found(folder: Path, realm_url: str, master: str) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
     )
     assert done.returncode == 0, done.stderr[-6_000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    *plans, last = done.stdout.splitlines()
+    answer: dict[str, Any] = json.loads(last)
+    return answer | {"plans": "\n".join(plans)}
 
 
 def test_tasks_run_in_two_executors_that_do_not_see_the_realms_files(found: dict[str, Any]) -> None:
@@ -261,6 +300,31 @@ def test_a_batch_read_falls_back_to_the_wire(found: dict[str, Any]) -> None:
     assert found["auto"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
     assert found["remote"] == [30_000, sum(range(12_000, ROWS)), ROWS - 1]
     assert 'access is "local"' in found["local"]
+
+
+def test_executors_read_a_copy_on_an_object_store_and_the_rest_over_the_wire(
+    found: dict[str, Any], copy: ObjectStore
+) -> None:
+    every = [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
+    assert found["copied"] == every
+    assert found["followed"] == every
+    assert found["from id"] == [12_000, sum(range(30_000, ROWS)), ROWS - 1]
+    assert re.search(
+        "access is .local., but .* has .*, with the option files", found["only copied"]
+    )
+    _, _, rotten, sound = sorted({name for name, _ in copy.asked("HEAD", "arrow")})
+    read = {name for name, span in copy.asked("GET", "arrow") if span}
+    assert read == {rotten, sound}, "nothing is read of a file that is too short"
+
+
+def test_executors_say_where_events_came_from_and_nobody_says_who_asks(
+    found: dict[str, Any], folder: Path
+) -> None:
+    logs = [log.read_text(errors="replace") for log in folder.glob("worker-*/**/stderr")]
+    told = [line for log in logs for line in log.splitlines() if "over the wire" in line]
+    assert told
+    assert all(re.search(r"\d+ of Copy\('s3://\*\*\*@", line) for line in told)
+    assert not any("very-secret" in text for text in [*logs, found["plans"], found["only copied"]])
 
 
 def test_a_stream_reads_every_event_once(found: dict[str, Any]) -> None:
