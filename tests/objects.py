@@ -26,6 +26,8 @@ class ObjectStore:
         """Method, ``bucket/name`` or query of a list, range."""
         self.refuses = False
         """Whatever is asked is forbidden."""
+        self.part_refused = 0
+        """The number of a part of a large object that is forbidden."""
         self.url = ""
 
     def uri(self, place: str) -> str:
@@ -109,6 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.objects.refuses:
             return self._answer(403, _error("AccessDenied"))
         if "uploadId" in query:
+            if int(query["partNumber"]) == self.objects.part_refused:
+                return self._answer(403, _error("AccessDenied"))
             self.uploads[query["uploadId"]][int(query["partNumber"])] = body
         elif "/" in name.rstrip("/"):
             self.objects.objects[name] = body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,6 +60,28 @@ async def test_large_blobs_come_in_parts_and_are_seen_whole(store: ObjectStore) 
     await blobs.put(NAME, [memoryview(content)])
 
     assert len(store.asked("PUT", NAME)) > 1
+    assert store.objects == {f"bucket/realm/{NAME}": content}
+
+
+@pytest.mark.parametrize("part", [1, 2, 3])
+async def test_a_large_blob_that_breaks_off_is_not_seen_in_part(
+    store: ObjectStore, part: int
+) -> None:
+    blobs = blobs_at(store.uri("bucket/realm"))
+    store.part_refused = part
+    content = bytes(24 << 20)
+    for chunks in ([content], [content[: 11 << 20], content[11 << 20 :], b"end"]):
+        with pytest.raises(StorageFailed, match="ACCESS_DENIED"):
+            await blobs.put(NAME, chunks)
+        gc.collect()  # what is left of the upload must not end it
+        assert store.objects == {}
+
+    store.part_refused = 0
+    await blobs.put(NAME, [content])
+    store.part_refused = part
+    with pytest.raises(StorageFailed, match="ACCESS_DENIED"):
+        await blobs.extend(NAME, 1, [content])
+    gc.collect()
     assert store.objects == {f"bucket/realm/{NAME}": content}
 
 
