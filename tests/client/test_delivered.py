@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.sync import Channel, Session
+from penstock.core.ids import IdSet, Span
 
 EVENTS = 40
 
@@ -93,3 +94,35 @@ def test_what_is_recalled_leaves_a_batch_in_which_an_earlier_event_has_come_agai
     assert seen[0] == 1
     assert sorted(map(str, seen[1:])) == ["0", "1", "2"]
     assert seen.index(1, 1) < seen.index(2)
+
+
+@pytest.mark.spec("D9")
+def test_what_a_batch_settles_is_what_it_holds_however_its_ids_are_known(
+    session: Session, orders: Channel
+) -> None:
+    """They are told in the delivery, read at its ends, those of several deliveries that wait, or
+    looked up: as a whole, in parts and without what was recalled."""
+    orders.publish_many([penstock.Event(properties={"n": n}) for n in range(60)])
+    orders.purge(start=40, end=44)  # a gap
+    orders.publish_many([penstock.Event(properties={"other": "x"})] * 3)  # other columns
+    durable = orders.durables.create("d")
+    seen: list[int] = []
+    is_known: set[bool] = set()
+    with durable.subscribe(window=16, timeout=5.0) as subscription:
+        while len(seen) < 58:
+            batch = subscription.next_batch()
+            assert batch is not None
+            inner = batch._inner
+            looked_up = IdSet.of(batch.event_ids.tolist())
+            assert inner._ids() == looked_up
+            assert inner.part(1)._ids() == IdSet.of(batch.event_ids.tolist()[1:])
+            rest = inner.without(IdSet((Span(3, 5),)))
+            looked_up.discard_all(IdSet((Span(3, 5),)))
+            assert rest is not None
+            assert rest._ids() == looked_up
+            is_known.add(bool(inner._spans))
+            seen += batch.event_ids.tolist()
+            batch.ack()
+    assert seen == [*range(40), *range(45, 63)]
+    assert is_known == {True, False}
+    assert durable.info().outstanding == 0

@@ -55,6 +55,23 @@ def test_flattening_gives_each_property_a_column() -> None:
     assert flat.column("tag").to_pylist() == ["t", None, None]
 
 
+def test_a_table_is_the_flat_batch_also_where_events_have_no_properties_at_all() -> None:
+    batch = stored()
+    index = batch.schema.get_field_index("properties")
+    column = batch.column(index)
+    holed = pa.StructArray.from_arrays(
+        column.flatten(), fields=list(column.type), mask=pa.array([True, False, False])
+    )
+    for each in (batch, batch.slice(1), batch.set_column(index, "properties", holed)):
+        table = EventBatch(each).to_table()
+
+        assert table.equals(pa.Table.from_batches([flatten(each)]), check_metadata=True)
+        assert table.column("price").to_pylist() == [
+            row["price"] if row else None for row in each.column(index).to_pylist()
+        ]
+        table.validate(full=True)
+
+
 def test_flattening_can_pick_properties_by_name() -> None:
     assert flatten(stored(), ["price"]).schema.names[4:] == ["price", "price::string"]
     assert flatten(stored(), ["price::string"]).schema.names[4:] == ["price::string"]

@@ -8,11 +8,20 @@ import pyarrow as pa
 import pytest
 
 from penstock.columns import ipc
+from penstock.columns.batch import ids_of, stamp
 from penstock.columns.body import body_of_columns
 from penstock.columns.check import check_body
-from penstock.columns.ipc import batch_bytes, batch_from, packed_bytes, schema_bytes, schema_from
+from penstock.columns.ipc import (
+    batch_bytes,
+    batch_from,
+    edges_of,
+    packed_bytes,
+    schema_bytes,
+    schema_from,
+)
 from penstock.columns.rows import Rows
 from penstock.core.errors import InvalidEvent
+from penstock.core.ids import Span
 from tests.thorough import examples
 
 FLIPS = examples(4_000)
@@ -79,6 +88,21 @@ def test_a_packed_batch_is_read_as_any_other() -> None:
 
 
 @pytest.mark.slow
+def test_the_ends_of_the_first_column_are_read_without_the_others() -> None:
+    batch = stamp(body(), Span(7, 27), 0)
+    for part in (batch, batch.slice(3, 5), batch.slice(19)):
+        message, ids = memoryview(batch_bytes(part)), ids_of(part)
+
+        assert edges_of(message, len(ids)) == (ids[0], ids[-1])
+
+    message = memoryview(batch_bytes(batch))
+    assert edges_of(message, 1 << 20) is None  # so many are not in it
+    assert edges_of(message[:40], 20) is None
+    packed = memoryview(packed_bytes(stamp(body_of_columns([b"x" * 999] * 9), Span(7, 16), 0)))
+    assert batch_from(packed, stamp(body_of_columns([b""]), Span(0, 1), 0).schema).num_rows == 9
+    assert edges_of(packed, 9) is None
+
+
 def test_a_batch_that_is_large_once_it_is_uncompressed_is_refused() -> None:
     words = random.Random(1).randbytes(2 << 20)
     batch = body_of_columns([words * 40])

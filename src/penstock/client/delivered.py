@@ -13,6 +13,7 @@ from penstock.columns.batch import EventBatch, stretches
 from penstock.columns.event import Event
 from penstock.columns.rows import Publishers
 from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Spans
 
 if TYPE_CHECKING:
     from penstock.client.durable_subscription import DurableSubscription
@@ -56,7 +57,7 @@ class DeliveredEvent(Event):
 class DeliveredBatch(EventBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_subscription", "attachment")
+    __slots__ = ("_spans", "_subscription", "attachment")
 
     def __init__(
         self,
@@ -64,8 +65,11 @@ class DeliveredBatch(EventBatch):
         redeliveries: Mapping[int, int] | None,
         subscription: DurableSubscription,
         publishers: Publishers = (),
+        spans: Spans = (),
     ) -> None:
+        """``spans`` are the ids of its events, where they are known without looking."""
         super().__init__(batch, redeliveries, DeliveredEvent, publishers)
+        self._spans = spans
         self._subscription = subscription
         self.attachment = subscription.attachment
 
@@ -143,6 +147,8 @@ class DeliveredBatch(EventBatch):
 
     def _ids(self) -> IdSet:
         """The ids of its events."""
+        if self._spans:
+            return IdSet(self._spans)
         ids = self.event_ids
         if (np.diff(ids) == 1).all():
             return IdSet((Span(int(ids[0]), int(ids[-1]) + 1),))
@@ -164,7 +170,9 @@ def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
     if any(tuple(part.publishers) != tuple(publishers) for part in parts):
         publishers = [named for part in parts for named in _publishers(part)]
     batch = pa.concat_batches([part.to_arrow() for part in parts])
-    return DeliveredBatch(batch, redeliveries or None, first.subscription, publishers)
+    are_known = all(part._spans for part in parts)
+    spans = tuple(span for part in parts for span in part._spans) if are_known else ()
+    return DeliveredBatch(batch, redeliveries or None, first.subscription, publishers, spans)
 
 
 def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:

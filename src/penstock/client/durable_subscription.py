@@ -13,7 +13,7 @@ from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
 from penstock.client.inbox import Begun, Inbox, Loops
 from penstock.client.settling import Settlements
-from penstock.client.subscription import received_batch, redelivery_counts
+from penstock.client.subscription import received_batch, received_spans, redelivery_counts
 from penstock.columns.event import Event
 from penstock.core.errors import IllegalState, PenstockError, SessionClosed
 from penstock.core.ids import IdSet, Span
@@ -137,8 +137,9 @@ class DurableSubscription:
 
     def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
-        counts = redelivery_counts(message)
-        self._inbox.put(DeliveredBatch(batch, counts or None, self, message.publishers))
+        counts = redelivery_counts(message) if message.redeliveries else None
+        spans = received_spans(message, schema, body)
+        self._inbox.put(DeliveredBatch(batch, counts, self, message.publishers, spans))
 
     def recalled(self, spans: Spans) -> None:
         ids = IdSet(Span(*span) for span in spans)
@@ -164,7 +165,8 @@ class DurableSubscription:
         What an iteration has left comes first.
         """
         check_timeout(timeout)
-        await self.open()
+        if not self._is_open:
+            await self.open()
         return await self._next(self._timeout if timeout is None else timeout)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
@@ -375,7 +377,7 @@ class DurableSubscription:
         disk. Raises ``IllegalState`` (SEM D15)."""
         if roll_back:
             ids.remove_all(self._recalled)  # these are back already
-        elif recalled := self._recalled.overlap(ids):
+        elif self._recalled and (recalled := self._recalled.overlap(ids)):
             raise self._recall_of(recalled.lowest)
         self.settlements.hurry()  # what was settled before is before it
         if ids or not roll_back:

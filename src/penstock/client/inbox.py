@@ -73,6 +73,8 @@ class Loops(Generic[B]):
 
     def rests(self) -> list[tuple[B, int]]:
         """What loops that are over have left, and how many events of it were handed out; once."""
+        if not self._begun:
+            return []
         over = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
         left = [self._begun.pop(key).rest() for key in over]
         return [rest for rest in left if rest is not None]

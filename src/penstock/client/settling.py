@@ -91,6 +91,8 @@ class Settlements:
 
     def hurry(self) -> None:
         """Send what was to be settled soon, before anything else is sent."""
+        if not self.acks and not self.backs:
+            return
         acks, self.acks = self.acks, []
         backs, self.backs = self.backs, {}
         previous, self._previous = self._previous, False

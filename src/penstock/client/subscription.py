@@ -13,9 +13,12 @@ from penstock.client.inbox import Begun, Inbox, Loops
 from penstock.client.merging import Merger
 from penstock.columns.batch import EventBatch, stamp
 from penstock.columns.event import Event
-from penstock.columns.ipc import batch_from
+from penstock.columns.ipc import batch_from, edges_of
+from penstock.columns.layout import STAMPED_FIELDS
+from penstock.columns.memo import SchemaMemo
 from penstock.core.errors import PenstockError, SessionClosed
 from penstock.core.ids import Span
+from penstock.core.messages import Spans
 from penstock.core.starts import AnyStart, FromId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Subscribed
@@ -34,6 +37,24 @@ def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) 
         return batch
     first = message.first_id
     return stamp(batch, Span(first, first + message.count), message.at_us)
+
+
+def received_spans(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> Spans:
+    """The ids of a delivery where they follow one another; else none, they have to be looked up."""
+    first, count = message.first_id, message.count
+    if first < 0:
+        edges = edges_of(body, count) if _begins_with_ids.of(schema) else None
+        if edges is None or edges[1] - edges[0] != count - 1:
+            return ()
+        first = edges[0]
+    return (Span(first, first + count),)
+
+
+def _is_first(schema: pa.Schema) -> bool:
+    return bool(schema.field(0).equals(STAMPED_FIELDS[0]))
+
+
+_begins_with_ids = SchemaMemo(_is_first)
 
 
 def redelivery_counts(message: wire.Delivery) -> dict[int, int]:

@@ -83,14 +83,7 @@ def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> p
     becomes ``properties.<name>``. What only ``more`` holds is not shown.
     """
     plan = _flat_plans.of(batch.schema) if properties is None else _flat(batch.schema, properties)
-    arrays = [
-        batch.column(index) if index >= 0 else _absent(name, batch.num_rows)
-        for name, index in zip(FLAT, plan.columns, strict=True)
-    ]
-    if plan.children:
-        children = batch.column(plan.struct).flatten()
-        arrays += [children[index] for index in plan.children]
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
+    return pa.RecordBatch.from_arrays(_flat_columns(batch, plan), schema=plan.schema)
 
 
 class _Flat(NamedTuple):
@@ -122,6 +115,21 @@ def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
 
 
 _flat_plans = SchemaMemo(_flat)
+
+
+def _flat_columns(batch: pa.RecordBatch, plan: _Flat) -> list[pa.Array]:
+    arrays = [
+        batch.column(index) if index >= 0 else _absent(name, batch.num_rows)
+        for name, index in zip(FLAT, plan.columns, strict=True)
+    ]
+    if plan.children:
+        properties = batch.column(plan.struct)
+        if properties.null_count:  # who has none has no property
+            children = properties.flatten()
+            arrays += [children[index] for index in plan.children]
+        else:
+            arrays += [properties.field(index) for index in plan.children]
+    return arrays
 
 
 @lru_cache(maxsize=16)
@@ -229,7 +237,8 @@ class EventBatch:
 
     def to_table(self) -> pa.Table:
         """A flat table: ``event_id, published, tag, data``, then one column a property."""
-        return pa.Table.from_batches([flatten(self._batch)])
+        plan = _flat_plans.of(self._batch.schema)
+        return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)
 
     def to_pandas(self) -> Any:
         """The flat table as a pandas DataFrame; needs pandas installed."""

@@ -338,7 +338,7 @@ class Failed(Message, frozen=True, tag=102):
 
 
 class Delivery(Message, frozen=True, tag=103):
-    """Body: one Arrow record batch of ``count`` events.
+    """Body: one Arrow record batch of ``count`` events, their ids ascending.
 
     ``first_id`` >= 0: the ids are dense from there and all were published at ``at_us``;
     -1: the batch has ``event_id`` and ``published`` columns itself.
