@@ -154,7 +154,7 @@ def stretches(count: int) -> Iterator[tuple[int, int]]:
 class EventBatch:
     """Events as they are stored and delivered: columns, and an :class:`Event` where asked."""
 
-    __slots__ = ("_batch", "_event_type", "_redeliveries", "_rows")
+    __slots__ = ("_batch", "_event_type", "_publishers", "_redeliveries", "_rows")
 
     def __init__(
         self,
@@ -164,7 +164,9 @@ class EventBatch:
         publishers: Publishers = (),
     ) -> None:
         self._batch = batch
-        self._rows = Rows(batch, publishers)
+        self._publishers = publishers
+        self._rows: Rows | None = None
+        """Made for the first event that is asked for by its row."""
         self._redeliveries = redeliveries
         self._event_type = event_type
 
@@ -203,7 +205,7 @@ class EventBatch:
 
     def _in_order(self) -> Rows:
         """Its rows, to be read from the first to the last."""
-        return Rows(self._batch, self._rows.publishers, in_order=True)
+        return Rows(self._batch, self._publishers, in_order=True)
 
     def __getitem__(self, row: int) -> Event:
         count = len(self)
@@ -214,6 +216,8 @@ class EventBatch:
         if self._redeliveries:
             event_id: int = self.event_ids[row].item()
             redeliveries = self._redeliveries.get(event_id, 0)
+        if self._rows is None:
+            self._rows = Rows(self._batch, self._publishers)
         return self._event_type.received(self._rows, row, redeliveries)
 
     @property
@@ -229,7 +233,7 @@ class EventBatch:
     @property
     def publishers(self) -> Publishers:
         """Who published which of these, as ``user@host`` (SEM E3)."""
-        return self._rows.publishers
+        return self._publishers
 
     def to_arrow(self) -> pa.RecordBatch:
         """The stored batch itself; :mod:`penstock.columns.layout` tells its columns."""
