@@ -25,6 +25,8 @@ BATCH = 50_000
 DATA_BYTES = 128
 TRIGGER_EVENTS = 1_000_000
 FILES_PER_TRIGGER = 2
+LARGE = 5
+"""Micro-batches of ``stream large`` are so many times as large, for both."""
 CHANNEL = "orders"
 SETTINGS = {"spark.driver.memory": "3g"}
 
@@ -85,11 +87,14 @@ class Work:
         return lambda target: self._drain(rows.writeStream.format("noop"), target)
 
     def _stream(self, contender: str, detail: str = "") -> DataFrame:
+        times = LARGE if detail == "large" else 1
         if contender == "parquet":
             schema = self._spark.read.parquet(self._files).schema
             stream = self._spark.readStream.schema(schema)
-            return stream.option("maxFilesPerTrigger", FILES_PER_TRIGGER).parquet(self._files)
-        options = {"startingOffsets": "earliest", "maxEventsPerTrigger": str(TRIGGER_EVENTS)}
+            files = str(times * FILES_PER_TRIGGER)
+            return stream.option("maxFilesPerTrigger", files).parquet(self._files)
+        events = str(times * TRIGGER_EVENTS)
+        options = {"startingOffsets": "earliest", "maxEventsPerTrigger": events}
         if detail == "remote":
             options["access"] = "remote"
         stream = self._spark.readStream.format("penstock")

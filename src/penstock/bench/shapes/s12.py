@@ -21,6 +21,7 @@ CASES = {
     "batch read, over the wire, all columns": "read remote",
     "batch read, sealed files, three columns": "read columns",
     "streaming read, sealed files": "stream",
+    "streaming read, sealed files, large micro-batches": "stream large",
     "streaming read, over the wire": "stream remote",
     "streaming write, exactly once, on disk": "write",
 }
