@@ -14,7 +14,7 @@ from tests.tidy.parsing import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 600
 OVERSIZED: dict[str, str] = {}
 """Modules over the limit, by path from the root, each with why it may be."""
 
