@@ -10,7 +10,7 @@ from penstock.bootstrap import rules
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
 from penstock.core.interest import unwanted, wanted_of
-from penstock.core.messages import Ack, Attach, CreateDurable, Detach, Secured
+from penstock.core.messages import Ack, Attach, CreateDurable, Detach, RollBack, Secured
 from penstock.core.subscriber import Subscriber
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live, written
@@ -150,6 +150,22 @@ def test_what_one_durable_has_acknowledged_does_not_come_back_with_what_another_
 
     assert outstanding(play, "d") == [0, 1, 2, 3]
     assert outstanding(play, "e") == []
+
+
+@pytest.mark.spec("J7", "D4")
+def test_what_a_fed_client_gives_back_is_kept_and_comes_again() -> None:
+    """Whatever it acknowledges afterwards, and though the realm is started anew."""
+    play = fed()
+    play.do(publish(5))
+    play.do(Ack(1, (span(0),)))
+    play.do(RollBack(1, (span(1),)))
+    play.do(Ack(1, (span(4),)))
+
+    assert (live(play), outstanding(play)) == ([1], [1])
+    play.restart()
+    play.sweep()
+    assert (live(play), outstanding(play)) == ([1], [1])
+    assert delivered(play.do(Attach("d", 2, "t", auto_ack=True))) == {2: [1]}
 
 
 @pytest.mark.spec("J7", "T1")

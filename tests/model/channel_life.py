@@ -34,6 +34,7 @@ from penstock.core.messages import (
     Quarantine,
     Redrive,
     RollBack,
+    Skip,
     Spans,
     Storage,
     Subscribe,
@@ -322,6 +323,25 @@ class ChannelLife(Publishing, Holding):
                 self.model.ack(seat, self.covered(seat, max(ids)) | self.top(seat, ids))
                 self.do(AckPrevious(subscription, max(ids)))
 
+    def skip(self, random: Random) -> None:
+        holders = [
+            n for n, seat in self.model.seats.items() if seat.held and self.is_cumulative(seat)
+        ]
+        if not holders:
+            return
+        subscription = random.choice(holders)
+        self.settle_time()
+        seat = self.model.seats[subscription]
+        held = sorted(seat.held)
+        ids = set(random.sample(held, random.randint(1, min(4, len(held))))) if held else set()
+        if seat.sole or not ids:
+            return
+        self.model.skip(seat, ids)
+        if seat.demand is not None:
+            seat.demand += len(ids)
+        self.play.channel.attend(Skip(subscription, _spans(ids)), self.play.now_us)
+        self.watch(self.play.offers())
+
     def is_cumulative(self, seat: Seat) -> bool:
         return self.model.durables[seat.durable].is_cumulative
 
@@ -472,6 +492,7 @@ STEPS: dict[Step, int] = {
     ChannelLife.publish: 10,
     ChannelLife.settle: 14,
     ChannelLife.settle_recalled: 4,
+    ChannelLife.skip: 3,
     ChannelLife.purge_durable: 1,
     ChannelLife.attach: 4,
     ChannelLife.detach: 2,

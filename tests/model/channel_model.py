@@ -75,6 +75,8 @@ class Ledger:
     due: set[int] = field(default_factory=set)
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
+    rolled_back: set[int] = field(default_factory=set)
+    """Of a cumulative kind: given back, and not settled since."""
     strict: bool = False
     lanes: bool = False
     turn: list[int] = field(default_factory=list)
@@ -203,7 +205,10 @@ class ChannelModel:
     def ack(self, seat: Seat, ids: set[int]) -> None:
         ledger = self.durables[seat.durable]
         if ledger.is_cumulative and ids:
-            ids = {i for i in ledger.due | seat.held if i <= max(ids)}
+            aside = ledger.rolled_back - seat.held
+            if seat.sole:  # the whole durable is in its hands, but for what it has given back
+                aside &= ledger.parked
+            ids = {i for i in ledger.due | seat.held if i <= max(ids)} - aside
         for event_id in ids:
             self._done(ledger, event_id, seat.durable)
 
@@ -216,7 +221,9 @@ class ChannelModel:
         seat.held -= ids
         ids = ids & ledger.due  # what was relayed does not come back
         if ledger.is_cumulative:
-            ledger.parked |= ids if not detached else set()
+            if not detached:
+                ledger.parked |= ids
+                ledger.rolled_back |= ids
             return
         back = set()
         for event_id in sorted(ids):
@@ -228,6 +235,13 @@ class ChannelModel:
                 ledger.counts[event_id] = count
                 back.add(event_id)
         self.recall(seat.durable, back)
+
+    def skip(self, seat: Seat, ids: set[int]) -> None:
+        """A subscription's own selector has no use for them: it is as if they had not come."""
+        ledger = self.durables[seat.durable]
+        seat.held -= ids
+        if ledger.is_cumulative:
+            ledger.parked |= ids & ledger.due
 
     def recall(self, durable: str, back: set[int]) -> None:
         """SEM D11: nothing after a rolled-back event stays in anybody's hands; with lanes, nothing
@@ -281,6 +295,7 @@ class ChannelModel:
         }
         for ledger in self.durables.values():
             ledger.due -= lost
+            ledger.rolled_back -= lost
             ledger.parked.clear()
             ledger.turn, ledger.knows_turn = [], True
             ledger.counts = {i: n for i, n in ledger.counts.items() if i not in lost}
@@ -349,6 +364,7 @@ class ChannelModel:
     def _settled(self, ledger: Ledger, event_id: int) -> None:
         ledger.due.discard(event_id)
         ledger.parked.discard(event_id)
+        ledger.rolled_back.discard(event_id)
         ledger.counts.pop(event_id, None)
 
     def _out_of_hands(self, event_id: int, durable: str | None) -> None:

@@ -131,6 +131,7 @@ class Compared(RuleBasedStateMachine):
                 assert {i for s in spans for i in range(*s)} == ledger.due
                 assert durable.outstanding_count(state.stored) == len(ledger.due)
                 assert durable.redelivered_count == len(ledger.counts)
+                assert set(durable.rolled_back) == ledger.rolled_back
                 assert durable.strict_order == ledger.strict
                 assert durable.order_by == ("k" if ledger.lanes else "")
                 self.hands_hold_what_comes_first(name)
@@ -182,3 +183,5 @@ class Compared(RuleBasedStateMachine):
                 )
             )
             assert IdSet(durable.outstanding_spans(kept)) == mine.overlap(kept)
+            rolled_back = self.play.channel.state.durables[name].rolled_back
+            assert durable.rolled_back == rolled_back.overlap(kept)

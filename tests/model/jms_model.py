@@ -120,9 +120,11 @@ class JmsModel(ChannelModel):
         return self.durables[durable].kind in CUMULATIVE and bool(seats) and takes
 
     def is_owed(self, event_id: int) -> bool:
-        """A durable wants it that is not fed."""
-        durables = self.durables.items()
-        return any(event_id in one.due and not self.is_fed(name) for name, one in durables)
+        """A durable wants it that is not fed, or whose client has given it back."""
+        return any(
+            event_id in one.due and (event_id in one.rolled_back or not self.is_fed(name))
+            for name, one in self.durables.items()
+        )
 
     def is_awaited(self, event_id: int) -> bool:
         wanted = any(event_id in one.due for one in self.durables.values())

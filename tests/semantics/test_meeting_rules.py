@@ -14,6 +14,7 @@ from penstock.core.messages import (
     Cause,
     CreateDurable,
     Definition,
+    Detach,
     Edit,
     Publish,
     Purge,
@@ -260,6 +261,18 @@ def test_a_purge_of_events_in_flight_frees_the_window() -> None:
     play = durable_play("shared", 2, events=4)
 
     assert delivered(play.do(Purge((span(0, 1),)))) == {1: [2, 3]}
+
+
+@pytest.mark.spec("D5", "D6")
+@pytest.mark.parametrize("kind", ["exclusive", "priority"])
+def test_an_event_rolled_back_outlives_the_acknowledgement_of_a_later_one(kind: str) -> None:
+    play = durable_play(kind, None, events=3)
+    play.do(RollBack(1, (span(1),)))
+    play.do(Ack(1, (span(2),)))
+
+    assert (list(play.channel.state.stored), outstanding(play)) == ([1], [1])
+    play.do(Detach(1))
+    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [1]}
 
 
 @pytest.mark.spec("K1", "D15")

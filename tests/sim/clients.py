@@ -221,6 +221,7 @@ class Worker:
         window: int | None = None,
         selector: str = "",
         settles_apart: bool = False,
+        in_order: bool = False,
     ) -> None:
         self.world = world
         self.receipts = receipts
@@ -232,6 +233,8 @@ class Worker:
         self._selector = selector
         self._settles_apart = settles_apart
         """Whether parts of a delivery are settled apart: one, some, all before."""
+        self._in_order = in_order
+        """Whether an acknowledgement settles all before, but what was given back."""
         self._is_done = is_done
         self._subscription = 0
         self._outlet = Outlet("")
@@ -245,6 +248,9 @@ class Worker:
             except TimeoutError:
                 if await self._is_done():
                     return
+                if self.receipts.comes_again:
+                    await self._leave()
+                    await self._come()
                 continue
             self.look(arrived)
             self.receipts.delivered(arrived.ids, arrived.datas, arrived.counts)
@@ -278,6 +284,9 @@ class Worker:
 
     async def _settle(self, ids: list[int]) -> None:
         random = self.world.random
+        if self._in_order:
+            await self._settle_in_order(ids)
+            return
         back = self.receipts.counted and not self._quiet and random.random() < 0.2
         if not self._settles_apart:
             await (self._roll_back(ids) if back else self._ack(ids))
@@ -289,6 +298,18 @@ class Worker:
         if kept:
             way = random.choice((self._ack_each, self._ack, self._ack_previous))
             await way(kept)
+
+    async def _settle_in_order(self, ids: list[int]) -> None:
+        """An exclusive durable: what is given back is covered by no later acknowledgement, and
+        comes with the next subscription."""
+        random = self.world.random
+        back = not self._quiet and random.random() < 0.2
+        returned = random.sample(ids, random.randint(1, len(ids))) if back else []
+        if returned:
+            self.receipts.comes_again.update(returned)
+            await self._roll_back(sorted(returned))
+        if kept := [event_id for event_id in ids if event_id not in returned]:
+            await self._ack(kept)
 
     async def _ack_each(self, ids: list[int]) -> None:
         for event_id in ids:

@@ -92,6 +92,18 @@ def forgotten_gap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Durable, "settled_by", floor)
 
 
+def covered_rollback(patch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement covers what was given back before, and has not come again."""
+    whole = Durable.below
+
+    def covers(durable: Durable, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
+        settled = whole(durable, seat, event_id, stored)
+        settled.add_all(durable.rolled_back.within(Span(0, event_id + 1)))
+        return settled
+
+    patch.setattr(Durable, "below", covers)
+
+
 def lost_rollback(patch: pytest.MonkeyPatch) -> None:
     """What a client that is gone has held stays in its hands."""
 
@@ -343,6 +355,9 @@ MUTANTS: dict[str, Mutant] = {
     "blind retry": Mutant("a publish sent again as another one", blind_retry, ("wired",)),
     "forgotten gap": Mutant(
         "an acknowledgement that covers what others hold", forgotten_gap, ("wired",)
+    ),
+    "covered rollback": Mutant(
+        "an acknowledgement that covers what was given back", covered_rollback, ("durables",)
     ),
     "lost rollback": Mutant("what a lost client held is not given back", lost_rollback, ("wired",)),
     "unsynced files": Mutant("files named before they are synced", unsynced_files, ("durables",)),

@@ -92,6 +92,8 @@ class Receipts:
         self.acked: dict[int, int] = {}
         """When that was answered."""
         self.seen: set[int] = set()
+        self.comes_again: set[int] = set()
+        """Given back where that comes with the next subscription, and not delivered since."""
         self._counts: dict[int, tuple[int, int]] = {}
         """Redeliveries at least and at most: a rollback nobody answered may have happened."""
 
@@ -108,6 +110,7 @@ class Receipts:
         for event_id, data in zip(ids, datas, strict=True):
             self.ledger.is_content(event_id, data)
             self.seen.add(event_id)
+            self.comes_again.discard(event_id)
             if stale:
                 continue
             assert event_id not in self.acked, (

@@ -117,6 +117,7 @@ class DurableSubscription:
         )
         answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
         self._is_strict = self.settlements.in_order = answer.strict_order
+        self.settlements.cumulative = answer.cumulative
         self._recalled = IdSet()
 
     def _forget(self) -> None:

@@ -41,6 +41,9 @@ class Settlements:
         """Counts the seats taken (``DurableSubscription.attachment``)."""
         self.in_order = False
         """Whether what is acknowledged after a rollback has to arrive after it (SEM D11)."""
+        self.cumulative = False
+        """Whether an acknowledgement covers earlier events: those rolled back before, too, did it
+        arrive first."""
 
     def send(
         self, ids: IdSet, *, roll_back: bool = False, previous: bool = False
@@ -75,13 +78,15 @@ class Settlements:
         if roll_back:
             backs[event_id] = None
         else:
-            comes_after = backs and (self.in_order or previous or event_id in backs)
+            comes_after = backs and (
+                self.in_order or self.cumulative or previous or event_id in backs
+            )
             if comes_after or (acks and previous != self._previous):
                 self.hurry()
                 asyncio.get_running_loop().call_soon(self.hurry)
             self._previous = previous
             self.acks.append(event_id)
-        is_usual = not self._previous and not self.in_order
+        is_usual = not (self._previous or self.in_order or (self.cumulative and self.backs))
         self.takes_acks_of = self.attachment if is_usual else NOBODY
 
     def refuse(self, error: PenstockError) -> None:

@@ -144,6 +144,8 @@ def _secured(state: ChannelState, fact: Secured) -> None:
         state.counters.published += span.size
         state.ages.inserted(span.first, fact.at_us)
     state.ages.restore_own(fact.ttls)
+    for durable in state.durables.values() if new else ():
+        durable.came(new)
 
 
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:

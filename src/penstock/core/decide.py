@@ -72,7 +72,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             durable, seat = state.seat(subscription)
             spans = not_recalled(durable, seat, spans, state.stored)
             mine = durable.settled_by(seat, spans, state.stored)
-            return _given_back(state, durable, mine.spans)
+            return _rolled_back(state, durable, mine)
         case Detach(subscription):
             if subscription not in state.seats:
                 return Decided()
@@ -128,6 +128,13 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")
     return Decided()
+
+
+def _rolled_back(state: ChannelState, durable: Durable, ids: IdSet) -> Decided:
+    if durable.kind.redelivers_at_once:
+        return _given_back(state, durable, ids.spans)
+    back = ids.overlap(state.stored)  # what is never stored does not come again
+    return Decided((RolledBack(durable.name, back.spans),) if back else ())
 
 
 def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
@@ -198,11 +205,13 @@ def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
 
 
 def _owed(state: ChannelState) -> IdSet:
-    """SEM J7: what is only passing, for a durable whose client is gone."""
+    """SEM J7: what is only passing, for a durable whose client is gone or has given it back."""
     owed = IdSet()
     for durable in state.durables.values():
         if not durable.is_fed:
             owed.add_all(durable.wanting(state.passing))
+        elif durable.rolled_back:
+            owed.add_all(durable.rolled_back.overlap(state.passing))
     return owed
 
 

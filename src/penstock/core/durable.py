@@ -37,6 +37,7 @@ class Durable:
         "pending",
         "persistent",
         "read_us",
+        "rolled_back",
         "seats",
         "selector",
         "strict_order",
@@ -78,6 +79,9 @@ class Durable:
         """Soft state: rolled back, waiting for the next attach."""
         self.levels: dict[int, IdSet] = {}
         """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
+        self.rolled_back = IdSet()
+        """Where it does not come at once: given back, and not settled since. No acknowledgement of
+        a later event covers it unless it was delivered again."""
         self.seats: list[Seat] = []
         self.read_us = 0
         """When a client last got or settled something."""
@@ -100,7 +104,8 @@ class Durable:
 
     def forget_all_but(self, stored: IdSet) -> None:
         """What a snapshot said might be kept, and was not."""
-        for ledger in (self.outstanding, self.pending, *self.levels.values()):
+        ledgers = (self.outstanding, self.pending, self.rolled_back, *self.levels.values())
+        for ledger in ledgers:
             if ledger:
                 gone = ledger.copy()
                 gone.discard_all(stored)
@@ -110,7 +115,8 @@ class Durable:
         """Acknowledged, or gone from the channel."""
         self._take_back(ids)
         waited = len(self.pending)
-        for ledger in (self.outstanding, self.pending, self.parked, *self.levels.values()):
+        sets = (self.outstanding, self.pending, self.parked, self.rolled_back)
+        for ledger in (*sets, *self.levels.values()):
             if ledger:
                 ledger.discard_all(ids)
         if self.lanes is not None:
@@ -120,9 +126,14 @@ class Durable:
                 seat.wanted.discard_all(ids)
 
     def roll_back(self, ids: IdSet) -> int:
-        """Take ``ids`` out of all hands at once, one more redelivery on the count of those that
-        are outstanding; gives how many these are."""
+        """Take ``ids`` out of all hands: at once, one more redelivery on the count of those that
+        are outstanding; gives how many these are. Where they return with the next attach nothing
+        is counted."""
         back = self.outstanding.overlap(ids)
+        if not self.kind.redelivers_at_once:
+            self.rolled_back.add_all(ids)
+            self.park(ids)
+            return 0
         self._take_back(ids)
         self._wait_again(ids)
         self._count(back)
@@ -131,7 +142,9 @@ class Durable:
     def park(self, ids: IdSet) -> None:
         """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
         self._take_back(ids)
-        self.parked.add_all(self.outstanding.overlap(ids))
+        parked = self.outstanding.overlap(ids)
+        parked.discard_all(self.pending)  # read back after a restart, it waits for the next anyway
+        self.parked.add_all(parked)
 
     def unsent(self, ids: IdSet) -> None:
         """``ids`` were granted and never sent: it is as if they had not been granted."""
@@ -170,6 +183,13 @@ class Durable:
             back.remove_all(risen)
         if back:
             self.levels.setdefault(1, IdSet()).add_all(back)
+
+    def came(self, ids: IdSet) -> None:
+        """Read back: ``ids`` are stored, though what was known of them said that they only passed
+        (SEM J7). What was given back is outstanding."""
+        back = self.rolled_back.overlap(ids)
+        self.outstanding.add_all(back)
+        self.pending.add_all(back)
 
     def reach(self, end: int, stored: IdSet) -> None:
         """Write down what is outstanding up to ``end``."""
@@ -382,14 +402,19 @@ class Durable:
 
     def below(self, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
         """What ``ack(previous)`` covers, up to and including ``event_id``: what the seat holds;
-        for a cumulative kind everything outstanding up to the newest event the seat has got;
-        for a sole seat everything outstanding."""
+        for a cumulative kind everything outstanding up to the newest event the seat has got, but
+        for what was rolled back and not delivered again; for a sole seat everything outstanding
+        that it has not rolled back itself."""
         if seat.sole:
-            return self.wanting(stored.within(Span(0, event_id + 1)))
+            wanted = self.wanting(stored.within(Span(0, event_id + 1)))
+            if self.rolled_back:
+                wanted.discard_all(self.rolled_back.overlap(self.parked))
+            return wanted
         if not self.kind.cumulative:
             return seat.in_flight.within(Span(0, event_id + 1))
         covered = Span(0, min(event_id + 1, seat.reach))
         settled = self.outstanding.within(covered)
+        settled.discard_all(self.rolled_back)
         settled.add_all(seat.in_flight.within(covered))  # what is never stored is only there
         return settled
 
@@ -446,11 +471,12 @@ class Durable:
 
     def state(self, lost: IdSet | None = None) -> DurableState:
         """As a snapshot keeps it; without ``lost``, which no restart finds."""
-        outstanding, levels = self.outstanding, sorted(self.levels.items())
+        outstanding, rolled_back = self.outstanding, self.rolled_back
+        levels = sorted(self.levels.items())
         if lost:
-            outstanding = outstanding.copy()
+            outstanding, rolled_back = outstanding.copy(), rolled_back.copy()
             levels = [(n, level.copy()) for n, level in levels]
-            for ids in (outstanding, *(level for _, level in levels)):
+            for ids in (outstanding, rolled_back, *(level for _, level in levels)):
                 ids.discard_all(lost)
         return DurableState(
             self.name,
@@ -464,6 +490,7 @@ class Durable:
             self.cluster_wide,
             self.strict_order,
             self.order_by,
+            written(rolled_back),
         )
 
     @classmethod
@@ -481,6 +508,7 @@ class Durable:
         )
         durable.outstanding = id_set(state.outstanding)
         durable.pending = durable.outstanding.copy()
+        durable.rolled_back = id_set(state.rolled_back)
         for count, spans in state.redelivered:
             durable.levels[count] = id_set(spans)
         return durable

@@ -58,7 +58,12 @@ def exported(state: ChannelState) -> ExportedState:
 
 def _in_ranges(durable: DurableState) -> DurableState:
     redelivered = tuple((count, ranges(ids)) for count, ids in durable.redelivered)
-    return replace(durable, outstanding=ranges(durable.outstanding), redelivered=redelivered)
+    return replace(
+        durable,
+        outstanding=ranges(durable.outstanding),
+        redelivered=redelivered,
+        rolled_back=ranges(durable.rolled_back),
+    )
 
 
 def take_over(state: ChannelState, taken: ExportedState) -> None:
@@ -116,6 +121,7 @@ def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
         yield whose, durable.outstanding
         for _, spans in durable.redelivered:
             yield f"{whose}, redelivered", spans
+        yield f"{whose}, rolled back", durable.rolled_back
 
 
 def _check_spans(what: str, ids: Ids) -> None:

@@ -406,7 +406,8 @@ class Acked(Fact, frozen=True):
 
 
 class RolledBack(Fact, frozen=True):
-    """Back among the undelivered, one more redelivery on the count."""
+    """Back among the undelivered: at once, one more redelivery on the count; or with the next
+    attach, uncounted (``Kind.redelivers_at_once``)."""
 
     durable: str
     spans: Spans
@@ -445,6 +446,8 @@ class DurableState(Struct, frozen=True, array_like=True):
     cluster_wide: bool = False
     strict_order: bool = False
     order_by: str = ""
+    rolled_back: Ids = ()
+    """Given back and not settled since, where that does not come again at once."""
 
 
 class ProducerState(Struct, frozen=True, array_like=True):

@@ -189,6 +189,7 @@ def _park(state: ChannelState, subscription: int, spans: Spans) -> None:
     durable, _ = state.seats[subscription]
     if not durable.kind.redelivers_at_once:
         durable.park(IdSet(Span(*span) for span in spans))
+        state.has_left = state.has_left or bool(state.passing)  # it is kept from now on (SEM J7)
 
 
 def _confirm_recall(state: ChannelState, subscription: int) -> None:

@@ -187,7 +187,7 @@ def _reset(state: ChannelState) -> Restored:
     """Such a channel after a restart: empty, with its durables at the beginning (SEM C1d)."""
     first = state.definition.start_event_id
     durables = tuple(
-        replace(durable.state(), head=first, outstanding=(), redelivered=())
+        replace(durable.state(), head=first, outstanding=(), redelivered=(), rolled_back=())
         for durable in state.durables.values()
         if durable.persistent
     )

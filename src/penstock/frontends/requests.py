@@ -163,7 +163,13 @@ class Requests:
             opened_or_not.set()
             connection.listener.given_back(connection.session, opened_or_not)
             connection.opened(number)
-        return Subscribed(opened.first_id, opened.stop_id, opened.strict_order, opened.confirms)
+        return Subscribed(
+            opened.first_id,
+            opened.stop_id,
+            opened.strict_order,
+            opened.confirms,
+            opened.cumulative,
+        )
 
     async def _given_back(self, subscription: int) -> None:
         """A seat that nobody wants any more is free when this returns."""

@@ -57,6 +57,7 @@ class Opened(NamedTuple):
     strict_order: bool = False
     confirms: bool = False
     """Whether it is to say what has arrived (SEM J5)."""
+    cumulative: bool = False
 
 
 class Subscriptions:
@@ -344,7 +345,7 @@ class Subscriptions:
                 matched = matching.now(group, number, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(number, command)
-            return Opened(subscription, strict_order=own.recalls)
+            return Opened(subscription, strict_order=own.recalls, cumulative=own.kind.cumulative)
 
         ahead = matching.look_ahead(self._shard, self._dispatch.files, number, among)
         return await self._opened(subscription, number, attach, reads=chooses, ahead=ahead)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.core.errors import DurableInUse, InvalidArgument
+from penstock.core.holding import Hold
+from penstock.core.ids import IdSet
 from penstock.core.messages import (
     Ack,
     AckPrevious,
@@ -15,7 +19,7 @@ from penstock.core.messages import (
     RollBack,
     Skip,
 )
-from penstock.testing.play import delivered, publish, redelivered, span
+from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 
@@ -69,6 +73,91 @@ def test_a_rolled_back_event_waits_for_the_next_attach_uncounted() -> None:
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {}
+
+
+@pytest.mark.spec("D6")
+def test_an_ack_covers_nothing_that_was_rolled_back() -> None:
+    play = durable_play("exclusive", None, events=5)
+    play.do(Ack(1, (span(0),)))
+    play.do(RollBack(1, (span(1),)))
+    play.do(Ack(1, (span(4),)))
+    assert outstanding(play) == [1]
+    play.do(Detach(1))
+    effects = play.do(Attach("d", 2, "s2"))
+
+    assert delivered(effects) == {2: [1]}
+    assert redelivered(effects) == {}
+    play.do(Ack(2, (span(1),)))
+    assert outstanding(play) == []
+
+
+@pytest.mark.spec("D6")
+def test_delivered_again_it_is_covered_like_any_other() -> None:
+    play = durable_play("exclusive", None, events=3)
+    play.do(RollBack(1, (span(0),)))
+    play.do(Detach(1))
+    play.do(Attach("d", 2, "s2"))
+    play.do(Ack(2, (span(2),)))
+
+    assert outstanding(play) == []
+
+
+@pytest.mark.spec("D4")
+@pytest.mark.parametrize("again", [Play.restart, Play.restart_from_snapshot, Play.close])
+def test_a_selector_that_skips_what_was_rolled_back_does_not_settle_it(
+    again: Callable[[Play], None],
+) -> None:
+    """Also not of a client that comes after the realm was started again: what its own selector
+    skips is covered, but for what another client has given back."""
+    play = durable_play("exclusive", None, events=3)
+    play.do(RollBack(1, (span(0),)))
+    again(play)
+    play.do(Attach("d", 2, "s2"))
+    play.channel.attend(Skip(2, (span(0, 1),)), play.now_us)
+    play.do(Ack(2, (span(2),)))
+    assert outstanding(play) == [0]
+    again(play)
+
+    assert delivered(play.do(Attach("d", 3, "s3"))) == {3: [0]}
+    play.do(Ack(3, (span(0),)))
+    assert outstanding(play) == []
+
+
+@pytest.mark.spec("D4")
+@pytest.mark.parametrize("again", [Play.restart, Play.restart_from_snapshot])
+def test_what_was_rolled_back_and_lived_in_memory_only_is_gone_after_a_restart(
+    again: Callable[[Play], None],
+) -> None:
+    play = durable_play("exclusive", None, type="mixed")
+    play.do(publish(3, volatile=(span(0),)))
+    play.do(RollBack(1, (span(0, 1),)))
+    again(play)
+
+    assert play.channel.state.durables["d"].rolled_back == IdSet((span(1),))
+    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [1, 2]}
+
+
+@pytest.mark.spec("T9")
+def test_what_was_rolled_back_and_is_gone_is_forgotten() -> None:
+    play = durable_play("exclusive", None, events=3)
+    play.do(RollBack(1, (span(0, 1),)))
+    play.do(Purge((span(0),)))
+
+    assert play.channel.state.durables["d"].rolled_back == IdSet((span(1),))
+
+
+def test_a_client_that_holds_it_whole_settles_what_another_has_given_back() -> None:
+    """It reads the events elsewhere and says up to where; what it has given back itself comes
+    again first."""
+    play = durable_play("exclusive", None, events=4)
+    play.do(RollBack(1, (span(0),)))
+    play.do(Detach(1))
+    play.do(Attach("d", 2, "s2", sole=True))
+    play.do(Hold(2, span(0, 3)))
+    play.do(RollBack(2, (span(2),)))
+    play.do(AckPrevious(2, 3))
+
+    assert outstanding(play) == [2]
 
 
 @pytest.mark.spec("D13")

@@ -70,6 +70,7 @@ class Durables:
                     partial(self._is_done, store, name),
                     quiet=quiet,
                     durable=name,
+                    in_order=DURABLES[store, name] == "exclusive",
                     window=random.randint(1, 6) if receipts.counted else None,
                 )
                 group.create_task(worker.run())
@@ -121,6 +122,8 @@ class Durables:
         for (store, name), receipts in self._receipts.items():
             missed = set(self._ledgers[store].ids) - receipts.seen
             assert not missed, f"{name} of {store} was never given {sorted(missed)}"
+            lost = receipts.comes_again
+            assert not lost, f"{sorted(lost)} of {store} were given back, and never came again"
         for store in ("work", "file"):
             info = await self._world.realm.describe_channel(store)
             assert info.events == 0, "all durables have acknowledged everything (SEM D6)"

@@ -42,6 +42,9 @@ class Subscribed(Struct, frozen=True):
     (SEM D11)."""
     confirm: bool = False
     """Whether the client is to say what has arrived (SEM J5)."""
+    cumulative: bool = False
+    """A seat where acknowledging an event settles the earlier ones: what was rolled back before
+    has to be told before."""
 
 
 class StorageInfo(Struct, frozen=True, kw_only=True):
