@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from penstock.columns.event import Event
 from penstock.core.errors import NameDoesNotExist
-from penstock.core.ids import IdSet, Span
+from penstock.core.ids import Span
 from penstock.core.queue import READERS
 from penstock.core.starts import AnyStart, FromId
-from penstock.core.state import ChannelState
 from penstock.frontends.http import publishing
 from penstock.frontends.http.collecting import Collected, collect, count_that_fits
 from penstock.frontends.http.event_documents import detail_of, document_of, messages_of, picked
-from penstock.frontends.http.finding import channel_of, cursor_of, found, start_of
+from penstock.frontends.http.finding import Store, channel_of, cursor_of, found, start_of
 from penstock.frontends.http.live import snoop
+from penstock.frontends.http.newest import newest
 from penstock.frontends.http.routing import Call, Content, Events, Route
 from penstock.frontends.http.shapes import (
     EventAnswer,
     EventDetail,
+    EventsPage,
     EventsQuery,
     LiveQuery,
+    LookedAt,
     NoQuery,
     OutstandingQuery,
     Page,
@@ -25,54 +28,70 @@ from penstock.frontends.http.shapes import (
     PublishQuery,
 )
 from penstock.runtime.departed import missing
+from penstock.runtime.subscriptions import Opened
 
-NEWEST_LOOKED_AT = 10_000
 
+async def browse(call: Call[EventsQuery, None]) -> EventsPage:
+    """Browse stored events, in order; it takes nothing and counts nowhere (SEM E6).
 
-async def browse(call: Call[EventsQuery, None]) -> Page[EventAnswer]:
-    """Browse stored events, in order; it takes nothing and counts nowhere (SEM E6)."""
-    store, query, realm = await found(call), call.query, call.realm
-    channel = channel_of(realm, store.number)
-    first: AnyStart
-    if query.newest and channel is not None:
-        looked_at = NEWEST_LOOKED_AT if query.selector else query.limit
-        first = FromId(_newest(channel.state, looked_at))
-        outlet = Collected(query.selector, looked_at)
-    else:
-        cursor = cursor_of(query.after)
-        first = start_of(query.start) if cursor is None else FromId(cursor)
-        outlet = Collected(query.selector, count_that_fits(channel, query.limit))
-    next_id = await collect(
-        realm,
-        store.number,
-        outlet,
-        lambda: realm.subscriptions.subscribe(
-            store.number, first, outlet, credit=outlet.count_max, browse=True, last_id=query.end
-        ),
-    )
+    A page ends when it is full, and after ten seconds, 32 MiB, or a million events that were
+    looked at; it may then be short, or empty: ``looked_at`` says what is done with, and ``next``
+    goes on from there.
+    """
+    store, query = await found(call), call.query
+    cursor = cursor_of(query.after)
+    own = _newest if query.newest else _from
+    events, looked_at, next_id = await own(call, store, cursor)
     messages = messages_of(store)
-    events = outlet.events()[-query.limit :] if query.newest else outlet.events()
-    return Page(
+    return EventsPage(
         items=[
             picked(document_of(each, messages, query.data_bytes), query.columns) for each in events
         ],
-        next=None if next_id is None or query.newest else str(next_id),
+        next=None if next_id is None else str(next_id),
+        looked_at=None
+        if looked_at.first >= looked_at.end
+        else LookedAt(first_id=looked_at.first, last_id=looked_at.end - 1),
     )
 
 
-def _newest(state: ChannelState, count: int) -> int:
-    """The id from which on there are ``count`` stored events, or all there are."""
-    stored: IdSet = state.stored
-    low, high = stored.lowest or 0, state.next_id
-    if stored.count(Span(low, high)) <= count:
-        return low
-    while low < high:
-        middle = (low + high) // 2
-        if stored.count(Span(middle, state.next_id)) > count:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+Browsed = tuple[list[Event], Span, int | None]
+"""Events, the ids that were looked at, and the cursor of what follows."""
+
+
+async def _from(call: Call[EventsQuery, None], store: Store, cursor: int | None) -> Browsed:
+    query, realm = call.query, call.realm
+    channel = channel_of(realm, store.number)
+    first: AnyStart = start_of(query.start) if cursor is None else FromId(cursor)
+    outlet = Collected(query.selector, count_that_fits(channel, query.limit))
+    opened: list[Opened] = []
+
+    async def open_() -> Opened:
+        opened.append(
+            await realm.subscriptions.subscribe(
+                store.number, first, outlet, credit=outlet.count_max, browse=True, last_id=query.end
+            )
+        )
+        return opened[0]
+
+    next_id = await collect(realm, store.number, outlet, open_)
+    end = (opened[0].stop_id or 0) if next_id is None else next_id
+    return outlet.events(), Span(opened[0].first_id, end), next_id
+
+
+async def _newest(call: Call[EventsQuery, None], store: Store, cursor: int | None) -> Browsed:
+    query = call.query
+    ends = [
+        end for end in (cursor, None if query.end is None else query.end + 1) if end is not None
+    ]
+    told = await newest(
+        call.realm,
+        store.number,
+        query.selector,
+        query.limit,
+        start_of(query.start),
+        min(ends, default=None),
+    )
+    return told.events, told.looked_at, None if told.is_all else told.looked_at.first
 
 
 async def show(call: Call[NoQuery, None]) -> EventDetail:

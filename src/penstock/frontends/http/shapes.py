@@ -97,8 +97,12 @@ class After(Query, frozen=True):
 # --- the realm ----------------------------------------------------------------------------
 
 
+State = Literal["ok", "starting", "stopping", "failed", "standstill"]
+
+
 class Health(Answer, frozen=True):
-    status: Literal["ok", "starting", "stopping", "failed"]
+    status: State
+    """standstill, of ``/ready``: publishers have not been read for five seconds."""
 
 
 class RealmAnswer(Answer, frozen=True):
@@ -331,6 +335,21 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     """Of a dead or joined event: store, event_id, published, cause, at, durables, …"""
 
 
+class LookedAt(Answer, frozen=True):
+    first_id: int
+    last_id: int
+    """Inclusive. What is stored between these ids and matches is on this page, and nothing else."""
+
+
+class EventsPage(Answer, frozen=True):
+    items: list[EventAnswer]
+    next: str | None = None
+    """Give it as ``after`` to get the page that follows (with ``newest``, the one before); null:
+    this is the last one."""
+    looked_at: LookedAt | None = None
+    """null: there was nothing to look at."""
+
+
 class EventDetail(Answer, frozen=True):
     event: EventAnswer
     """With all of its data, and also the fields of ``views``."""
@@ -361,8 +380,8 @@ class EventsQuery(Query, frozen=True):
     """Only these, comma-separated: fields of an event, or ``properties.price``."""
     data_bytes: DataBytes = PREVIEW_BYTES
     newest: bool = False
-    """The last ``limit`` stored events (of those a selector matches among the newest 10,000)
-    instead of the first ones; they come oldest first, too."""
+    """The last ``limit`` stored events that match instead of the first ones; they come oldest
+    first, too, and ``next`` leads to those before them."""
 
 
 class OutstandingQuery(Query, frozen=True):

@@ -1,0 +1,206 @@
+"""The newest events of a channel that match, found from its end backwards, part by part.
+
+A part is a range of ids that is read to its end before anything of it counts: what is told is
+then exactly the newest, and the id a page ends at has lost nothing and repeats nothing on the next
+one, whatever is published and purged meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from penstock.columns.batch import EventBatch
+from penstock.columns.event import Event
+from penstock.core.channel import Channel
+from penstock.core.errors import Unavailable
+from penstock.core.ids import IdSet, Span
+from penstock.core.messages import Spans
+from penstock.core.starts import AnyStart, FromEarliest, FromId
+from penstock.frontends.http.collecting import (
+    PAGE_BYTES_MAX,
+    READING_S,
+    Collected,
+    collect,
+)
+from penstock.frontends.http.finding import channel_of
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.rows import Rows
+
+LOOKED_AT_MAX: Final = 1_000_000
+"""Stored events that one page looks at, at most; the next one goes on from there."""
+FIRST_PART: Final = 1_000
+PART_MAX: Final = 50_000
+"""Events of the first part where a selector chooses, and of one later on: where little matches,
+parts grow."""
+GROWTH: Final = 4
+PART_BYTES_MAX: Final = 256 << 20
+
+
+class Found(NamedTuple):
+    """The newest that match, oldest first."""
+
+    events: list[Event]
+    looked_at: Span
+    """Nothing else in here matches."""
+    is_all: bool
+    """Whether nothing is stored below what was looked at."""
+
+
+class Newest(Collected):
+    """An outlet that keeps the last of what comes, within a number of events and bytes."""
+
+    def __init__(self, selector: str, count_max: int, bytes_max: int, part: int) -> None:
+        super().__init__(selector, part)
+        self._kept_max = count_max
+        self._bytes_max = bytes_max
+        self._sizes: list[int] = []
+        self.has_dropped = False
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Keep the end of it; what came before goes as far as it has to."""
+        batch, count = rows.batch, rows.batch.num_rows
+        fit = min(self._kept_max, max(1, count * self._bytes_max // max(1, batch.nbytes)))
+        if fit < count:
+            batch, self.has_dropped = batch.slice(count - fit), True
+        self.batches.append(EventBatch(batch, publishers=rows.publishers))
+        self._sizes.append(batch.nbytes)
+        self.count += batch.num_rows
+        while len(self.batches) > 1 and (
+            self.count - len(self.batches[0]) >= self._kept_max or self.size > self._bytes_max
+        ):
+            self.count -= len(self.batches.pop(0))
+            self._sizes.pop(0)
+            self.has_dropped = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is kept."""
+        return sum(self._sizes)
+
+    def events(self) -> list[Event]:
+        """What is kept, in order."""
+        found = super().events()
+        self.has_dropped |= len(found) > self._kept_max
+        return found[-self._kept_max :]
+
+
+async def newest(
+    realm: RunningRealm, number: int, selector: str, limit: int, start: AnyStart, end: int | None
+) -> Found:
+    """The last ``limit`` of the stored events that match, from ``start`` on and under id ``end``
+    (None: to the last there is), as far as one page may look.
+
+    Raises ``InvalidSelector``, ``NameDoesNotExist``, ``Unavailable`` when the realm is too busy
+    to look at anything.
+    """
+    lowest = await _lowest(realm, number, start)
+    channel = channel_of(realm, number)
+    high = 0 if channel is None else channel.state.next_id
+    high = max(lowest, high if end is None else min(end, high))
+    search = _Search(realm, number, selector, limit, Span(lowest, high))
+    return await search.run()
+
+
+async def _lowest(realm: RunningRealm, number: int, start: AnyStart) -> int:
+    """The id that ``start`` comes to now."""
+    if isinstance(start, FromEarliest):
+        return 0
+    if isinstance(start, FromId):
+        return start.event_id
+    outlet = Collected("", 1)
+    opened = await realm.subscriptions.subscribe(number, start, outlet, credit=0, browse=True)
+    realm.subscriptions.detach(opened.number)
+    return opened.first_id
+
+
+class _Search:
+    def __init__(
+        self, realm: RunningRealm, number: int, selector: str, limit: int, span: Span
+    ) -> None:
+        self._realm = realm
+        self._number = number
+        self._selector = selector
+        self._limit = limit
+        self._span = span
+        self._low = span.end
+        """Nothing is left to look at from here on."""
+        self._events: list[Event] = []
+        self._size = 0
+        self._looked_at = 0
+
+    async def run(self) -> Found:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + READING_S
+        part = FIRST_PART if self._selector else self._limit
+        is_full = False
+        while not is_full and (channel := self._with_more()) is not None:
+            left = until - loop.time()
+            if self._looked_at >= LOOKED_AT_MAX or left <= 0:
+                break
+            found = await self._part(channel, part, left)
+            if found is None and self._low == self._span.end:
+                raise Unavailable(
+                    "the realm has no time to look at stored events now; try again in a moment"
+                )
+            is_full = found is not False
+            part = min(part * GROWTH, PART_MAX)
+        is_all = self._with_more() is None
+        low = self._span.first if is_all else self._low
+        return Found(self._events, Span(low, self._span.end), is_all)
+
+    def _with_more(self) -> Channel | None:
+        """The channel, while it has something that was not looked at."""
+        channel = channel_of(self._realm, self._number)
+        left = Span(self._span.first, self._low)
+        return channel if channel is not None and _stored(channel).count(left) else None
+
+    async def _part(self, channel: Channel, count: int, timeout_s: float) -> bool | None:
+        """Look at the newest ``count`` that were not looked at; gives whether the page is full, or
+        None where there was no time for them."""
+        size = max(1.0, channel.state.event_bytes)
+        count = int(max(1, min(count, PART_BYTES_MAX / size)))
+        stored = _stored(channel)
+        first = lowest_of(stored, Span(self._span.first, self._low), count)
+        wanted = self._limit - len(self._events)
+        outlet = Newest(self._selector, wanted, PAGE_BYTES_MAX - self._size, count)
+        number, last = self._number, self._low - 1
+        await collect(
+            self._realm,
+            number,
+            outlet,
+            lambda: self._realm.subscriptions.subscribe(
+                number, FromId(first), outlet, credit=count, browse=True, last_id=last
+            ),
+            timeout_s=timeout_s,
+        )
+        if not outlet.done.is_set():
+            return None
+        events = outlet.events()
+        if self._events and outlet.size > PAGE_BYTES_MAX - self._size:
+            return True  # not one more fits; the next page begins with them
+        self._looked_at += count
+        self._events = events + self._events
+        self._size += outlet.size
+        is_full = outlet.has_dropped or len(self._events) >= self._limit
+        self._low = (events[0].event_id or 0) if outlet.has_dropped else first
+        return is_full or self._size >= PAGE_BYTES_MAX
+
+
+def _stored(channel: Channel) -> IdSet:
+    stored: IdSet = channel.state.stored
+    return stored
+
+
+def lowest_of(stored: IdSet, span: Span, count: int) -> int:
+    """The id in ``span`` from which on it has ``count`` stored events, or its first."""
+    low, high = span
+    if stored.count(span) <= count:
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        if stored.count(Span(middle, span.end)) > count:
+            low = middle + 1
+        else:
+            high = middle
+    return low
