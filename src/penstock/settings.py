@@ -148,8 +148,30 @@ class HttpSettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     connections_max: Annotated[
-        int, Meta(ge=1, description="Most HTTP connections at once; more are dropped.")
+        int,
+        Meta(
+            ge=1,
+            description="Most HTTP connections at once. Beyond them the one goes that has let the "
+            "realm wait longest for a request; while all are being answered, a few more may look "
+            "at /health, /ready and /metrics.",
+        ),
     ] = 256
+    connections_per_address_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Most HTTP connections of one address, or of one /64 of IPv6. All users "
+            "behind a proxy have its address.",
+        ),
+    ] = 128
+    hosts: Annotated[
+        str,
+        Meta(
+            description="Names by which browsers reach the realm, with ',' between them. Under "
+            "other names nobody comes in without a user: a page of another site may have led "
+            "there by its DNS. Addresses and localhost are known, and any name over TLS."
+        ),
+    ] = ""
     viewers_max: Annotated[int, Meta(ge=0, description="Most live views at once.")] = 100
     body_bytes: Annotated[
         int, Meta(ge=1_024, le=1 << 30, description="Largest body of a request, in bytes.")

@@ -213,6 +213,8 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
         listener,
         HttpLimits(
             connections_max=own.connections_max,
+            connections_per_address_max=own.connections_per_address_max,
+            hosts=frozenset(name.strip() for name in own.hosts.split(",") if name.strip()),
             body_bytes_max=own.body_bytes,
             head_timeout_s=own.head_timeout_s,
             body_timeout_s=own.body_timeout_s,

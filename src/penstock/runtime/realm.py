@@ -423,7 +423,12 @@ class RunningRealm:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
-        return self._state.meter.waiting_bytes > self.limits.tail_bytes_max
+        return self.waiting_bytes > self.limits.tail_bytes_max
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of stored events that wait to be sealed."""
+        return self._state.meter.waiting_bytes
 
 
 def _store_closing(group: Group) -> None:

@@ -113,6 +113,127 @@ def test_the_audit_log_says_what_was_joined_and_what_was_not(admin: Known, ann: 
     ]
 
 
+def told_at_once(web: Known, head: str) -> bytes:
+    """What a request is answered with whose body does not come."""
+    with web.raw() as peer:
+        own = f"authorization: {web._own['authorization']}\r\nhost: localhost\r\n"
+        peer.sendall(f"{head}\r\n{own}content-type: application/json\r\n\r\n".encode())
+        return peer.recv(65_536)
+
+
+@pytest.mark.spec("A3")
+@pytest.mark.parametrize(
+    "route",
+    [
+        *("POST channels", "POST channels/orders/events", "POST channels/orders/purge"),
+        *("PATCH channels/orders", "POST imports", "POST users", "PATCH realm", "POST joins"),
+    ],
+)
+@pytest.mark.parametrize(
+    "length",
+    ["content-length: 20000000", "content-length: 40", "transfer-encoding: chunked"],
+    ids=["long", "short", "chunked"],
+)
+def test_the_right_is_asked_before_the_body_is_read(
+    admin: Known, ann: Known, route: str, length: str
+) -> None:
+    admin.send("POST", "channels", {"name": "orders"})
+    method, path = route.split()
+
+    for expect in ("", "\r\nexpect: 100-continue") if "40" not in length else ("",):
+        told = told_at_once(ann, f"{method} /api/v1/{path} HTTP/1.1\r\n{length}{expect}")
+
+        assert told.startswith(b"HTTP/1.1 403"), told
+        assert b"access-denied" in told
+
+
+def test_a_refused_request_that_was_sent_whole_is_followed_by_others(
+    admin: Known, ann: Known
+) -> None:
+    body = b'{"name": "x"}'
+    with ann.raw() as peer:
+        own = f"authorization: {ann._own['authorization']}\r\nhost: localhost\r\n"
+        kind = "content-type: application/json\r\n"
+        for size in (len(body), 100_000):
+            head = f"POST /api/v1/channels HTTP/1.1\r\n{own}{kind}content-length: {size}\r\n\r\n"
+            peer.sendall(head.encode() + body + b" " * (size - len(body)))
+            assert peer.recv(65_536).startswith(b"HTTP/1.1 403")
+        peer.sendall(f"GET /api/v1/me HTTP/1.1\r\n{own}\r\n".encode())
+        assert peer.recv(65_536).startswith(b"HTTP/1.1 200")
+
+    newest = admin.get("audit", limit=2)["items"]
+    assert [each["target"] for each in newest] == ["", "x"]  # a long body is not read for it
+
+
+@pytest.fixture
+def optional() -> Iterator[penstock.Realm]:
+    """A realm whose strangers may read ``open``."""
+    with (
+        penstock.Realm(
+            access__mode="optional", access__password_rounds=4_096, http__hosts="Shop.example, b"
+        ) as running,
+        running.connect() as session,
+    ):
+        session.channels.create("open")
+        session.access.grant("*@*", "access")
+        session.access.grant("*@*", "subscribe", channel="open")
+        session.access.create_user("ann", ANN)
+        yield running
+
+
+@pytest.mark.spec("A4")
+def test_a_strange_name_leads_no_stranger_in(optional: penstock.Realm) -> None:
+    web = Web(optional.listen_http())
+    own = {"authorization": Known(web.url, "ann", ANN)._own["authorization"]}
+    for host in ("evil.example", "evil.example:9080", "localhost.evil.example", "10.0.0.1.evil"):
+        for path in ("channels/open/events", "me", "realm"):
+            reply = web.ask("GET", path, headers={"host": host})
+            assert (reply.status, reply.code) == (401, "authentication-failed")
+            assert "http.hosts" in reply.reason
+        assert web.ask("GET", "/metrics", headers={"host": host}).status == 401
+        named = {**own, "host": host}
+        assert web.ask("GET", "channels/open/events", headers=named).status == 200
+        signed = web.ask("POST", "login", {"user": "ann", "password": ANN}, headers={"host": host})
+        cookie = {"cookie": signed.headers["set-cookie"].partition(";")[0], "host": host}
+        assert web.ask("GET", "me", headers=cookie).document["user"] == "ann"
+
+
+@pytest.mark.spec("A4")
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:9080", "10.1.2.3", "[::1]:1", "shop.example", "B:80"]
+)
+def test_known_names_and_addresses_lead_strangers_in(optional: penstock.Realm, host: str) -> None:
+    web = Web(optional.listen_http())
+
+    assert web.ask("GET", "channels/open/events", headers={"host": host}).status == 200
+
+
+@pytest.mark.spec("A4")
+def test_over_tls_the_certificate_says_whose_name_it_is(optional: penstock.Realm) -> None:
+    guard = Guard(optional.access, is_secure=True)
+    asked = guard.identify({"host": "any.example"}, "10.0.0.6", None, changes=False)
+
+    assert asyncio.run(asked).user == "anonymous"
+
+
+def test_realms_on_two_ports_do_not_share_a_session(web: Web, admin: Known, ann: Known) -> None:
+    login = {"user": "ann", "password": ANN}
+    first, second = (
+        web.ask("POST", "login", login, headers={"host": f"localhost:{port}"})
+        for port in (9080, 9081)
+    )
+    cookies = [each.headers["set-cookie"].partition(";")[0] for each in (first, second)]
+
+    assert [each.partition("=")[0] for each in cookies] == [
+        "penstock_session_9080",
+        "penstock_session_9081",
+    ]
+    both = {"cookie": "; ".join(cookies), "host": "localhost:9081"}
+    assert web.ask("GET", "me", headers=both).document["csrf"] == second.document["csrf"]
+    only = {"cookie": cookies[0], "host": "localhost:9081"}
+    assert web.ask("GET", "me", headers=only).status == 401
+
+
 def test_a_stranger_may_not_send_much(web: Web) -> None:
     reply = web.ask("POST", "login", {"user": "ann", "password": "x" * 70_000})
 

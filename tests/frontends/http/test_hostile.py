@@ -87,8 +87,13 @@ def test_a_body_that_is_too_large_is_refused(web: Web, length: bytes) -> None:
         b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 2_000_000 + b"\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: [::1]evil\r\n\r\n",
+        b"POST /api/v1/channels HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /api/v1/channels HTTP/1.0\r\nhost: localhost\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
-    ids=["noise", "version", "headers", "length", "hosts"],
+    ids=["noise", "version", "headers", "length", "hosts", "bracket", "two lengths", "old"],
 )
 def test_what_is_no_http_is_refused(web: Web, request_: bytes) -> None:
     with web.raw() as peer:
@@ -99,7 +104,7 @@ def test_what_is_no_http_is_refused(web: Web, request_: bytes) -> None:
     assert web.get("/health") == {"status": "ok"}
 
 
-def test_more_connections_than_there_may_be_are_dropped_and_the_rest_goes_on() -> None:
+def test_of_more_connections_than_there_may_be_those_go_that_were_waited_for_longest() -> None:
     with (
         penstock.Realm(http__connections_max=3) as realm,
         realm.connect() as session,
@@ -108,8 +113,54 @@ def test_more_connections_than_there_may_be_are_dropped_and_the_rest_goes_on() -
         web = Web(realm.listen_http())
         opened = [peers.enter_context(web.raw()) for _ in range(5)]
 
-        assert [_is_dropped_at_once(peer) for peer in opened] == [False] * 3 + [True] * 2
+        assert [_is_dropped_at_once(peer) for peer in opened] == [True] * 2 + [False] * 3
         assert session.channels.create("orders").publish(b"x") == 0
+
+
+HALVES = {
+    "heads": b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ",
+    "bodies": b"POST /api/v1/channels HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{",
+    "logins": b"POST /api/v1/login HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("per_address", [16, 1_000], ids=["its share", "all places"])
+@pytest.mark.parametrize("half", HALVES)
+def test_half_requests_keep_nobody_from_asking(half: str, per_address: int) -> None:
+    with (
+        penstock.Realm(
+            http__connections_max=32, http__connections_per_address_max=per_address
+        ) as realm,
+        contextlib.ExitStack() as peers,
+    ):
+        web = Web(realm.listen_http())
+        for _ in range(32):
+            peers.enter_context(web.raw()).sendall(HALVES[half])
+
+        assert web.ask("GET", "/health").status == 200
+        assert web.ask("GET", "/metrics").status == 200
+        assert web.get("realm")["name"] == "penstock"
+
+
+def test_while_every_place_is_busy_one_may_still_look_whether_the_realm_lives() -> None:
+    with (
+        penstock.Realm(http__connections_max=2) as realm,
+        realm.connect() as session,
+        contextlib.ExitStack() as views,
+    ):
+        session.channels.create("orders")
+        web = Web(realm.listen_http())
+        for _ in range(2):
+            views.enter_context(web.watching("channels/orders/live"))
+
+        assert [web.ask("GET", path).status for path in ("/health", "/ready", "/metrics")] == [
+            200
+        ] * 3
+        refused = web.ask("GET", "realm")
+        assert (refused.status, refused.code) == (503, "unavailable")
+        assert "http.connections_max" in refused.reason
 
 
 def _is_dropped_at_once(peer: socket.socket) -> bool:
@@ -151,6 +202,43 @@ def test_a_strange_name_for_this_machine_is_refused(web: Web, host: str) -> None
         reply = web.ask("GET", path, headers={"host": host})
 
         assert (reply.status, reply.code) == (403, "cross-site")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("[::1]evil", "[::1]evil:80", "[::1", "::1", "[evil]", "localhost:evil"),
+        *("a b", "user@localhost", "localhost/", "localhost#x", "localhost:1:2"),
+    ],
+)
+def test_a_host_that_is_none_is_refused(web: Web, host: str) -> None:
+    reply = web.ask("GET", "realm", headers={"host": host})
+
+    assert (reply.status, reply.code) == (400, "invalid-argument")
+    assert "Host" in reply.reason
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"HTTP/1.1\r\ncontent-length: 30\r\ntransfer-encoding: chunked",
+        b"HTTP/1.0\r\ntransfer-encoding: chunked",
+    ],
+    ids=["both", "old"],
+)
+def test_a_request_whose_length_can_be_read_in_two_ways_is_refused(
+    web: Web, lengths: bytes
+) -> None:
+    with web.raw() as peer:
+        peer.sendall(
+            b"POST /api/v1/channels " + lengths + b"\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n"
+        )
+        told = said(peer)
+
+    assert told.startswith(b"HTTP/1.1 400")
+    assert b"Transfer-Encoding" in told
+    assert told.count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9080", "[::1]:9080"])
@@ -198,6 +286,7 @@ def test_the_console_is_served_with_its_policy(web: Web) -> None:
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
     assert page.headers["x-content-type-options"] == "nosniff"
+    assert "strict-transport-security" not in page.headers
     again = web.ask("GET", "/index.html", headers={"if-none-match": page.headers["etag"]})
     assert (again.status, again.data) == (304, b"")
     assert web.ask("HEAD", "/").headers["content-length"] == str(len(page.data))

@@ -1,4 +1,4 @@
-"""The newest events that match: none is skipped, none comes twice, and each request ends in time."""
+"""The newest events that match: none is skipped, none comes twice, each request ends in time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nothing_is_lost_or_repeated_while_events_come_and_go(
     found: list[int] = []
     after = None
     while after != "end":
-        more = {} if after is None else {"after": after}
+        more: dict[str, str] = {} if after is None else {"after": after}
         page = web.get(EVENTS, newest=True, limit=50, selector="m IN (0, 5, 10, 15)", **more)
         found = [*ids(page), *found]
         after = page["next"] or "end"

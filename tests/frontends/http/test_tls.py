@@ -62,6 +62,8 @@ def test_a_password_names_the_user_and_the_cookie_stays_on_https(
 
     assert named.document["user"] == "bob"
     assert "; Secure" in opened.headers["set-cookie"]
+    assert opened.headers["set-cookie"].startswith("__Host-penstock_session_")
+    assert "max-age=31536000" in named.headers["strict-transport-security"]
     assert web.ask("GET", "realm").status == 401
 
 

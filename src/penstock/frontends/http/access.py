@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,14 +18,23 @@ from penstock.runtime.access import Access
 from penstock.runtime.logins import CSRF_HEADER
 
 COOKIE: Final = "penstock_session"
+"""What the name of the session's cookie begins with."""
 LOCAL_HOSTS: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::([0-9]{0,5}))?")
+"""A name or address, and a port."""
 
 
 class Guard:
     """Finds out who asks, and keeps other sites' pages out."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(
+        self, access: Access, hosts: Collection[str] = (), *, is_secure: bool = False
+    ) -> None:
+        """``hosts`` are names of this realm, beside those of this machine; with ``is_secure`` it
+        has shown a certificate with its name to whoever asks."""
         self.access = access
+        self._hosts = LOCAL_HOSTS | {name.lower() for name in hosts}
+        self._is_secure = is_secure
 
     def check_site(self, headers: Mapping[str, str], local: str, *, changes: bool) -> None:
         """Refuse what a page of another site makes a browser ask.
@@ -31,13 +42,15 @@ class Guard:
         Without authentication the name in ``Host`` has to be one of this machine, or ``local``,
         the address the request came in by: a name that somebody else's DNS leads here is neither
         (DNS rebinding). What changes something is only taken from the console's own pages, or
-        from no page at all. Raises ``CrossSite``.
+        from no page at all. Raises ``CrossSite``, and ``InvalidArgument`` for a ``Host`` that is
+        none.
         """
         named = headers.get("host", "")
-        if self.access.is_open and _host_of(named) not in LOCAL_HOSTS | {local}:
+        host = host_of(named)
+        if self.access.is_open and host not in self._hosts | {local}:
             raise CrossSite(
                 f"the request is for {named[:80]!r}; without authentication this realm answers "
-                "to localhost, 127.0.0.1 and ::1 only"
+                "to localhost, 127.0.0.1 and ::1 only, and to names in http.hosts"
             )
         origin = headers.get("origin")
         is_other = origin is not None and urlsplit(origin).netloc != named
@@ -46,6 +59,26 @@ class Guard:
             raise CrossSite(
                 f"a page of {str(origin)[:80]!r} may not change this realm; its own console may"
             )
+
+    def _nobody(self, headers: Mapping[str, str], host: str) -> Principal:
+        """Who asks without saying who. Under a name the realm does not know that may be a page of
+        another site, whose DNS leads here: it gets nothing that strangers get elsewhere.
+
+        Raises ``AuthenticationFailed``.
+        """
+        named = headers.get("host", "")
+        if self.access.mode == "optional" and not (self._is_secure or self._knows(named)):
+            raise AuthenticationFailed(
+                f"without a user this realm answers to its addresses, to localhost and to names "
+                f"in http.hosts only, and {named[:80]!r} is none of them: say who you are, or "
+                "add the name there"
+            )
+        return self.access.anonymous(host)
+
+    def _knows(self, named: str) -> bool:
+        """Addresses lead nowhere else: only names are somebody's to change."""
+        host = host_of(named)
+        return host in self._hosts or is_address(host)
 
     async def identify(
         self,
@@ -74,40 +107,75 @@ class Guard:
                 pass
             case _:
                 raise InvalidArgument(f"no scheme {scheme[:20]!r}; there are Basic and Bearer")
-        secret = cookie_of(headers)
+        secret = self.secret_in(headers)
         login = self.access.logins.find(secret) if secret else None
         if login is None:
-            return self.access.certificate(certificate, host) or self.access.anonymous(host)
+            known = self.access.certificate(certificate, host)
+            return known or self._nobody(headers, host)
         if changes:
             self.access.logins.check_csrf(login, headers.get(CSRF_HEADER.lower(), ""))
         return replace(login.principal, host=host)  # the host is where it comes from now
+
+    def cookie(self, headers: Mapping[str, str]) -> str:
+        """The name of the session's cookie, where the realm is asked for as ``headers`` say."""
+        return cookie_name(headers, is_secure=self._is_secure)
+
+    def secret_in(self, headers: Mapping[str, str]) -> str:
+        """The secret of the session; empty: the request has none."""
+        return cookie_of(headers, is_secure=self._is_secure)
 
     def check_still(self, principal: Principal, headers: Mapping[str, str], now_us: int) -> None:
         """Raises when a view that was opened with ``headers`` has to end: its token or session has
         ended, its user is gone, or may not come in any more."""
         access = self.access
         access.check_still(principal, now_us)
-        secret = cookie_of(headers)
+        secret = self.secret_in(headers)
         if access.is_open or "authorization" in headers or principal.proof != "password":
             return
         if access.logins.find(secret, use=False) is None:
             raise AuthenticationFailed("the session has ended; sign in again")
 
 
-def cookie_of(headers: Mapping[str, str]) -> str:
+def cookie_name(headers: Mapping[str, str], *, is_secure: bool) -> str:
+    """Of the session's cookie. Browsers keep cookies apart by host and not by port: two realms of
+    one machine each have a name of their own. Over TLS it is bound to this very host, too."""
+    port = port_of(headers.get("host", ""))
+    prefix = "__Host-" if is_secure else ""
+    return f"{prefix}{COOKIE}_{port}" if port else f"{prefix}{COOKIE}"
+
+
+def cookie_of(headers: Mapping[str, str], *, is_secure: bool) -> str:
     """The session's secret; empty: the request has none."""
+    wanted = cookie_name(headers, is_secure=is_secure)
     for part in headers.get("cookie", "").split(";"):
         name, _, value = part.strip().partition("=")
-        if name == COOKIE:
+        if name == wanted:
             return value
     return ""
 
 
-def _host_of(named: str) -> str:
-    """Without its port; an IPv6 address without its brackets."""
-    if named.startswith("["):
-        return named[1:].partition("]")[0]
-    return named.partition(":")[0].lower()
+def host_of(named: str) -> str:
+    """Without its port; an IPv6 address without its brackets. Raises ``InvalidArgument``."""
+    found = _HOST.fullmatch(named)
+    if found is None:
+        raise InvalidArgument(
+            f"Host is {named[:80]!r}; a name or address is expected, and a port behind a colon"
+        )
+    return (found[1] or found[2]).lower()
+
+
+def port_of(named: str) -> str:
+    """As it is written; empty: it is not."""
+    found = _HOST.fullmatch(named)
+    return "" if found is None else found[3] or ""
+
+
+def is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _basic(credentials: str) -> tuple[str, str]:

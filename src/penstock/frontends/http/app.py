@@ -23,6 +23,7 @@ from penstock.core.errors import (
 from penstock.core.names import destination_name
 from penstock.core.rights import ANONYMOUS, Principal
 from penstock.frontends.http import metrics
+from penstock.frontends.http.buffers import SMALL_BYTES
 from penstock.frontends.http.joining import join_of
 from penstock.frontends.http.realm_shapes import NewJoin
 from penstock.frontends.http.routing import (
@@ -37,7 +38,7 @@ from penstock.frontends.http.routing import (
     Route,
     Upload,
 )
-from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health
+from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
 from penstock.frontends.incidents import incident, told
 
@@ -51,8 +52,13 @@ Headers = list[tuple[str, str]]
 
 JSON: Final = "application/json"
 QUERY_BYTES_MAX: Final = 128 << 10
-OPEN_BYTES_MAX: Final = 16 << 10
+OPEN_BYTES_MAX: Final = SMALL_BYTES
 """Of a request that nobody has signed in for."""
+REFUSED_S: Final = 0.25
+"""How long the body of a request that is refused is waited for: only the audit log wants it."""
+HSTS: Final = ("strict-transport-security", "max-age=31536000")
+LOOKS: Final = frozenset(("/health", "/ready", "/metrics"))
+"""Ways to look whether the realm lives."""
 SECURITY: Final[Headers] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -115,10 +121,12 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii", "replace")
         self.query_string: bytes = scope["query_string"]
+        self._version: str = scope["http_version"]
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             self.headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
+        self._is_spare = bool(scope["state"].get("is_spare"))
         client, local = scope["client"], scope["server"]
         self.host = str(client[0]) if client else "localhost"
         self.local = str(local[0]) if local else "localhost"
@@ -127,8 +135,14 @@ class Request:
 
     async def answer(self) -> None:
         """Answer, or raise why not."""
+        self._check_framing()
         changes = self.method in WRITES
         self._server.guard.check_site(self.headers, self.local, changes=changes)
+        if self._is_spare and self.path not in LOOKS:
+            raise Unavailable(
+                f"{self._server.limits.connections_max} connections are busy "
+                "(http.connections_max); try again in a moment"
+            )
         if self.path.startswith(f"{BASE}/"):
             await self._api()
         elif self.path in ("/health", "/ready"):
@@ -141,6 +155,17 @@ class Request:
             self._only_reads()
             await self._file()
 
+    def _check_framing(self) -> None:
+        """Refuse what a proxy might take for a request of another length."""
+        if "transfer-encoding" not in self.headers:
+            return
+        if "content-length" in self.headers or self._version == "1.0":
+            error = InvalidArgument(
+                "Transfer-Encoding and Content-Length do not go together, nor the former and "
+                "HTTP/1.0: send one of them"
+            )
+            raise Refusal(400, error, [("connection", "close")])
+
     def _only_reads(self) -> None:
         if self.method not in ("GET", "HEAD"):
             raise Refusal(
@@ -150,7 +175,9 @@ class Request:
             )
 
     async def _health(self, path: str) -> None:
-        state = self._server.state
+        state: State = self._server.state
+        if path == "/ready" and state == "ok" and self._server.stands_still:
+            state = "standstill"
         is_good = state == "ok" if path == "/ready" else state != "failed"
         await self.reply(200 if is_good else 503, msgspec.json.encode(Health(status=state)))
 
@@ -183,10 +210,11 @@ class Request:
                 self.headers, self.host, self.certificate, changes=changes
             )
         with server.quotas.asking(principal) as carry:
+            self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
+            await self._check_right(principal, found)
             claimed = self._claimed if found.signature.body is Content else 0
-            self._is_unread = claimed > 0
             carry(claimed)  # refused before a byte of it is held
-            body = await self._given(found)
+            body = await self._given(found, principal)
             self._is_unread = False
             if isinstance(body, Content) and not claimed:
                 carry(len(body.data))
@@ -201,6 +229,21 @@ class Request:
                 body,
             )
             await self._answered(call, found)
+
+    async def _check_right(self, principal: Principal, found: Found) -> None:
+        """Raises ``AccessDenied`` before the body is read; what the audit log says of it tells what
+        the body named, if it is small and there."""
+        route, access, name = found.route, self._server.guard.access, _store_in(found)
+        if route.is_open or access.allows(principal, route.operation, name):
+            return
+        body = None
+        with contextlib.suppress(PenstockError, Refusal, TimeoutError):
+            if 0 < self._claimed <= SMALL_BYTES and found.signature.body is not Upload:
+                async with asyncio.timeout(REFUSED_S):
+                    body = await self._given(found, principal)
+                    self._is_unread = False
+        async with access.act(principal, route.operation, name, _target(found.params, body)):
+            pass
 
     async def _answered(self, call: Call[Any, Any], found: Found) -> None:
         answer = await self._done(call, found)
@@ -228,13 +271,11 @@ class Request:
 
     async def _done(self, call: Call[Any, Any], found: Found) -> Any:
         """Ask for the right, then do it; acts of administration are written to the audit log."""
-        route, access, params = found.route, call.guard.access, found.params
+        route, access = found.route, call.guard.access
         if route.is_open:
             return await route.endpoint(call)
-        named = params.get("channel") or params.get("queue")
-        name = destination_name(named) if named else ""
-        target = _target(params, call.body)
-        async with access.act(call.principal, route.operation, name, target):
+        target = _target(found.params, call.body)
+        async with access.act(call.principal, route.operation, _store_in(found), target):
             return await route.endpoint(call)
 
     def _query(self, found: Found) -> Any:
@@ -256,11 +297,11 @@ class Request:
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the query: {error}") from None
 
-    async def _given(self, found: Found) -> Any:
+    async def _given(self, found: Found, principal: Principal) -> Any:
         """The body as the route wants it."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if found.signature.body is not Upload:
-            return self._body(found, await self._content(kind, found.route))
+            return self._body(found, await self._content(kind, found.route, principal))
         if kind != TAR:
             raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; {TAR} is taken here"))
         return Upload(self._uploaded())
@@ -289,7 +330,7 @@ class Request:
         seconds = self._server.limits.body_timeout_s
         return Refusal(408, Unavailable(f"the body did not come within {seconds:g} s"))
 
-    async def _content(self, kind: str, route: Route) -> Content:
+    async def _content(self, kind: str, route: Route, principal: Principal) -> Content:
         """The body, as far as it is allowed to be."""
         limits = self._server.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
@@ -298,24 +339,23 @@ class Request:
             raise too_large
         parts: list[bytes] = []
         size = 0
-        try:
-            async with asyncio.timeout(limits.body_timeout_s):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise Unavailable("the request has ended before its body")
-                    part = message.get("body", b"")
-                    size += len(part)
-                    self._server.buffer(len(part))
-                    parts.append(part)
-                    if size > bytes_max:
-                        raise too_large
-                    if not message.get("more_body"):
-                        return Content(kind, b"".join(parts))
-        except TimeoutError:
-            raise self._too_slow() from None
-        finally:
-            self._server.buffer(-size)
+        with self._server.buffers.body(principal) as grow:
+            try:
+                async with asyncio.timeout(limits.body_timeout_s):
+                    while True:
+                        message = await self._receive()
+                        if message["type"] == "http.disconnect":
+                            raise Unavailable("the request has ended before its body")
+                        part = message.get("body", b"")
+                        size += len(part)
+                        grow(size)
+                        parts.append(part)
+                        if size > bytes_max:
+                            raise too_large
+                        if not message.get("more_body"):
+                            return Content(kind, b"".join(parts))
+            except TimeoutError:
+                raise self._too_slow() from None
 
     def _body(self, found: Found, content: Content) -> Any:
         wanted = found.signature.body
@@ -345,7 +385,9 @@ class Request:
         own = list(headers or ())
         if status == 401 and "sec-fetch-site" not in self.headers:
             own.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
-        if status in (408, 413) or (status == 429 and self._is_unread):
+        is_long = self._claimed > self._server.limits.body_bytes_max
+        is_unread = self._is_unread and (status in (429, 503) or is_long)
+        if status in (408, 413) or is_unread or self._is_spare:
             own.append(("connection", "close"))  # the rest of its body is not read
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
@@ -366,6 +408,8 @@ class Request:
     ) -> None:
         self._began = True
         every = [("content-type", kind), *own, *SECURITY, *(headers or ())]
+        if self._server.is_secure:
+            every.append(HSTS)
         await self._send(
             {
                 "type": "http.response.start",
@@ -446,6 +490,12 @@ class Request:
 
 def stopping() -> RealmStopping:
     return RealmStopping("the realm is shutting down")
+
+
+def _store_in(found: Found) -> str:
+    """The channel or queue a request is about; empty: none."""
+    named = found.params.get("channel") or found.params.get("queue")
+    return destination_name(named) if named else ""
 
 
 def _target(params: Mapping[str, str], body: Any) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from penstock.core.errors import IllegalState
 from penstock.core.rights import Principal
 from penstock.frontends.accounts import check_exists
-from penstock.frontends.http.access import COOKIE, cookie_of
 from penstock.frontends.http.finding import cursor_of
 from penstock.frontends.http.people_shapes import (
     AclChange,
@@ -48,14 +47,14 @@ async def login(call: Call[NoQuery, Login]) -> Me:
 
 async def logout(call: Call[NoQuery, None]) -> Done:
     """Log out of the console."""
-    call.guard.access.logins.close(cookie_of(call.headers))
+    call.guard.access.logins.close(call.guard.secret_in(call.headers))
     _set_cookie(call, "", 0)
     return Done()
 
 
 async def me(call: Call[NoQuery, None]) -> Me:
     """Who you are to this realm, and what you may do with it as a whole."""
-    found = call.guard.access.logins.find(cookie_of(call.headers))
+    found = call.guard.access.logins.find(call.guard.secret_in(call.headers))
     return _me(call, call.principal, None if found is None else found.csrf)
 
 
@@ -69,7 +68,8 @@ async def change_password(call: Call[NoQuery, Password]) -> Done:
 
 def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
     secure = "; Secure" if call.server.is_secure else ""
-    cookie = f"{COOKIE}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+    name = call.guard.cookie(call.headers)
+    cookie = f"{name}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
     call.reply_headers.append(("set-cookie", cookie))
 
 

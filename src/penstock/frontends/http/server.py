@@ -30,12 +30,15 @@ from penstock.core.errors import (
 from penstock.frontends.http import metrics
 from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
+from penstock.frontends.http.buffers import Buffers
 from penstock.frontends.http.console import Files
 from penstock.frontends.http.measures import moment
+from penstock.frontends.http.places import Places
 from penstock.frontends.http.quotas import Quotas
 from penstock.frontends.http.realm_shapes import ConnectionAnswer
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
+from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
 from penstock.frontends.native import NativeListener, check_exposed
 
 HEAD_BYTES_MAX: Final = 64 << 10
@@ -56,6 +59,7 @@ class HttpLimits(Struct, frozen=True):
     """What HTTP clients may take of the realm."""
 
     connections_max: int = 256
+    connections_per_address_max: int = 128
     body_bytes_max: int = 32 << 20
     head_timeout_s: float = 20.0
     """From a connection's first moment, or its last answer, to the end of a request's headers."""
@@ -70,6 +74,8 @@ class HttpLimits(Struct, frozen=True):
     """Folders with pipelines' checkpoints."""
     login_total_s: float = 43_200.0
     """After this time a browser forgets its session; the realm may have done so before."""
+    hosts: frozenset[str] = frozenset()
+    """Names the realm is known by, beside those of this machine."""
 
 
 class Peer(H11Protocol):
@@ -81,29 +87,57 @@ class Peer(H11Protocol):
         super().__init__(listener.config, listener.uvicorn, {})
         self.listener = listener
         self.logger = _SILENT
-        self._heard_s = self.loop.time()
+        self.heard_s = self._quiet_from_s = self.loop.time()
+        self.address = "localhost"
+        self.is_spare = False
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self.app_state = {"certificate": transport.get_extra_info("peercert")}
-        if len(self.connections) > self.listener.limits.connections_max:
+        if self.client:
+            self.address = str(self.client[0])
+        if not self.listener.places.take(self):
             transport.abort()
+        self.app_state = {
+            "certificate": transport.get_extra_info("peercert"),
+            "is_spare": self.is_spare,
+        }
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.listener.places.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.loop.time()
+        super().data_received(data)
 
     @property
     def _is_busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_in_body(self) -> bool:
+        return self._is_busy and self.cycle.more_body and not self.cycle.response_started
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request, or the rest of one, is awaited."""
+        return not self._is_busy or self._is_in_body
+
+    def drop(self) -> None:
+        """End it, for another."""
+        self.transport.abort()
 
     def check(self, now_s: float) -> None:
         """Called regularly: drop a peer that says nothing, or takes nothing, for long."""
         limits = self.listener.limits
         unsent = self.transport.get_write_buffer_size()
         if unsent and unsent >= self._unsent > 0:
-            if now_s - self._heard_s > limits.send_timeout_s:
+            if now_s - self._quiet_from_s > limits.send_timeout_s:
                 self.transport.abort()
         elif self._is_busy:
-            self._heard_s = now_s
-        elif now_s - self._heard_s > limits.head_timeout_s:
+            self._quiet_from_s = now_s
+        elif now_s - self._quiet_from_s > limits.head_timeout_s:
             self.transport.abort()
         self._unsent = unsent
 
@@ -124,7 +158,7 @@ class HttpServer:
         self.version = native.version
         self.limits = limits
         self.quotas = Quotas(native.limits.each, native.realm.clock)
-        self.guard = Guard(self.realm.access)
+        self.guard = Guard(self.realm.access, limits.hosts, is_secure=tls is not None)
         self.table = TABLE
         self.files = Files()
         self._views: dict[Events, Callable[[], None]] = {}
@@ -150,7 +184,9 @@ class HttpServer:
         self.uvicorn = ServerState()
         self._tls = tls
         self._servers: list[asyncio.Server] = []
-        self._buffered = 0
+        self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
+        self.places = Places(limits.connections_max, limits.connections_per_address_max)
+        self._standstill = Standstill()
         self.is_stopping = asyncio.Event()
 
     # --- coming and going ----------------------------------------------------------------
@@ -160,7 +196,13 @@ class HttpServer:
         check_exposed(host, self.guard.access.mode)
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: Peer(self), host, port, ssl=self._tls)
+            server = await loop.create_server(
+                lambda: Peer(self),
+                host,
+                port,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self.limits.head_timeout_s,
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -181,6 +223,8 @@ class HttpServer:
                 assert isinstance(peer, Peer), "it has made them"
                 peer.check(loop.time())
             self._check_views()
+            backlog = (self.native.pending_bytes, self.realm.waiting_bytes)
+            self._standstill.look(loop.time(), backlog, is_congested=self.is_congested)
 
     async def close(self) -> None:
         """Take no more connections, end live views, let requests in work be answered."""
@@ -211,6 +255,11 @@ class HttpServer:
         return "failed" if self.realm.shard.ended.is_set() else "ok"
 
     @property
+    def stands_still(self) -> bool:
+        """Whether publishers have not been read for so long that one should not send it more."""
+        return self._standstill.lasts_s(asyncio.get_running_loop().time()) >= STANDSTILL_S
+
+    @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
         return self.native.is_congested
@@ -218,12 +267,6 @@ class HttpServer:
     def waiting_bytes(self, change: int) -> None:
         """Bytes of publishes came, or were answered."""
         self.native.pending_bytes += change
-
-    def buffer(self, change: int) -> None:
-        """Bytes of requests' bodies came, or went. Raises ``Unavailable`` for too many at once."""
-        self._buffered += change
-        if change > 0 and self._buffered > BUFFERS * self.limits.body_bytes_max:
-            raise Unavailable("too many large requests at once; try again in a moment")
 
     @contextlib.contextmanager
     def viewing(self, view: Events, check: Callable[[], None]) -> Iterator[None]:

@@ -1,0 +1,57 @@
+"""How much of requests' bodies is held at once, and by whom.
+
+Small bodies are not counted: there are no more of them than connections, so that signing in and
+asking go on while large ones fill the rest. Of that rest nobody gets more than is left to others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.core.errors import Unavailable
+from penstock.core.rights import ANONYMOUS, Principal
+
+SMALL_BYTES: Final = 16 << 10
+"""Of each body, which nobody is held to account for."""
+
+
+class Buffers:
+    """Bodies that are being read, of all requests of a realm."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def body(self, principal: Principal) -> Iterator[Callable[[int], None]]:
+        """One body; gives what is told how large it has become, which raises ``Unavailable`` where
+        that is too much."""
+        of = principal.name if principal.user == ANONYMOUS else principal.user
+        counted = 0
+
+        def grow(size: int) -> None:
+            nonlocal counted
+            more = max(0, size - SMALL_BYTES) - counted
+            if more > 0:
+                self._check(of, more)
+                self._held[of] += more
+                counted += more
+
+        try:
+            yield grow
+        finally:
+            self._held[of] -= counted
+            if not self._held[of]:
+                del self._held[of]
+
+    def _check(self, of: str, more: int) -> None:
+        left = self._bytes_max - self._held.total() - more
+        if left < 0:
+            raise Unavailable("too many large requests at once; try again in a moment")
+        if self._held[of] + more > left:
+            raise Unavailable(
+                f"too many large requests of {of} at once; wait for the answers to some of them"
+            )

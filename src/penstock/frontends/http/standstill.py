@@ -1,0 +1,31 @@
+"""Whether a realm has come to a standstill: publishers are not read, and nothing gets less."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STANDSTILL_S: Final = 5.0
+"""After so long one should not send it anybody."""
+
+
+class Standstill:
+    """Looked at regularly."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._backlog: tuple[int, ...] = ()
+
+    def look(self, now_s: float, backlog: tuple[int, ...], *, is_congested: bool) -> None:
+        """``backlog``: bytes that wait, of each kind; less of any of them is progress."""
+        went_on = any(
+            now < before for now, before in zip(backlog, self._backlog, strict=bool(self._backlog))
+        )
+        self._backlog = backlog
+        if not is_congested or went_on:
+            self._since_s = None
+        if is_congested and self._since_s is None:
+            self._since_s = now_s
+
+    def lasts_s(self, now_s: float) -> float:
+        """For how long nothing was read; 0: something is."""
+        return 0.0 if self._since_s is None else now_s - self._since_s

@@ -1,0 +1,61 @@
+"""Bodies that are read at once: small ones always, large ones in parts that leave others theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import Unavailable
+from penstock.core.rights import ANONYMOUS, Principal
+from penstock.frontends.http.buffers import SMALL_BYTES, Buffers
+
+ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")
+LARGE = SMALL_BYTES + 100
+
+
+def test_small_bodies_are_read_whatever_large_ones_take() -> None:
+    buffers = Buffers(200)
+    with buffers.body(ANN) as large, buffers.body(BOB) as other, buffers.body(BOB) as small:
+        large(LARGE)
+        other(SMALL_BYTES + 50)
+        with pytest.raises(Unavailable):
+            other(SMALL_BYTES + 51)
+
+        small(SMALL_BYTES)
+
+
+def test_nobody_gets_more_than_is_left_to_others() -> None:
+    buffers = Buffers(200)
+    with buffers.body(ANN) as first, buffers.body(ANN) as second, buffers.body(BOB) as other:
+        first(SMALL_BYTES + 60)
+        with pytest.raises(Unavailable, match="of ann"):
+            second(SMALL_BYTES + 41)
+        second(SMALL_BYTES + 40)
+
+        other(SMALL_BYTES + 50)
+
+
+def test_what_is_read_is_given_back() -> None:
+    buffers = Buffers(200)
+    for _ in range(5):
+        with buffers.body(ANN) as grow:
+            grow(SMALL_BYTES + 1)
+            grow(LARGE)
+    with buffers.body(ANN) as grow:
+        grow(LARGE)
+        with pytest.raises(Unavailable):
+            grow(SMALL_BYTES + 201)
+    with buffers.body(ANN) as grow:
+        grow(LARGE)
+
+
+def test_strangers_are_told_apart_by_where_they_come_from_and_users_are_not() -> None:
+    buffers = Buffers(400)
+    here, there = Principal(ANONYMOUS, "10.0.0.1"), Principal(ANONYMOUS, "10.0.0.2")
+    with buffers.body(here) as first, buffers.body(there) as second:
+        first(SMALL_BYTES + 200)
+        second(SMALL_BYTES + 100)
+    away = Principal("ann", "10.0.0.2")
+    with buffers.body(ANN) as first, buffers.body(away) as second:
+        first(SMALL_BYTES + 200)
+        with pytest.raises(Unavailable):
+            second(SMALL_BYTES + 100)

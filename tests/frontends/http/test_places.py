@@ -1,0 +1,99 @@
+"""Places for connections: who gives way, who does not, and who may look in at any time."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.frontends.http.places import SPARE, Places, home_of
+
+
+class Guest:
+    def __init__(self, address: str, heard_s: float = 0.0, *, is_waited_for: bool = True) -> None:
+        self.address = address
+        self.heard_s = heard_s
+        self.is_spare = False
+        self.is_waited_for = is_waited_for
+        self.was_dropped = False
+
+    def drop(self) -> None:
+        self.was_dropped = True
+
+
+def busy(address: str) -> Guest:
+    return Guest(address, is_waited_for=False)
+
+
+def test_who_has_been_waited_for_longest_gives_way() -> None:
+    places = Places(2, 2)
+    first, second, third = Guest("10.0.0.1", 3), Guest("10.0.0.2", 1), Guest("10.0.0.3", 4)
+
+    assert all(places.take(guest) for guest in (first, second, third))
+
+    assert [guest.was_dropped for guest in (first, second, third)] == [False, True, False]
+
+
+def test_the_busiest_address_gives_way_before_those_of_others() -> None:
+    places = Places(4, 4)
+    alone = Guest("10.0.0.1", heard_s=0)
+    many = [Guest("10.0.0.2", heard_s=number) for number in range(1, 4)]
+    assert all(places.take(guest) for guest in (alone, *many))
+
+    assert places.take(Guest("10.0.0.3"))
+
+    assert [guest.was_dropped for guest in (alone, *many)] == [False, True, False, False]
+
+
+def test_an_address_at_its_share_gives_way_itself_or_is_refused() -> None:
+    places = Places(10, 2)
+    other, working, waiting = Guest("10.0.0.1"), busy("10.0.0.2"), Guest("10.0.0.2")
+    assert all(places.take(guest) for guest in (other, working, waiting))
+
+    assert places.take(busy("10.0.0.2"))
+    assert waiting.was_dropped
+    assert not other.was_dropped
+    assert not places.take(Guest("10.0.0.2"))
+    assert places.take(Guest("10.0.0.3"))
+
+
+def test_while_all_work_a_few_are_let_in_to_look() -> None:
+    places = Places(2, 100)
+    working = [busy("10.0.0.1"), busy("10.0.0.2")]
+    assert all(places.take(guest) for guest in working)
+    looking = [busy("10.0.0.3") for _ in range(SPARE)]
+
+    assert all(places.take(guest) for guest in looking)
+    assert all(guest.is_spare for guest in looking)
+    assert not places.take(Guest("10.0.0.4"))
+    places.leave(looking[0])
+    assert places.take(Guest("10.0.0.4"))
+    assert not any(guest.was_dropped for guest in working)
+
+
+def test_who_leaves_makes_room_once() -> None:
+    places = Places(1, 1)
+    first, second = busy("10.0.0.1"), busy("10.0.0.1")
+    assert places.take(first)
+    assert not places.take(second)
+
+    places.leave(second)
+    places.leave(first)
+    places.leave(first)
+
+    assert places.take(second)
+    assert not second.is_spare
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_one"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("no address", "no address", True),
+    ],
+)
+def test_what_counts_as_one_address(one: str, other: str, *, are_one: bool) -> None:
+    assert (home_of(one) == home_of(other)) == are_one
