@@ -133,3 +133,17 @@ def test_who_asks_is_not_told_while_a_block_is_written() -> None:
     assert list(play.channel.offer(below=2)) == []
 
     assert finished(play.offers()) == [1]
+
+
+@pytest.mark.spec("D5")
+def test_a_demand_that_is_taken_back_at_once_is_met_by_nothing() -> None:
+    play = durable_play("shared")
+    play.do(Attach("d", 1, "s", pull=True))
+    play.do(Demand(1, 5))
+    play.channel.attend(Demand(1, 0, at_once=True), play.now_us)
+
+    effects = play.do(publish(1))
+
+    assert delivered(effects) == {}
+    assert finished(effects) == [], "nobody waits for it"
+    assert delivered(play.do(Demand(1, 1))) == {1: [0]}

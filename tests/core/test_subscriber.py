@@ -48,6 +48,15 @@ def test_credit_is_what_a_subscriber_can_take() -> None:
         play.do(Credit(1, -1))
 
 
+def test_credit_may_be_taken_back_also_more_than_is_left_of_it() -> None:
+    play = play_of(events=5)
+    play.do(Subscribe(1, "s", 0, credit=2))
+
+    assert not delivered(play.do(Credit(1, 0, withdrawn=2)))
+    assert not delivered(play.do(Credit(1, 2)))
+    assert delivered(play.do(Credit(1, 1))) == {1: [2]}
+
+
 def test_what_a_selector_left_out_takes_no_credit() -> None:
     play = play_of(events=5)
     play.do(Subscribe(1, "s", 0, credit=2))

@@ -212,6 +212,8 @@ class Demand(Command, frozen=True):
 
     subscription: int
     count: int
+    at_once: bool = False
+    """With 0: nothing goes out before, and nobody is told."""
 
 
 class Subscribe(Command, frozen=True):
@@ -242,6 +244,8 @@ class Credit(Command, frozen=True):
     count: int
     next_id: int = 0
     """What was sent of lower ids has arrived."""
+    withdrawn: int = 0
+    """So many fewer: it takes credit back."""
 
 
 class Lose(Command, frozen=True):

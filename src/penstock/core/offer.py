@@ -108,7 +108,7 @@ def _credit(state: ChannelState, command: Credit) -> None:
         return
     if command.next_id:
         state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
-    subscriber.credit += command.count
+    subscriber.credit += command.count - command.withdrawn
     state.dirty = True
 
 
@@ -146,7 +146,7 @@ def _demand(state: ChannelState, command: Demand) -> None:
     if held is None or held[1].demand is None:  # a seat events are pushed to demands nothing
         return
     seat = held[1]
-    if count:
+    if count or command.at_once:
         seat.demand = count
     elif seat.demand:  # cancelled: what is there already goes out first
         state.cancelled.append(seat.subscription)

@@ -186,9 +186,11 @@ class Subscriptions:
             raise
         return opened
 
-    def credit(self, subscription: int, count: int, next_id: int = 0) -> None:
+    def credit(
+        self, subscription: int, count: int, next_id: int = 0, *, withdrawn: int = 0
+    ) -> None:
         if number := self._numbers.get(subscription):
-            self._shard.submit(Do(number, Credit(subscription, count, next_id)))
+            self._shard.submit(Do(number, Credit(subscription, count, next_id, withdrawn)))
 
     # --- durables ------------------------------------------------------------------------
 

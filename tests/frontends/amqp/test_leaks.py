@@ -28,7 +28,7 @@ from tests.frontends.amqp.frames import (
     terminus,
     transfer,
 )
-from tests.frontends.amqp.test_malformed import Peer
+from tests.frontends.amqp.peers import Peer
 
 ROUNDS = 5
 LOOKS_MAX = 2_000

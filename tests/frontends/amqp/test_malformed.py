@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import socket
 import threading
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,8 +31,8 @@ from tests.frontends.amqp.frames import (
     terminus,
     transfer,
 )
+from tests.frontends.amqp.peers import PATIENCE_S, Peer
 
-PATIENCE_S = 10.0
 FRAMING = b"amqp:connection:framing-error"
 SECONDS_MAX = 0.5
 EVENT_BYTES_MAX = 1 << 20
@@ -52,42 +49,6 @@ def realm() -> Iterator[penstock.Realm]:
         limits__max_event_bytes=EVENT_BYTES_MAX,
     ) as running:
         yield running
-
-
-class Peer:
-    """A socket, and what has been heard from it."""
-
-    def __init__(self, url: str) -> None:
-        where = urlsplit(url)
-        assert where.hostname is not None
-        assert where.port is not None
-        self._socket = socket.create_connection((where.hostname, where.port), PATIENCE_S)
-        self.heard = b""
-
-    def say(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
-    def hear(self, part: bytes) -> None:
-        """Wait until that was said."""
-        while part not in self.heard:
-            more = self._socket.recv(1 << 16)
-            assert more, f"closed after {self.heard!r}"
-            self.heard += more
-
-    def hear_all(self) -> bytes:
-        """Wait until the other side hangs up."""
-        try:
-            while more := self._socket.recv(1 << 16):
-                self.heard += more
-        except ConnectionResetError:
-            pass
-        return self.heard
-
-    def conditions(self) -> list[bytes]:
-        return re.findall(rb"amqp:[a-z:-]*(?:error|exceeded|field|handle)", self.heard)
-
-    def hang_up(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.frontends.amqp.frames import (
     terminus,
     transfer,
 )
-from tests.frontends.amqp.test_malformed import Peer
+from tests.frontends.amqp.peers import Peer
 
 WORK = terminus(0x29, "work", UInt(2), Symbol("never"), capability="queue")
 

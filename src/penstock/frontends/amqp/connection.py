@@ -25,7 +25,7 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.containing import Containing
 from penstock.frontends.amqp.ends import Incoming, Outgoing
-from penstock.frontends.amqp.engine import SESSION_BYTES, Engine
+from penstock.frontends.amqp.engine import Engine
 from penstock.frontends.amqp.gathering import Gathering
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.opening import is_sole, not_opened, opened
@@ -243,7 +243,6 @@ class AmqpConnection(asyncio.Protocol):
         if kind == Event.CONNECTION_REMOTE_OPEN:
             self._open()
         elif kind == Event.SESSION_REMOTE_OPEN:
-            event.session.incoming_capacity = SESSION_BYTES
             event.session.open()
         elif kind == Event.LINK_REMOTE_OPEN:
             self.links.attach(event.link)

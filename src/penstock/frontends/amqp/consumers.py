@@ -183,9 +183,11 @@ class Consumer:
                 self._realm.shard.submit(_Grant(self))
             return
         wanted = self.room - self._granted
-        if wanted > 0:
+        if wanted:  # less than nothing: the client has taken credit back
             self._granted += wanted
-            self._realm.subscriptions.credit(self.subscription, wanted)
+            self._realm.subscriptions.credit(
+                self.subscription, max(0, wanted), withdrawn=max(0, -wanted)
+            )
         if link.is_draining:  # told once the client has everything there is now
             self._realm.subscriptions.demand(self.subscription, 0)
 
@@ -197,6 +199,15 @@ class Consumer:
             event_id, message = self._held.popleft()
             self._connection.engine.send(link, event_id, message)
             credit -= 1
+
+    def _return_surplus(self) -> None:
+        """What waits for credit that was taken back is for others, where others can have it."""
+        link = self.link
+        assert link is not None, "it had credit"
+        surplus = len(self._held) - max(0, link.credit)
+        if surplus > 0 and not self.manner.keeps and self.manner.seat:
+            back = [self._held.pop()[0] for _ in range(surplus)]
+            self.give_back(back, counted=False)
 
     # --- settling ------------------------------------------------------------------------
 
@@ -386,8 +397,8 @@ class _Grant(Struct):
         room, is_draining = 0, False
         with consumer._connection.containing:
             room, is_draining = consumer.room, link.is_draining
-        if room:
-            group.do(consumer.number, Demand(consumer.subscription, room))
+            consumer._return_surplus()
+        group.do(consumer.number, Demand(consumer.subscription, room, at_once=True))
         if is_draining:
             if room:
                 group.do(consumer.number, Demand(consumer.subscription, 0))

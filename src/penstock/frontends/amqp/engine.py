@@ -33,6 +33,7 @@ from proton import (
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import no_text
 from penstock.frontends.amqp.ends import Incoming, Outgoing
+from penstock.frontends.amqp.flows import Flows, key_of
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
     DECLARED,
@@ -46,20 +47,18 @@ from penstock.frontends.amqp.outcomes import (
 
 FRAME_BYTES_MAX: Final = 64 << 10
 SESSIONS_MAX: Final = 2_000
-SESSION_FRAMES: Final = 4_096
-SESSION_BYTES: Final = SESSION_FRAMES * FRAME_BYTES_MAX
-"""A session's window: it is told in frames, each of which might be as large as they come. What
-comes is read at once, so it is no measure of memory."""
 
 _log = structlog.get_logger("penstock.amqp")
 
 _DELIVERY: Final = pn.PN_DELIVERY
 _FLOW: Final = pn.PN_LINK_FLOW
+_BEGIN: Final = pn.PN_SESSION_REMOTE_OPEN
+_ATTACH: Final = pn.PN_LINK_REMOTE_OPEN
 _NULL: Final = ffi.NULL
 _TOLD: Final = frozenset(
     {
         *(pn.PN_CONNECTION_REMOTE_OPEN, pn.PN_CONNECTION_REMOTE_CLOSE, pn.PN_TRANSPORT_ERROR),
-        *(pn.PN_SESSION_REMOTE_OPEN, pn.PN_SESSION_REMOTE_CLOSE, pn.PN_LINK_REMOTE_OPEN),
+        *(_BEGIN, pn.PN_SESSION_REMOTE_CLOSE, _ATTACH),
         *(pn.PN_LINK_REMOTE_CLOSE, pn.PN_LINK_REMOTE_DETACH),
     }
 )
@@ -113,6 +112,7 @@ class Engine:
         self._events: Pointer = self._collector._impl
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
+        self._flows = Flows(self._incoming, self._outgoing, FRAME_BYTES_MAX)
         self._touched: dict[Incoming | Outgoing, None] = {}
         self._ended: list[tuple[Session, set[Incoming | Outgoing]]] = []
         """Sessions that are over, with those of their links that wait for an answer."""
@@ -129,23 +129,36 @@ class Engine:
     def feed(self, data: bytes | memoryview) -> None:
         """Take in what the peer has sent, and tell what it means. Raises
         ``RemoteProtocolViolation`` when Proton stops at a frame and says nothing of it."""
+        try:
+            for piece, frame in self._flows.frames.split(bytes(data)):
+                if frame is None:
+                    is_taken = self._push(piece)
+                else:
+                    self._tell()  # so that what is told next comes of this frame
+                    is_taken = self._push(self._flows.coming(frame))
+                    self._flows.came()
+                if not is_taken:
+                    break
+        except UnicodeDecodeError as error:
+            raise no_text(error) from None
+        self._tell_touched()
+        if pn.pn_transport_capacity(self._tp) < 0 and self._is_stuck:
+            raise RemoteProtocolViolation("a frame of AMQP that is none: an unknown performative?")
+
+    def _push(self, data: bytes) -> bool:
+        """Whether Proton takes more."""
         tp, at, left = self._tp, ffi.from_buffer(data), len(data)
         while left > 0:
             room = pn.pn_transport_capacity(tp)
             if room <= 0:
-                break
+                return False
             taken = min(room, left)
             if pn.pn_transport_push(tp, at, taken) < 0:
-                break
+                return False
             at += taken
             left -= taken
-            try:
-                self._tell()
-            except UnicodeDecodeError as error:
-                raise no_text(error) from None
-        self._tell_touched()
-        if pn.pn_transport_capacity(tp) < 0 and self._is_stuck:
-            raise RemoteProtocolViolation("a frame of AMQP that is none: an unknown performative?")
+            self._tell()
+        return True
 
     @property
     def _is_stuck(self) -> bool:
@@ -156,6 +169,9 @@ class Engine:
 
     def output(self) -> bytes:
         """What is to be sent to the peer now."""
+        return self._flows.output(self._produce)
+
+    def _produce(self) -> bytes:
         tp = self._tp
         pending = pn.pn_transport_pending(tp)
         if pending <= 0:
@@ -248,15 +264,26 @@ class Engine:
                 else:
                     _discard(pointer, delivery_of(event))
             elif kind == _FLOW:
-                known = outgoing.get(int(cast("uintptr_t", link_of(event))))
-                if known is not None:
-                    known.has_flow = True
-                    touched[known] = None
+                self._flowed(link_of(event))
             elif kind in _TOLD:
                 taken = _NULL  # links may come and go
-                self._tell_touched()  # what came before it is told before it
-                self._peer.happened(self._collector.peek())
+                self._tell_rare(kind, event)
             pop(events)
+
+    def _flowed(self, pointer: Pointer) -> None:
+        key = key_of(pointer)
+        self._flows.heard(key)
+        if (known := self._outgoing.get(key)) is not None:
+            known.has_flow = True
+            self._touched[known] = None
+
+    def _tell_rare(self, kind: int, event: Pointer) -> None:
+        self._tell_touched()  # what came before it is told before it
+        if kind == _BEGIN:
+            self._flows.begun(pn.pn_event_session(event))
+        elif kind == _ATTACH:
+            self._flows.forget(pn.pn_event_link(event))
+        self._peer.happened(self._collector.peek())
 
     def _tell_touched(self) -> None:
         while self._touched:
@@ -342,7 +369,7 @@ class Engine:
         state = pn.pn_delivery_remote_state(delivery)
         if not state and not pn.pn_delivery_settled(delivery):
             return
-        if link.deciding and _key(delivery) in link.deciding:
+        if link.deciding and key_of(delivery) in link.deciding:
             return
         tag = pn.pn_delivery_tag(delivery)
         event_id = int.from_bytes(ffi.buffer(tag.start, tag.size)[:], "big")
@@ -355,19 +382,20 @@ class Engine:
             describe(outcome, Delivery.wrap(delivery))
         if outcome.state == pn.PN_RECEIVED:
             return
-        link.deciding.add(_key(delivery))
+        link.deciding.add(key_of(delivery))
         link.outcomes.append(outcome)
 
     # --- orders --------------------------------------------------------------------------
 
     def add_incoming(self, link: Incoming) -> None:
         """Take messages by a link that was opened."""
-        self._incoming[_key(link.pointer)] = link
+        self._incoming[key_of(link.pointer)] = link
         self.refill(link)
 
     def add_outgoing(self, link: Outgoing) -> None:
         """Send messages by a link that was opened."""
-        self._outgoing[_key(link.pointer)] = link
+        self._outgoing[key_of(link.pointer)] = link
+        self._flows.opened(link)
 
     def refill(self, link: Incoming) -> None:
         """Give the sender credit again, once half of it is used."""
@@ -379,11 +407,12 @@ class Engine:
         """Nothing comes or goes by it any more."""
         link.is_over = True
         self._touched.pop(link, None)
+        self._flows.forget(link.pointer)
         if isinstance(link, Incoming):
             self._clear_parts(link)
-            self._incoming.pop(_key(link.pointer), None)
+            self._incoming.pop(key_of(link.pointer), None)
         else:
-            self._outgoing.pop(_key(link.pointer), None)
+            self._outgoing.pop(key_of(link.pointer), None)
 
     def send(self, link: Outgoing, event_id: int, message: bytes) -> None:
         """Send an event; it is known by its id until it is settled."""
@@ -400,7 +429,7 @@ class Engine:
     def drained(self, link: Outgoing) -> None:
         """There is nothing more for now: the rest of the credit goes back."""
         if not link.is_over:
-            pn.pn_link_drained(link.pointer)
+            self._flows.drained(link)
 
     def free(self, link: Incoming | Outgoing) -> None:
         """Give back the memory of a link that is over, and its name, as soon as nobody has to
@@ -444,7 +473,7 @@ class Engine:
 
     def forget(self, link: Outgoing, delivery: Pointer) -> None:
         """Settle a delivery the peer has said everything about."""
-        link.deciding.discard(_key(delivery))
+        link.deciding.discard(key_of(delivery))
         pn.pn_delivery_settle(delivery)
 
     def reject(self, delivery: Pointer, condition: str, description: str) -> None:
@@ -491,7 +520,3 @@ def _discard(link: Pointer, delivery: Pointer) -> None:
     if pn.pn_link_is_receiver(link) and pn.pn_link_current(link) == delivery:
         pn.pn_link_advance(link)
         pn.pn_delivery_settle(delivery)
-
-
-def _key(pointer: Pointer) -> int:
-    return int(ffi.cast("uintptr_t", pointer))

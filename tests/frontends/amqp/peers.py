@@ -1,0 +1,66 @@
+"""A peer that writes frames of its own, and reads what comes frame by frame."""
+
+from __future__ import annotations
+
+import re
+import socket
+from urllib.parse import urlsplit
+
+from penstock.wire.amqp.frames import Frame, frame_of
+
+PATIENCE_S = 10.0
+
+
+class Peer:
+    """A socket, and what has been heard from it."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        assert where.hostname is not None
+        assert where.port is not None
+        self._socket = socket.create_connection((where.hostname, where.port), PATIENCE_S)
+        self.heard = b""
+        self._read = 8
+        """Where the next frame begins that nobody has asked for yet: behind the header."""
+
+    def say(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def hear(self, part: bytes) -> None:
+        """Wait until that was said."""
+        while part not in self.heard:
+            self._hear_more()
+
+    def next(self, code: int | None = None) -> Frame:
+        """The next frame, or the next of a kind."""
+        while True:
+            at = self._read
+            while len(self.heard) < at + 8:
+                self._hear_more()
+            end = at + int.from_bytes(self.heard[at : at + 4], "big")
+            while len(self.heard) < end:
+                self._hear_more()
+            self._read = end
+            found = frame_of(self.heard[at:end]) if end > at + 8 else None
+            if found is not None and code in (None, found.code):
+                return found
+
+    def _hear_more(self) -> None:
+        more = self._socket.recv(1 << 16)
+        assert more, f"closed after {self.heard!r}"
+        self.heard += more
+
+    def hear_all(self) -> bytes:
+        """Wait until the other side hangs up."""
+        try:
+            while more := self._socket.recv(1 << 16):
+                self.heard += more
+        except ConnectionResetError:
+            pass
+        return self.heard
+
+    def conditions(self) -> list[bytes]:
+        return re.findall(rb"amqp:[a-z:-]*(?:error|exceeded|field|handle)", self.heard)
+
+    def hang_up(self) -> None:
+        self._socket.close()
