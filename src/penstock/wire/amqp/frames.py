@@ -31,6 +31,8 @@ _HEADER: Final = 8
 _CODED: Final = 11
 """Bytes of a frame up to the code of its performative, where that is written as short as it
 can be."""
+_HEAD: Final = Struct(">IB4xBB")
+"""Length, where the body begins, and of its performative the constructor and the code."""
 _SIZE: Final = Struct(">I")
 _CHANNEL: Final = Struct(">H")
 
@@ -70,44 +72,50 @@ class Frames:
     def split(self, data: bytes) -> Iterator[tuple[bytes, Frame | None]]:
         """All bytes in order, in as few pieces as may be; those of a wanted frame by themselves,
         once it is whole."""
+        if self._is_lost:
+            yield data, None
+            return
         if self._held:
             data, self._held = self._held + data, b""
-        begin, at, size = 0, self._left, len(data)
-        wanted, size_of = self._wanted, _SIZE.unpack_from
-        while at + _HEADER <= size and not self._is_lost:
-            length = size_of(data, at)[0]
-            end = at + length
-            if length == _HEADER:  # says nothing but that somebody is there
-                at = end
-                continue
-            if not _CODED <= length <= self._frame_bytes_max:
-                self._is_lost = True
-                break
-            if at + _CODED > size:
-                break
-            is_short = data[at + 4] == 2 and data[at + 9] == 0x53
-            if is_short and data[at + 10] not in wanted:
-                at = end
-                continue
-            if end > size:
-                break
-            if (frame := frame_of(data[at:end])) is not None and frame.code in wanted:
+        begin, at = 0, self._left
+        while end := self._end_of(data, at := self._passed(data, at)):
+            frame = frame_of(data[at:end])
+            if frame is not None and frame.code in self._wanted:
                 if at > begin:
                     yield data[begin:at], None
                 yield frame.raw, frame
                 begin = end
             at = end
-        if rest := self._rest(data, begin, at):
-            yield rest, None
-
-    def _rest(self, data: bytes, begin: int, at: int) -> bytes:
-        """What passes of the bytes behind the last frame that was told; at ``at`` the next one
-        begins that was not looked at."""
         if at < len(data) and not self._is_lost:
             self._held, self._left = data[at:], 0
-            return data[begin:at]
-        self._left = at - len(data)
-        return data[begin:]
+            data = data[:at]
+        else:
+            self._left = at - len(data)
+        if begin < len(data):
+            yield data[begin:], None
+
+    def _passed(self, data: bytes, at: int) -> int:
+        """Where the first frame from ``at`` on begins that is to be looked at."""
+        wanted, most, head_of = self._wanted, self._frame_bytes_max, _HEAD.unpack_from
+        last = len(data) - _CODED
+        while at <= last:
+            length, offset, constructor, code = head_of(data, at)
+            if code in wanted or constructor != 0x53 or offset != 2:
+                break
+            if not _CODED <= length <= most:
+                break
+            at += length
+        return at
+
+    def _end_of(self, data: bytes, at: int) -> int:
+        """Where the frame at ``at`` ends; 0: it is not all here, or there is none."""
+        if at + _HEADER > len(data):
+            return 0
+        length = int(_SIZE.unpack_from(data, at)[0])
+        if length != _HEADER and not _CODED <= length <= self._frame_bytes_max:
+            self._is_lost = True
+            return 0
+        return at + length if at + length <= len(data) else 0
 
 
 def frames_in(data: bytes, code: int) -> Iterator[Frame]:
