@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from penstock.columns.ipc import (
     packed_bytes,
     schema_bytes,
     schema_from,
+    table_from_stream,
 )
 from penstock.columns.rows import Rows
 from penstock.core.errors import InvalidEvent
@@ -200,3 +202,53 @@ def test_a_schema_of_big_endian_numbers_is_refused() -> None:
     assert schema_from(plain).names == ["properties"]
     with pytest.raises(InvalidEvent, match="little-endian"):
         schema_from(bytes(swapped))
+
+
+def claiming(rows: int) -> bytes:
+    """A stream of a few hundred bytes that says it has so many rows, all null."""
+    batch = pa.record_batch({"a": pa.nulls(1_000_003)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    told = struct.pack("<q", 1_000_003)
+    data = sink.getvalue().to_pybytes()
+    assert data.count(told) == 3, "of the batch, and of its column and its nulls"
+    return bytes(data.replace(told, struct.pack("<q", rows)))
+
+
+@pytest.mark.parametrize("rows", [101, 1 << 34, (1 << 62) + 5])
+def test_a_stream_is_not_believed_to_have_any_number_of_rows(rows: int) -> None:
+    data = claiming(rows)
+    assert len(data) < 400
+
+    with pytest.raises(InvalidEvent, match=f"claim to be {rows} events; send at most 100 of"):
+        table_from_stream(data, rows_max=100)
+    assert table_from_stream(claiming(100), rows_max=100).num_rows == 100
+
+
+def test_rows_of_many_batches_are_counted_together() -> None:
+    batch = pa.record_batch({"a": pa.nulls(60)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+        stream.write_batch(batch)
+
+    with pytest.raises(InvalidEvent, match="claim to be 120 events"):
+        table_from_stream(sink.getvalue().to_pybytes(), rows_max=100)
+
+
+def test_a_stream_with_any_byte_changed_is_read_or_refused() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, body().schema) as stream:
+        stream.write_batch(body())
+    sound, chance = sink.getvalue().to_pybytes(), random.Random(17)
+
+    for _ in range(FLIPS // 4):
+        data = bytearray(sound)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            table = table_from_stream(bytes(data), rows_max=1_000)
+        except InvalidEvent:
+            continue
+        assert table.num_rows <= 1_000

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns.layout import STAMPED
+from penstock.columns.layout import EVENT_BYTES_MIN, STAMPED
 from penstock.core.errors import EventTooLarge
 from penstock.core.ids import Span
 from penstock.core.messages import Digest, Spans
@@ -43,7 +43,7 @@ def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
     names = batch.schema.names
     return Digest(
         count=batch.num_rows,
-        size=size,
+        size=max(size, EVENT_BYTES_MIN * batch.num_rows),
         largest=largest,
         volatile=_flagged(batch.column("persistent"), False) if "persistent" in names else (),
         transient=_flagged(batch.column("transient"), True) if "transient" in names else (),

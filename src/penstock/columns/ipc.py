@@ -22,6 +22,9 @@ be any size inside."""
 INFLATED_BYTES_MAX: Final = 64 << 20
 """And no larger than this."""
 
+_RECORD_BATCH: Final = 3
+"""Its type among the messages of Arrow."""
+
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8
@@ -220,9 +223,24 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
         return None
 
 
-def table_from_stream(data: bytes) -> pa.Table:
-    """The table in an Arrow IPC stream from a peer; :class:`InvalidEvent` when it is none, or
-    claims to be far larger than its bytes."""
+def _rows_claimed(message: pa.Buffer) -> int:
+    """Rows a message says it has; what is no batch has none."""
+    view = memoryview(message)
+    try:
+        start = 8 if _INT32(view, 0)[0] == -1 else 4
+        kind = _field(view, start + _UINT32(view, start)[0], 1)
+        if not kind or view[kind] != _RECORD_BATCH:
+            return 0
+        length = _field(view, _places(view)[1], 0)
+        return int(_INT64(view, length)[0]) if length else 0
+    except (struct.error, IndexError):
+        return 0  # for Arrow to find
+
+
+def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
+    """The table in an Arrow IPC stream from a peer; :class:`InvalidEvent` when it is none,
+    claims to be far larger than its bytes, or has more than ``rows_max`` rows."""
+    rows = 0
     try:
         messages = ipc.MessageReader.open_stream(pa.py_buffer(data))
         while True:
@@ -230,7 +248,14 @@ def table_from_stream(data: bytes) -> pa.Table:
                 message = messages.read_next_message()
             except StopIteration:
                 break
-            claimed = _inflated(message.serialize())
+            whole = message.serialize()
+            rows += _rows_claimed(whole)
+            if rows > rows_max:
+                raise InvalidEvent(
+                    f"{len(data)} bytes of Arrow claim to be {rows} events; send at most "
+                    f"{rows_max} of this size at once"
+                )
+            claimed = _inflated(whole)
             if claimed > _inflated_max(len(data)):
                 raise InvalidEvent(
                     f"{len(data)} bytes of compressed Arrow claim to be {claimed} bytes; send "

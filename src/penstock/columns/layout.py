@@ -61,6 +61,10 @@ PROPERTY_COLUMNS_MAX: Final = 256
 BODY_ROWS_MAX: Final = 1 << 20
 """Events of one body. Columns of nulls take no bytes, so the size alone is no bound."""
 
+EVENT_BYTES_MIN: Final = 16
+"""What an event counts at least against limits: columns of nulls take no bytes, but their events
+have ids and times."""
+
 RESERVED_PREFIX: Final = "$penstock"
 """No property name a publisher gives starts with this."""
 

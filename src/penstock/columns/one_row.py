@@ -27,6 +27,7 @@ from penstock.columns.ipc import (
     batch_places,
     schema_from,
 )
+from penstock.columns.layout import EVENT_BYTES_MIN
 from penstock.columns.values import NATIVE
 from penstock.core.errors import InvalidEvent
 from penstock.core.messages import Digest
@@ -183,7 +184,7 @@ class OneRow:
         head = bytearray(self._head)
         _INT64.pack_into(head, self._places.body_length, end)
         struct.pack_into(f"<{len(places)}q", head, self._places.buffers, *places)
-        digest = Digest(count=1, size=size, largest=size)
+        digest = Digest(count=1, size=max(size, EVENT_BYTES_MIN), largest=size)
         return _Form(bytes(head), struct.Struct("".join(layout)), digest)
 
 

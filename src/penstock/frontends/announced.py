@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.columns.check import check_body
 from penstock.columns.ipc import batch_from, schema_from
+from penstock.columns.layout import BODY_ROWS_MAX
 from penstock.columns.one_row import MESSAGE_BYTES_MAX, one_row_in
 from penstock.core.errors import InvalidArgument, InvalidEvent, RemoteProtocolViolation
 from penstock.runtime.bodies import Body
@@ -41,7 +42,8 @@ class Announced:
             if (digest := form.digest_of(message)) is not None:
                 return [Body(message, None, encoded, digest)]
         arrow = schema_from(encoded)
-        found, at = [], 0
+        found, at, rows = [], 0, 0
+        rows_max = max(BODY_ROWS_MAX, len(body))
         for size in sizes:
             part = body[at : at + size]
             batch = batch_from(part, arrow)
@@ -50,4 +52,10 @@ class Announced:
                 raise InvalidEvent("a batch without events")
             found.append(Body(part, batch, encoded))
             at += size
+            rows += batch.num_rows
+            if rows > rows_max:  # each batch may be one of nothing but nulls
+                raise InvalidEvent(
+                    f"{len(body)} bytes of batches claim to be {rows} events or more; publish at "
+                    f"most {rows_max} of this size at once"
+                )
         return found

@@ -26,6 +26,7 @@ from penstock.frontends.requests import Requests
 from penstock.frontends.sign_in import SignIn
 from penstock.frontends.transports import close, host_of
 from penstock.runtime.bodies import Body
+from penstock.runtime.matching import asker
 from penstock.runtime.quota import Quota
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (
@@ -386,6 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener.spawn(self._answer(request, work))
 
     async def _answer(self, request: int, work: Callable[[], Any]) -> None:
+        asker.set(lambda: self._transport is not None)
         try:
             answer = await work()
         except Exception as error:  # noqa: BLE001  a task's root: the others must live on

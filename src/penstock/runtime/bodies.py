@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from penstock.columns.digest import digest
 from penstock.columns.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
+from penstock.columns.layout import EVENT_BYTES_MIN
 from penstock.columns.stamping import with_dictionary, with_priority
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
@@ -60,6 +61,11 @@ class Body:
             return self.known_digest.count
         count: int = self._batch.num_rows
         return count
+
+    @property
+    def weight(self) -> int:
+        """Bytes it counts against limits."""
+        return max(len(self.buffer), EVENT_BYTES_MIN * self.rows)
 
     @property
     def schema(self) -> pa.Schema:

@@ -10,12 +10,13 @@ from penstock.columns.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.effects import Deliver, FindLanes, Finished
-from penstock.core.errors import NameDoesNotExist, PenstockError
+from penstock.core.errors import LimitReached, NameDoesNotExist, PenstockError
 from penstock.core.ids import Span
 from penstock.core.lanes import AssignLanes
 from penstock.core.messages import Quarantine, Skip, Spans
-from penstock.core.ports import Blobs, Clock
+from penstock.core.ports import Blobs, Clock, Offload
 from penstock.runtime.channel_store import ChannelStore
+from penstock.runtime.choosing import Choosing
 from penstock.runtime.merge_store import MergeStore
 from penstock.runtime.merged_delivery import Known, Made, kept_up, outgoing
 from penstock.runtime.message_fields import messages_of
@@ -82,9 +83,15 @@ class Dispatch:
     """All subscriptions of a realm, and the way to them."""
 
     def __init__(
-        self, blobs: Blobs, clock: Clock, *, cache_bytes_max: int = CACHE_BYTES_MAX
+        self,
+        blobs: Blobs,
+        clock: Clock,
+        offload: Offload,
+        *,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
     ) -> None:
         self._blobs = blobs
+        self._choosing = Choosing(offload, clock)
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.ahead = ReadAhead()
         self._clock = clock
@@ -166,11 +173,10 @@ class Dispatch:
             if isinstance(effect, FindLanes):
                 await self._find_lanes(round_, effect)
                 continue
-            held = self._outlets.get(_subscription(effect))
-            if held is None:  # its end waits at the shard: what was not sent was not delivered
-                channel.leave(_subscription(effect))
-                if isinstance(effect, Deliver):
-                    channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
+            assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+            held = self._outlets.get(effect.subscription)
+            if held is None:  # its end waits at the shard
+                self._give_back(channel, effect)
                 continue
             outlet = held[1]
             match effect:
@@ -178,7 +184,7 @@ class Dispatch:
                     has_moved = True
                     outlet.finished()
                 case Deliver(subscription):
-                    sent = await self._deliver(round_, effect, outlet)
+                    sent = await self._delivered(round_, effect, outlet)
                     has_moved |= sent or subscription in channel.state.subscribers
                     if not outlet.writable:
                         channel.stall(outlet.session, stalled=True)
@@ -196,6 +202,25 @@ class Dispatch:
         keys, ends, ids = lanes_of([part.batch for part in rows], wanted.order_by)
         command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
         round_.channel.attend(command, self._clock.now_us())
+
+    def _is_open(self, effect: Deliver) -> bool:
+        return effect.subscription in self._outlets
+
+    async def _delivered(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
+        """As :meth:`_deliver`; ends the subscription where its selector takes too long."""
+        try:
+            return await self._deliver(round_, effect, outlet)
+        except LimitReached as error:
+            if self._is_open(effect):
+                self.ended([effect.subscription], error)
+            self._give_back(round_.channel, effect)
+            return False
+
+    def _give_back(self, channel: Channel, effect: Deliver | Finished) -> None:
+        """Nobody is there any more: what was not sent was not delivered."""
+        channel.leave(effect.subscription)
+        if isinstance(effect, Deliver):
+            channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
         """Whether any of it was for them; what was granted and could not be sent is given back."""
@@ -215,7 +240,11 @@ class Dispatch:
             rows, damage = await self._rows(round_, spans)
             unsent += damage.ids.spans
             for part in rows:
-                chosen = part if selector is None else part.chosen(selector, now_us, messages)
+                chosen: Rows | None = part
+                if selector is not None:
+                    chosen = await self._choosing.chosen(
+                        part, selector, now_us, messages, lambda: self._is_open(effect)
+                    )
                 for frame in chosen.frames if chosen is not None else ():
                     outlet.deliver(frame, effect.redeliveries)
                     sent = True
@@ -279,8 +308,3 @@ class Dispatch:
                 _log.error("events.quarantined", channel=round_.number, reason=reason)
             round_.store.quarantined += damage.reasons
             round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
-
-
-def _subscription(effect: object) -> int:
-    assert isinstance(effect, Deliver | Finished), "channels know no other effects"
-    return effect.subscription

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import pyarrow as pa
 
 from penstock.columns.batch import ids_of, runs_of
-from penstock.columns.selectors import Selector
+from penstock.columns.selectors import EventFrame, Selector
+from penstock.core.errors import ConnectionLost
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Clock
+from penstock.runtime.choosing import patience
 from penstock.runtime.group import Group
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.open_files import OpenFiles
@@ -21,6 +24,9 @@ SCAN_EVENTS = 65_536
 """Stored events that are read at once."""
 _MANY = 64
 """With more gaps than this a set is made of ids, not of ranges."""
+
+asker: ContextVar[Callable[[], bool]] = ContextVar("asker", default=lambda: True)
+"""Whether whoever has asked for what the task does is still there."""
 
 Among = Callable[[Group], IdSet]
 """The ids to look at, as they are now; may be changed."""
@@ -40,8 +46,10 @@ class Matching:
         self._found = IdSet()
 
     async def look_ahead(self, shard: Shard, files: OpenFiles, number: int, among: Among) -> None:
-        """Raises ``NameDoesNotExist``, and what ``among`` raises."""
+        """Raises ``NameDoesNotExist``, what ``among`` raises, ``LimitReached`` when one look takes
+        too long, and ``ConnectionLost`` once whoever has asked has hung up."""
         end: int | None = None
+        is_wanted = asker.get()
 
         def look(group: Group) -> bool:
             nonlocal end
@@ -54,7 +62,8 @@ class Matching:
 
         if self._selector is not None:
             while await act_reading(shard, files, number, look):
-                pass
+                if not is_wanted():
+                    raise ConnectionLost("who has asked has hung up")
 
     def now(self, group: Group, number: int, among: Among) -> IdSet:
         """Those that match, of what is there at this moment."""
@@ -77,9 +86,11 @@ class Matching:
         while room > 0 and (span := left.take(room)) is not None:
             part.append(span)
             room -= span.size
+        check = patience(self._clock, part[0].first if part else 0)
         promising = store.promising(tuple(part), self._selector, now_us, messages)
         for rows in store.read(promising, Damage()) if promising else ():
-            mask = self._selector.mask(rows.batch, now_us=now_us, messages=messages)
+            frame = EventFrame(rows.batch, now_us, messages, check=check)
+            mask = self._selector.mask_in(frame)
             self._found.add_all(_chosen(rows.batch, mask))
         self._looked.add_all(IdSet(part))
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.columns.batch import stamp
 from penstock.columns.ipc import batch_bytes, batch_from
+from penstock.columns.layout import EVENT_BYTES_MIN
 from penstock.columns.segments import numbers_in
 from penstock.core.channel_type import Home
 from penstock.core.ids import IdSet, Span
@@ -85,6 +86,12 @@ class Piece:
         if self._batch is None:
             self._batch = batch_from(self.body, self.schema)
         return self._batch
+
+    @property
+    def weight(self) -> int:
+        """Bytes it counts against limits."""
+        rows = self.end - self.first if self.ids is None else len(self.ids)
+        return max(len(self.body), EVENT_BYTES_MIN * rows)
 
     def moved_to(self, place: Place, body: memoryview) -> None:
         """It lies in the pages of its channel now, and is read from there."""
@@ -194,7 +201,7 @@ class Meter:
         return self.tail_bytes - self.memory_bytes - self.off_heap_bytes - self.paged_bytes
 
     def add(self, piece: Piece, sign: int) -> None:
-        self.add_bytes(piece.home, sign * len(piece.body))
+        self.add_bytes(piece.home, sign * piece.weight)
 
     def add_bytes(self, home: Home, size: int) -> None:
         """So many more bytes (or fewer) are kept by ``home``."""

@@ -90,7 +90,7 @@ class RunningRealm:
         self._state.run = f"{clock.now_us():x}"
         self._journal = journal
         self.blobs = blobs
-        self.dispatch = Dispatch(blobs, clock, cache_bytes_max=sealing.cache_bytes_max)
+        self.dispatch = Dispatch(blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max)
         self.placing = Placing(pages)
         self.shard = Shard(
             self._state, journal, clock, self.dispatch, placing=self.placing, limits=limits.memory

@@ -11,6 +11,7 @@ from penstock.columns.ipc import batch_bytes, packed_bytes
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.patterns import Check, unlimited
 from penstock.columns.states import is_packed
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Buffer
@@ -95,24 +96,37 @@ class Rows:
             for part in Rows(spans_in(batch), batch=batch, publishers=self.publishers).frames
         ]
 
+    @property
+    def weight(self) -> int:
+        """Its bytes, about."""
+        return len(self.piece.body) if self.piece is not None else int(self.batch.nbytes)
+
     def chosen(
-        self, selector: Selector, now_us: int, messages: Messages | None = None
+        self,
+        selector: Selector,
+        now_us: int,
+        messages: Messages | None = None,
+        check: Check = unlimited,
     ) -> Rows | None:
         """The rows ``selector`` matches: itself if all, None if none.
 
-        Worked out once however many receivers have this selector.
+        Worked out once however many receivers have this selector. Raises what ``check`` does,
+        which is asked from time to time.
         """
         text = selector.text
         if text not in self._chosen:
-            found = self._matching(selector, now_us, messages)
+            found = self._matching(selector, now_us, messages, check)
             if found is self:
                 self._wanted.add(text)  # rows that hold themselves would stay in memory
             self._chosen[text] = None if found is self else found
         return self if text in self._wanted else self._chosen[text]
 
-    def _matching(self, selector: Selector, now_us: int, messages: Messages | None) -> Rows | None:
+    def _matching(
+        self, selector: Selector, now_us: int, messages: Messages | None, check: Check
+    ) -> Rows | None:
         if self._frame is None or self._frame.now_us != now_us:
             self._frame = EventFrame(self.batch, now_us, messages)
+        self._frame.check = check
         mask = selector.mask_in(self._frame)
         if mask.true_count == 0:
             return None

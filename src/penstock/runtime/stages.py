@@ -40,7 +40,7 @@ class Stages:
         """Keep ``bodies`` for channel ``number``; the same stage again is no error."""
         if stage in self._by_id:
             return
-        size = sum(len(body.buffer) for body in bodies)
+        size = sum(body.weight for body in bodies)
         if self.size + size > self._bytes_max:
             raise MemoryLimit(
                 f"{size} bytes to be staged, {self._bytes_max - self.size} of "

@@ -135,6 +135,24 @@ def test_what_is_no_event_is_refused_and_nothing_is_stored(
     assert orders.info().counters.published == 0
 
 
+@pytest.mark.parametrize("rows", [1 << 20, 1 << 34])
+def test_a_few_bytes_of_arrow_cannot_claim_to_be_a_million_events(
+    web: Web, orders: penstock.Channel, rows: int
+) -> None:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"a": pa.nulls(1_000_003)})
+    with ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    told = (1_000_003).to_bytes(8, "little")
+    body = sink.getvalue().to_pybytes().replace(told, rows.to_bytes(8, "little"))
+
+    reply = web.ask("POST", "channels/orders/events", body, headers=ARROW)
+
+    assert (reply.status, reply.code) == (422, "invalid-event")
+    assert f"{len(body)} bytes of Arrow claim to be {rows} events" in reply.reason
+    assert orders.info().counters.published == 0
+
+
 def test_an_event_that_is_too_large_is_refused(web: Web, orders: penstock.Channel) -> None:
     large = {"data": "x" * (21 << 20)}
 

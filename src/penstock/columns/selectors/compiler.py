@@ -58,7 +58,7 @@ from penstock.columns.selectors.lanes import (
     rows_of,
     truth,
 )
-from penstock.columns.selectors.patterns import search
+from penstock.columns.selectors.patterns import Check, search
 
 Condition = Callable[[Frame], Column]
 Valued = Callable[[Frame], Value]
@@ -90,6 +90,7 @@ def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]
     def evaluate(frame: Frame) -> Column:
         found = first(frame)
         for other in others:
+            frame.check()
             found = combine(found, other(frame))
         return found
 
@@ -161,9 +162,11 @@ def _member(column: Column, wanted: Column) -> Column:
     return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=wanted), UNKNOWN)
 
 
-def _like(subject: Valued, find: Callable[[Column], Column]) -> Condition:
+def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition:
     def evaluate(frame: Frame) -> Column:
-        return first_known([find(c) for kind, c in subject(frame) if kind is Kind.TEXT])
+        frame.check()
+        texts = [column for kind, column in subject(frame) if kind is Kind.TEXT]
+        return first_known([find(column, frame.check) for column in texts])
 
     return evaluate
 

@@ -21,6 +21,7 @@ from penstock.columns.selectors.lanes import (
     value_of,
 )
 from penstock.columns.selectors.overflow import Overflow, steps_inside
+from penstock.columns.selectors.patterns import Check, unlimited
 
 
 class Root(NamedTuple):
@@ -38,6 +39,11 @@ class Frame(Protocol):
 
     @property
     def now_us(self) -> int: ...
+
+    @property
+    def check(self) -> Check:
+        """Raises when nobody waits any more for what is found out, or for too long."""
+        ...
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
         """The value of a reference in every row."""
@@ -63,11 +69,17 @@ class Messages(Protocol):
 class EventFrame:
     """The events of one batch. A column it lacks is unknown."""
 
-    __slots__ = ("_batch", "_known", "_messages", "_overflow", "now_us", "rows")
+    __slots__ = ("_batch", "_known", "_messages", "_overflow", "check", "now_us", "rows")
 
     def __init__(
-        self, batch: pa.RecordBatch, now_us: int, messages: Messages | None = None
+        self,
+        batch: pa.RecordBatch,
+        now_us: int,
+        messages: Messages | None = None,
+        *,
+        check: Check = unlimited,
     ) -> None:
+        self.check = check
         self._batch = batch
         self._messages = messages
         self._known: dict[tuple[Step, ...], Value] = {}
@@ -172,7 +184,17 @@ class ElementFrame:
     All other references give each element its event's value.
     """
 
-    __slots__ = ("_elements", "_events", "_known", "_outer", "_steps", "_tail", "now_us", "rows")
+    __slots__ = (
+        "_elements",
+        "_events",
+        "_known",
+        "_outer",
+        "_steps",
+        "_tail",
+        "check",
+        "now_us",
+        "rows",
+    )
 
     def __init__(
         self,
@@ -193,6 +215,7 @@ class ElementFrame:
         self._known: dict[tuple[Step, ...], Value] = {}
         self.rows = len(elements)
         self.now_us = outer.now_us
+        self.check = outer.check
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
         if steps not in self._known:

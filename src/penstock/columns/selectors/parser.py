@@ -30,6 +30,7 @@ from penstock.columns.selectors.expressions import (
     Truth,
     each_references,
 )
+from penstock.columns.selectors.patterns import WILDCARDS_MAX, wildcards
 from penstock.columns.selectors.reader import Reader
 from penstock.columns.selectors.references import read_name
 from penstock.columns.selectors.tokens import Kind, Token
@@ -53,19 +54,21 @@ _POWERS: Final = {
 _INTEGER_END: Final = 1 << 63
 
 
-def parse(text: str) -> Expression:
+def parse(text: str, *, is_stored: bool = False) -> Expression:
     """The expression ``text`` stands for.
 
     Raises ``InvalidSelector`` with line, column and what was expected (SEM F4), also for text
-    longer than 65,536 characters or nested deeper than 100 levels.
+    longer than 65,536 characters, nested deeper than 100 levels, or with more than 100 wildcards
+    in a pattern. A selector that ``is_stored`` may be from before that was a limit.
     """
-    return _Parser(text).selector()
+    return _Parser(text, is_stored=is_stored).selector()
 
 
 class _Parser:
-    __slots__ = ("_depth", "_height", "_reader")
+    __slots__ = ("_depth", "_height", "_is_stored", "_reader")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, is_stored: bool) -> None:
+        self._is_stored = is_stored
         self._reader = Reader(text)
         self._depth = 0
         self._height = 0
@@ -245,6 +248,9 @@ class _Parser:
                 raise self._reader.fault("one character in single quotes", mark)
         if len(pattern) > PATTERN_MAX:
             raise self._reader.fault(f"a pattern of at most {PATTERN_MAX} characters", token)
+        if not self._is_stored and (found := wildcards(pattern, escape)) > WILDCARDS_MAX:
+            expected = f"a pattern of at most {WILDCARDS_MAX} wildcards"
+            raise self._reader.fault(expected, token, f"one of {found}")
         if escape and _ends_in_escape(pattern, escape):
             raise self._reader.fault(f"a character after the last {escape!r} in it", token)
         return pattern, escape

@@ -1,41 +1,67 @@
-"""LIKE patterns, turned into the cheapest search that means the same (SEM F1)."""
+"""LIKE patterns, turned into the cheapest search that means the same (SEM F1).
+
+A pattern is fixed pieces with ``%`` between them, and the leftmost place of each piece behind
+the one before is as good as any other: one pass over a text tells whether it fits, however many
+wildcards there are. A regular expression takes as many passes as the pattern is long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from penstock.columns.selectors.lanes import Column
 
 _ANY: Final = "%"
 _ONE: Final = "_"
+WILDCARDS_MAX: Final = 100
+"""Most wildcards in the pattern of a selector that somebody writes."""
+_LOOKED_AT: Final = 1 << 20
+"""After so many characters it is asked whether to go on."""
+_TRIES: Final = 4_096
+"""So is it after so many places that turned out to be wrong."""
 
 Part = str | None
 """A piece of fixed text, or a wildcard: ``""`` for any text, None for any one character."""
+Check = Callable[[], None]
+"""Raises when the search is to end."""
 
 
-def search(pattern: str, escape: str = "") -> Callable[[Column], Column]:
+def unlimited() -> None:
+    """Somebody waits, for as long as it takes."""
+
+
+def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
     """What finds the texts that fit ``pattern``; null stays null."""
     match parts(pattern, escape):
         case []:
-            return lambda texts: pc.equal(texts, pa.scalar(""))
+            return lambda texts, _: pc.equal(texts, pa.scalar(""))
         case [str(text)] if text:
             exact = pa.scalar(text)
-            return lambda texts: pc.equal(texts, exact)
+            return lambda texts, _: pc.equal(texts, exact)
         case [""]:
-            return lambda texts: pc.greater_equal(texts, pa.scalar(""))
+            return lambda texts, _: pc.greater_equal(texts, pa.scalar(""))
         case [str(text), ""] if text:
-            return lambda texts: pc.starts_with(texts, text)
+            return lambda texts, _: pc.starts_with(texts, text)
         case ["", str(text)] if text:
-            return lambda texts: pc.ends_with(texts, text)
+            return lambda texts, _: pc.ends_with(texts, text)
         case ["", str(text), ""] if text:
-            return lambda texts: pc.match_substring(texts, text)
+            return lambda texts, _: pc.match_substring(texts, text)
+        case [str(first), "", str(last)] if first and last:
+            return _between(first, last)
         case found:
-            expression = _regular_expression(found)
-            return lambda texts: pc.match_substring_regex(texts, expression)
+            return _Walk(found).of
+
+
+def wildcards(pattern: str, escape: str = "") -> int:
+    """How many wildcards a pattern has, neighbouring ``%`` taken as one."""
+    return sum(not part for part in parts(pattern, escape))
 
 
 def parts(pattern: str, escape: str = "") -> list[Part]:
@@ -59,17 +85,108 @@ def parts(pattern: str, escape: str = "") -> list[Part]:
     return found
 
 
-def _regular_expression(found: list[Part]) -> str:
-    pieces = [r"(?s)\A"]
-    for part in found:
-        if part is None:
-            pieces.append(".")
-        else:
-            pieces.append("".join(map(_plain, part)) if part else ".*")
-    return "".join([*pieces, r"\z"])
+def _between(first: str, last: str) -> Callable[[Column, Check], Column]:
+    least = len(first.encode()) + len(last.encode())
+
+    def find(texts: Column, check: Check) -> Column:
+        ends = pc.and_(pc.starts_with(texts, first), pc.ends_with(texts, last))
+        return pc.and_(ends, pc.greater_equal(pc.binary_length(texts), least))
+
+    return find
 
 
-def _plain(character: str) -> str:
-    if character.isascii() and character.isalnum():
-        return character
-    return rf"\x{{{ord(character):x}}}"
+class _Piece(Struct, frozen=True):
+    """What stands between two ``%``: fixed runs, and any one character elsewhere."""
+
+    runs: tuple[tuple[int, str], ...]
+    """Where each begins, the longest first."""
+    size: int
+    """In characters."""
+
+    @classmethod
+    def of(cls, found: Sequence[Part]) -> _Piece:
+        runs, size = [], 0
+        for part in found:
+            if part is not None:
+                runs.append((size, part))
+            size += 1 if part is None else len(part)
+        runs.sort(key=lambda run: -len(run[1]))
+        return cls(tuple(runs), size)
+
+    def fits(self, text: str, at: int) -> bool:
+        return all(text.startswith(run, at + offset) for offset, run in self.runs)
+
+    def find(self, text: str, at: int, end: int, check: Check) -> int:
+        """The first place from ``at`` on where it fits before ``end``; -1: there is none."""
+        last = end - self.size
+        if not self.runs:
+            return at if at <= last else -1
+        (offset, longest), *others = self.runs
+        tries = 0
+        while at <= last:
+            found = text.find(longest, at + offset, last + offset + len(longest))
+            if found < 0:
+                return -1
+            at = found - offset
+            if all(text.startswith(run, at + begin) for begin, run in others):
+                return at
+            at += 1
+            tries += 1
+            if not tries % _TRIES:
+                check()
+        return -1
+
+
+class _Walk:
+    """A pattern of several pieces, found one behind the other."""
+
+    def __init__(self, found: list[Part]) -> None:
+        pieces: list[list[Part]] = [[]]
+        for part in found:
+            if part == "":
+                pieces.append([])
+            else:
+                pieces[-1].append(part)
+        first, *rest = map(_Piece.of, pieces)
+        self._first = first
+        self._last = rest.pop() if rest else None
+        """None: without ``%`` the first is all there is."""
+        self._middle = [piece for piece in rest if piece.size]
+        self._least = sum(piece.size for piece in (first, *rest, self._last or _Piece((), 0)))
+        texts = [run for part in pieces for run in part if run]
+        self._longest = max(texts, key=len, default="")
+
+    def of(self, texts: Column, check: Check) -> Column:
+        if isinstance(texts, pa.Scalar):
+            return self.of(pa.array([texts.as_py()], pa.string()), check)[0]
+        found = pc.greater_equal(pc.utf8_length(texts), self._least)
+        if self._longest:  # most texts do not have it, and Arrow is the faster one to say so
+            found = pc.and_(found, pc.match_substring(texts, self._longest))
+        hits = np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        rows = np.flatnonzero(hits)
+        fits = np.zeros(len(hits), dtype=np.bool_)
+        seen = 0
+        for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
+            fits[row] = self._fits(text, check)
+            seen += len(text)
+            if seen > _LOOKED_AT:
+                seen = 0
+                check()
+        absent = texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None
+        return pa.array(fits, mask=absent)
+
+    def _fits(self, text: str, check: Check) -> bool:
+        size = len(text)
+        if not self._first.fits(text, 0):
+            return False
+        if self._last is None:
+            return size == self._first.size
+        end = size - self._last.size
+        if not self._last.fits(text, end):
+            return False
+
+        def behind(at: int, piece: _Piece) -> int:
+            found = -1 if at < 0 else piece.find(text, at, end, check)
+            return -1 if found < 0 else found + piece.size
+
+        return reduce(behind, self._middle, self._first.size) >= 0

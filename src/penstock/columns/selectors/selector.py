@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.columns.selectors.compiler import condition
 from penstock.columns.selectors.expressions import (
+    PREDICATES,
     DataLength,
     DataText,
     Distance,
@@ -34,10 +35,10 @@ class Selector:
     Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
     """
 
-    __slots__ = ("_condition", "columns", "expression", "text")
+    __slots__ = ("_condition", "columns", "expression", "text", "work")
 
-    def __init__(self, text: str) -> None:
-        self.expression: Expression = parse(text)
+    def __init__(self, text: str, *, is_stored: bool = False) -> None:
+        self.expression: Expression = parse(text, is_stored=is_stored)
         self.text = canonical(self.expression)
         if len(self.text) > LENGTH_MAX:
             # What is stored is the canonical text: it has to parse again.
@@ -46,6 +47,8 @@ class Selector:
         self.columns = _columns(self.expression)
         """Paths of the stored columns it reads, in dots, down to the first array:
         ``properties.carrier``, ``headers.type``, ``data``. The others can stay unread."""
+        self.work = sum(isinstance(node, PREDICATES) for node in walk(self.expression)) or 1
+        """How often it looks at a value of an event, about."""
         self._condition = condition(self.expression)
 
     def mask(
@@ -93,11 +96,10 @@ class Selector:
 
 @lru_cache(maxsize=4_096)
 def selector_of(text: str) -> Selector:
-    """The selector of a text that is used again and again: parsed once, not at every publish.
-
-    Raises ``InvalidSelector``.
+    """The selector of a stored text, which is used again and again: parsed once, not at every
+    publish. Raises ``InvalidSelector``.
     """
-    return Selector(text)
+    return Selector(text, is_stored=True)
 
 
 def _columns(expression: Expression) -> frozenset[str]:

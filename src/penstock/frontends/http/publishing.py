@@ -25,6 +25,8 @@ from penstock.runtime.bodies import Body, body_from
 
 EVENTS_MAX: Final = 100_000
 """Events of one request that are no Arrow."""
+ARROW_EVENTS_MAX: Final = 2 << 20
+"""Of one that is Arrow, if it has as many bytes."""
 PART_BYTES_MAX: Final = 8 << 20
 IN_THREAD_BYTES: Final = 64 << 10
 """A larger request is read beside the loop."""
@@ -71,7 +73,7 @@ async def _stored(
     call: Call[Any, Any], number: int, bodies: Sequence[Body], producer: str, sequence: int
 ) -> tuple[int, int]:
     stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-    size = sum(len(body.buffer) for body in bodies)
+    size = sum(body.weight for body in bodies)
     server = call.server
 
     def reply(span: Any, error: BaseException | None) -> None:
@@ -151,7 +153,7 @@ def _offered(events: list[Event]) -> Offered:
 
 
 def _arrow(data: bytes, messages: Messages | None) -> Offered:
-    table = table_from_stream(data)
+    table = table_from_stream(data, rows_max=max(EVENTS_MAX, min(len(data), ARROW_EVENTS_MAX)))
     if not table.num_rows:
         raise InvalidArgument("the table has no rows; send at least one event")
     batches = bodies_of_table(table)

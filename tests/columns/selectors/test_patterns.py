@@ -1,0 +1,83 @@
+"""LIKE: the same texts as by a regular expression, in one pass over each (SEM F1)."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.columns.selectors import InvalidSelector, Selector, parse, selector_of
+from penstock.columns.selectors.patterns import parts, search, unlimited, wildcards
+from tests.thorough import examples
+
+pytestmark = pytest.mark.spec("F1")
+
+TEXTS = st.text("ab%é", max_size=12)
+PATTERNS = st.text("ab%%_é", max_size=10)
+
+
+def expression(pattern: str) -> re.Pattern[str]:
+    pieces = {None: ".", "": ".*"}
+    return re.compile("".join(pieces.get(p) or re.escape(p or "") for p in parts(pattern)), re.S)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(PATTERNS, st.lists(st.none() | TEXTS, max_size=6))
+def test_a_text_fits_if_a_regular_expression_finds_so(
+    pattern: str, texts: list[str | None]
+) -> None:
+    wanted = [None if t is None else bool(expression(pattern).fullmatch(t)) for t in texts]
+
+    assert search(pattern)(pa.array(texts, pa.string()), unlimited).to_pylist() == wanted
+
+
+@pytest.mark.parametrize("pattern", ["%a_b%c", "a%b%c%", "a_c", "_b%"])
+def test_a_constant_is_looked_at_like_a_column(pattern: str) -> None:
+    column = search(pattern)(pa.array(["aabcabc"]), unlimited)
+
+    assert search(pattern)(pa.scalar("aabcabc"), unlimited).as_py() == column[0].as_py()
+
+
+@pytest.mark.parametrize("pattern", ["%a" * 2_000 + "%", "%a_" * 1_000 + "%b", "_%" * 2_000 + "b"])
+def test_time_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> None:
+    texts = pa.array(["a" * 200_000, "a" * 199_999 + "c", "ca" * 100_000])
+    began = time.process_time()
+
+    search(pattern)(texts, unlimited)
+
+    assert time.process_time() - began < 0.5, "a regular expression takes minutes"
+
+
+def test_a_search_asks_whether_to_go_on() -> None:
+    class Enough(Exception):
+        pass
+
+    def check() -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        search("%a%b%")(pa.array(["ab" * 1_000] * 2_000), check)
+    with pytest.raises(Enough):  # and within one text that leads astray again and again
+        search("%aaa_b%")(pa.array(["a" * 20_000 + "b", "aaaab"]), check)
+
+
+@pytest.mark.spec("F4")
+def test_a_pattern_has_a_hundred_wildcards_at_most() -> None:
+    assert wildcards("a%%_!%", "!") == 2
+    Selector("s LIKE '" + "%a" * 100 + "'")
+
+    with pytest.raises(InvalidSelector, match=r"column 8: expected a pattern of at most 100 wild"):
+        Selector("s LIKE '" + "%a" * 101 + "'")
+    with pytest.raises(InvalidSelector, match="found one of 2000"):
+        parse("s NOT LIKE '" + "_" * 2_000 + "'")
+
+
+def test_one_that_was_stored_before_there_was_a_limit_still_selects() -> None:
+    stored = selector_of("s LIKE '" + "%a" * 300 + "'")
+    batch = pa.RecordBatch.from_pylist([{"properties": {"s": "ba" * n}} for n in (299, 300)])
+
+    assert stored.mask(batch).to_pylist() == [False, True]
