@@ -197,15 +197,25 @@ def test_durables_get_whole_events(rates: Channel, kind: str) -> None:
     ]
 
 
-@pytest.mark.spec("K4", "D6")
-def test_a_state_that_all_durables_have_acknowledged_is_gone(rates: Channel) -> None:
+@pytest.mark.spec("K3", "K4", "D6")
+def test_a_state_that_all_durables_have_acknowledged_stays_and_is_changed_by_deltas(
+    rates: Channel,
+) -> None:
     eur = rates.register("EUR", bid=1.0, ask=2.0)
+    follower = rates.subscribe(start="earliest", timeout=5).open()
+    got = [next(iter(follower))]
     with rates.durables.create("audit", start="earliest").subscribe(timeout=5) as reading:
         next(iter(reading)).ack()
-    eventually(lambda: rates.info().events == 0)
     eur.update(ask=5.0)
+    got.append(next(iter(follower)))
 
-    assert states(rates) == {"EUR": {"ccy": "EUR", "ask": 5.0}}
+    assert [(event.is_delta, event.properties) for event in got] == [
+        (False, {"ccy": "EUR", "bid": 1.0, "ask": 2.0}),
+        (True, {"ccy": "EUR", "ask": 5.0}),
+    ]
+    assert states(rates) == {"EUR": {"ccy": "EUR", "bid": 1.0, "ask": 5.0}}
+    counters = rates.info().counters
+    assert (counters.published, counters.replaced, counters.consumed) == (2, 1, 0)
 
 
 @pytest.mark.spec("K2", "L1")

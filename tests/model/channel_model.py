@@ -112,7 +112,7 @@ class ChannelModel:
         self.type = definition.type
         self.ttl_ms = definition.ttl
         self.capacity = definition.capacity
-        self.retain = definition.retain_consumed
+        self.retain = definition.retain_consumed or definition.engine == "merge"
         self.depth = max(definition.keys.values(), default=0)
         """Of the publish key; 0: there is none."""
         self.moves_dead = bool(definition.dead_event_store)

@@ -227,6 +227,17 @@ def test_an_expired_event_all_durables_have_acknowledged_is_not_dead() -> None:
     assert play.channel.state.counters.expired == 1
 
 
+@pytest.mark.spec("D6", "K2", "K4")
+def test_a_state_that_all_durables_have_acknowledged_stays() -> None:
+    play = durable_play("exclusive", None, engine="merge", keys={"k": 1}, events=2)
+    play.do(Ack(1, (span(1),)))
+    assert list(play.channel.state.stored) == [0, 1]
+    play.do(publish(1, superseded=(span(0),)))
+    play.do(Ack(1, (span(2),)))
+
+    assert list(play.channel.state.stored) == [1, 2]
+
+
 @pytest.mark.spec("T6", "T10")
 def test_an_event_rolled_back_too_often_stays_for_the_durables_that_want_it() -> None:
     play = play_of(dead_event_store="dead")

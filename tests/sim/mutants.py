@@ -31,6 +31,7 @@ from penstock.core.producers import Remembered
 from penstock.core.retention import Ages
 from penstock.core.seat import Seat
 from penstock.core.starts import FromId
+from penstock.core.state import ChannelState
 from penstock.frontends.connection import Connection
 from penstock.frontends.native import NativeListener
 from penstock.runtime import realm, state
@@ -172,6 +173,13 @@ def lost_recall(patch: pytest.MonkeyPatch) -> None:
 def open_lanes(patch: pytest.MonkeyPatch) -> None:
     """What follows a rolled-back event in its lane stays in hands."""
     patch.setattr(Lanes, "after", lambda *_: IdSet())
+
+
+def consumed_states(patch: pytest.MonkeyPatch) -> None:
+    """A state that all durables have acknowledged leaves as any event does (SEM D6)."""
+    patch.setattr(
+        ChannelState, "retains_consumed", property(lambda state: state.definition.retain_consumed)
+    )
 
 
 def time_goes_back(patch: pytest.MonkeyPatch) -> None:
@@ -376,6 +384,9 @@ MUTANTS: dict[str, Mutant] = {
         "a client that merges takes what has changed for all there is",
         delta_for_whole,
         ("followed",),
+    ),
+    "consumed states": Mutant(
+        "a state that a durable has acknowledged leaves", consumed_states, ("merged",)
     ),
     "time goes back": Mutant(
         "the realm's time goes back with the machine's", time_goes_back, ("timed",)

@@ -48,7 +48,8 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
         ("cluster-wide", "yes" if definition.cluster_wide else "no"),
     ]
     if definition.kind == "channel":
-        kept = "kept" if definition.retain_consumed else "removed when all durables have it"
+        keeps = definition.retain_consumed or definition.engine == "merge"
+        kept = "kept" if keeps else "removed when all durables have it"
         facts.append(("consumed", kept))
         facts.append(("archive", definition.archive or "none"))
     return facts

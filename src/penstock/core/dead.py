@@ -50,7 +50,7 @@ def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> 
     for other in state.durables.values():
         if other is not durable:
             wanted.add_all(other.wanting(dead))
-    alone = IdSet() if state.definition.retain_consumed else dead.copy()
+    alone = IdSet() if state.retains_consumed else dead.copy()
     alone.remove_all(wanted)
     shared = dead.copy()
     shared.remove_all(alone)

@@ -189,7 +189,8 @@ def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
 
 def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
     """SEM D6, J2: what was acknowledged by all durables, and sent to every subscriber there is;
-    on the JMS engine also what nobody has acknowledged and nobody waits for any more."""
+    on the JMS engine also what nobody has acknowledged and nobody waits for any more. A state of
+    the merge engine stays."""
     if not ids or not (state.durables or state.engine.needs_interest):
         return []
     gone = unwanted(ids, state.durables.values(), state.subscribers.values())
@@ -199,7 +200,7 @@ def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
         consumed = gone.remove_all(state.acked)
         if gone:
             facts.append(Removed(gone.spans, Cause.DROPPED))
-    if consumed and not state.definition.retain_consumed:
+    if consumed and not state.retains_consumed:
         facts.append(Removed(consumed.spans, Cause.CONSUMED))
     return facts
 

@@ -23,7 +23,8 @@ class Engine(Protocol):
 
     @property
     def merges(self) -> bool:
-        """Whether events may be deltas, merged into the state of their publish key (SEM K2)."""
+        """Whether events may be deltas, merged into the state of their publish key (SEM K2). Such
+        a state stays, whatever durables acknowledge (SEM D6)."""
         ...
 
     def first_id(self, asked: int, next_id: int) -> int:

@@ -122,7 +122,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     max_deliveries: int = 0
     """Queues: deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     retain_consumed: bool = False
-    """Keep events that all durables have acknowledged (SEM D6)."""
+    """Keep events that all durables have acknowledged (SEM D6), as the merge engine always does."""
     event_ttl: bool = False
     """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
     cluster_wide: bool = False

@@ -183,10 +183,16 @@ class ChannelState:
             return 0
         return max(0, len(self.stored) - definition.capacity)
 
+    @property
+    def retains_consumed(self) -> bool:
+        """Whether what all durables have acknowledged stays (SEM D6): as the channel says, and
+        always where later events are merged into it."""
+        return self.definition.retain_consumed or self.engine.merges
+
     def needs_sweep(self, now_us: int) -> bool:
         """Whether a sweep may find something: a TTL has passed, events were acknowledged, or
         there are more than the capacity says."""
-        if self.fresh and (self.engine.needs_interest or not self.definition.retain_consumed):
+        if self.fresh and (self.engine.needs_interest or not self.retains_consumed):
             return True
         return self.is_due(now_us)
 

@@ -8,8 +8,20 @@ from penstock.bootstrap import rules
 from penstock.core.directory import Directory
 from penstock.core.engines.merge import ENGINE
 from penstock.core.errors import InvalidArgument
-from penstock.core.messages import Definition
-from tests.core.plays import play_of
+from penstock.core.ids import IdSet
+from penstock.core.messages import (
+    Ack,
+    Attach,
+    Cause,
+    CreateDurable,
+    Definition,
+    DeleteDurable,
+    Detach,
+    Purge,
+    RollBack,
+)
+from penstock.testing.play import publish, span
+from tests.core.plays import dying, left, outstanding, play_of
 
 
 @pytest.mark.spec("C4")
@@ -43,3 +55,51 @@ def test_events_stay_as_on_the_default_engine_and_may_be_deltas() -> None:
     assert not ENGINE.needs_interest
     assert ENGINE.first_id(7, 100) == 7
     assert list(play.channel.state.stored) == [0, 1, 2]
+
+
+@pytest.mark.spec("D6", "T8")
+def test_a_state_stays_whatever_durables_acknowledge() -> None:
+    """A delta that comes later changes all there is, and nothing begins anew."""
+    play = play_of(engine="merge", keys={"k": 1}, events=3)
+    play.do(CreateDurable("d", "exclusive"))
+    play.do(Attach("d", 1, "s1"))
+    play.do(Ack(1, (span(2),)))
+    play.do(publish(1, superseded=(span(1),)))
+    play.do(Ack(1, (span(3),)))
+    play.do(CreateDurable("late", "shared", 0))
+    play.do(DeleteDurable("late"))
+
+    assert list(play.channel.state.stored) == [0, 2, 3]
+    assert left(play) == [(Cause.REPLACED, [1], [])]
+    counters = play.channel.state.counters
+    assert (counters.published, counters.gone) == (4, 1)
+    play.restart_from_snapshot()
+    assert list(play.channel.state.stored) == [0, 2, 3]
+
+
+@pytest.mark.spec("D6", "T1", "T6", "T9")
+def test_time_and_purges_take_a_state_that_was_acknowledged_and_it_is_not_dead() -> None:
+    play = dying(engine="merge", keys={"k": 1}, ttl=1_000)
+    play.do(publish(3))
+    play.do(CreateDurable("d", "exclusive"))
+    play.do(Attach("d", 1, "s1"))
+    play.do(Ack(1, (span(1),)))
+    play.do(Purge((span(0),)))
+    play.wait(1_000)
+    play.sweep()
+
+    assert left(play) == [(Cause.PURGED, [0], []), (Cause.EXPIRED, [1, 2], [2])]
+
+
+@pytest.mark.spec("D6", "T10")
+def test_a_state_that_is_dead_for_a_durable_stays_for_everybody_else() -> None:
+    play = dying(engine="merge", keys={"k": 1})
+    play.do(CreateDurable("d", "shared", max_deliveries=1))
+    play.do(Attach("d", 1, "s1", 10))
+    play.do(publish(2))
+    play.do(RollBack(1, (span(0),)))
+
+    assert (list(play.channel.state.stored), outstanding(play)) == ([0, 1], [1])
+    assert play.channel.state.counters.dead == 0
+    play.do(Detach(1))
+    assert play.channel.state.stored == IdSet((span(0, 1),))

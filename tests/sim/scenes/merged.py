@@ -1,5 +1,5 @@
 """A merge channel: its states are what was registered and updated, whatever happened between, and
-who follows its deltas knows them (SEM K2-K4)."""
+who follows its deltas knows them (SEM K2-K4), whatever a durable acknowledges (SEM D6)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.core.messages import Definition
 from penstock.core.starts import FromEarliest
 from penstock.testing.loop import pass_time
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
-from tests.sim.clients import Outlet, Publisher, stored
-from tests.sim.promises import Ledger
+from tests.sim.clients import Outlet, Publisher, Worker, stored
+from tests.sim.promises import Ledger, Receipts
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -36,9 +36,11 @@ class Merged:
         self._publishers = [
             Publisher(world, self._ledger, name, self._events, publishes=10) for name in ("p", "q")
         ]
+        self._receipts = Receipts("watch", self._ledger)
 
     async def prepare(self) -> None:
         await self._world.create("merged", self._definition)
+        await self._world.create_durable("merged", "watch", "shared")
         for row in await stored(self._world, "merged"):
             self._ledger.is_content(row.event_id, row.data)
 
@@ -46,6 +48,14 @@ class Merged:
         for publisher in self._publishers:
             group.create_task(publisher.run())
         group.create_task(self._follow())
+        worker = Worker(
+            self._world, self._receipts, self._is_done, quiet=quiet, durable="watch", window=4
+        )
+        group.create_task(worker.run())
+
+    async def _is_done(self) -> bool:
+        is_published = all(publisher.is_done for publisher in self._publishers)
+        return is_published and await self._world.is_consumed("merged", "watch")
 
     async def _follow(self) -> None:
         """Until both are done, or for ever: one after the other, each from the beginning."""

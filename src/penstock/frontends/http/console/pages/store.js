@@ -32,7 +32,7 @@ export function attributesOf(info) {
     ["Dead events", definition.dead_event_store ? html`go to <a href=${to("dead", definition.dead_event_store)}>${definition.dead_event_store}</a>` : "are counted, not kept"],
     definition.max_deliveries ? ["Deliveries", `at most ${count(definition.max_deliveries)}, then dead`] : null,
     ["Keys", keys || "none"],
-    definition.kind === "channel" ? ["Consumed events", definition.retain_consumed ? "are kept" : "go when all durables have them"] : null,
+    definition.kind === "channel" ? ["Consumed events", definition.retain_consumed || definition.engine === "merge" ? "are kept" : "go when all durables have them"] : null,
     ["Sync", definition.storage.sync === "none" ? "left to the operating system" : definition.storage.sync_each_write ? "each publish by itself" : "with its group"],
     definition.message_types?.length ? ["Messages", definition.message_types.join(", ")] : null,
     definition.archive ? ["Archive", definition.archive] : null,
