@@ -89,7 +89,9 @@ if ! is_stamped packages "$packages"; then
   printf '%s' "$packages" >"$venv/.packages"
 fi
 if ! is_stamped project "$project"; then
-  say "installing penstock"
+  say "installing penstock-realm"
+  # An environment from before knows it as `penstock`: two owners of one command would not do.
+  quietly "$venv/bin/python" -m pip uninstall --disable-pip-version-check --no-input --yes penstock
   install --no-deps --editable .
   printf '%s' "$project" >"$venv/.project"
 fi

@@ -67,5 +67,5 @@ def events_of(flights: pa.Table) -> pa.Table:
 def _folder() -> Path:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingFlights(f'{_PACKAGE} is not installed: pip install "penstock[demo]"')
+        raise MissingFlights(f'{_PACKAGE} is not installed: pip install "penstock-realm[demo]"')
     return Path(spec.submodule_search_locations[0]) / "data"

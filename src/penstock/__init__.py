@@ -7,6 +7,8 @@
     with penstock.Realm("./data") as realm, realm.connect() as session:
         orders = session.channels.create("orders")
         orders.publish(b"...", properties={"price": 9.5})
+
+The package is installed as ``penstock-realm``: ``penstock`` alone is somebody else's.
 """
 
 from __future__ import annotations
@@ -14,40 +16,243 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    __version__: str
+if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each other
+    from penstock import aio
     from penstock.bootstrap import Realm
-    from penstock.client.sync import Session, connect
+    from penstock.client.attributes import (
+        ChannelAttributes,
+        ChannelType,
+        DurableType,
+        EditedAttributes,
+        Engine,
+        QueueAttributes,
+        StorageProperties,
+    )
+    from penstock.client.history import KeyState
+    from penstock.client.peeking import Peeked
+    from penstock.client.schedule import Scheduled
+    from penstock.client.sync import (
+        Access,
+        Channel,
+        Channels,
+        Destination,
+        Durable,
+        DurableHold,
+        Durables,
+        DurableSubscription,
+        Joins,
+        JointTransaction,
+        Queue,
+        Queues,
+        Reader,
+        Schedule,
+        Session,
+        Subscription,
+        Transaction,
+        connect,
+    )
+    from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
+    from penstock.client.sync_merging import Registered
+    from penstock.client.sync_producer import Producer
     from penstock.columns.batch import EventBatch
     from penstock.columns.event import Event, Origin
+    from penstock.core.errors import (
+        AccessDenied,
+        AddressInUse,
+        AlreadyAborted,
+        AlreadyCommitted,
+        AuthenticationFailed,
+        CannotConnect,
+        CapacityReached,
+        ConnectionLost,
+        Corrupt,
+        CrossSite,
+        Damaged,
+        DamagedBackup,
+        DamagedExport,
+        DataDirectoryInUse,
+        DataLost,
+        DurableInUse,
+        DurableUnbound,
+        EventTooLarge,
+        Fenced,
+        IllegalState,
+        Internal,
+        InvalidArgument,
+        InvalidDescriptor,
+        InvalidEvent,
+        InvalidName,
+        InvalidSelector,
+        LimitReached,
+        LocalProtocolViolation,
+        MemoryLimit,
+        NameAlreadyBound,
+        NameDoesNotExist,
+        NewerFormat,
+        NoSuchStage,
+        NoSuchTransaction,
+        PenstockError,
+        ProtocolViolation,
+        PublishingPaused,
+        RealmStopping,
+        Refused,
+        RemoteProtocolViolation,
+        SequenceTooOld,
+        SessionClosed,
+        SignInLocked,
+        StepFailed,
+        StorageFailed,
+        Trimmed,
+        Unavailable,
+    )
 
-_PUBLIC = {
-    "Realm": "penstock.bootstrap",
-    "connect": "penstock.client.sync",
-    "Session": "penstock.client.sync",
-    "Event": "penstock.columns.event",
-    "EventBatch": "penstock.columns.batch",
-    "Origin": "penstock.columns.event",
+__version__ = "0.1.0"
+"""Here and nowhere else: ``pyproject.toml`` reads it, and nobody has to ask what is installed."""
+
+_HOMES = {
+    "penstock.bootstrap": ("Realm",),
+    "penstock.client.attributes": (
+        "ChannelAttributes",
+        "ChannelType",
+        "DurableType",
+        "EditedAttributes",
+        "Engine",
+        "QueueAttributes",
+        "StorageProperties",
+    ),
+    "penstock.client.history": ("KeyState",),
+    "penstock.client.peeking": ("Peeked",),
+    "penstock.client.schedule": ("Scheduled",),
+    "penstock.client.sync": (
+        "Access",
+        "Channel",
+        "Channels",
+        "Destination",
+        "Durable",
+        "DurableHold",
+        "DurableSubscription",
+        "Durables",
+        "Joins",
+        "JointTransaction",
+        "Queue",
+        "Queues",
+        "Reader",
+        "Schedule",
+        "Session",
+        "Subscription",
+        "Transaction",
+        "connect",
+    ),
+    "penstock.client.sync_delivered": ("DeliveredBatch", "DeliveredEvent"),
+    "penstock.client.sync_merging": ("Registered",),
+    "penstock.client.sync_producer": ("Producer",),
+    "penstock.columns.batch": ("EventBatch",),
+    "penstock.columns.event": ("Event", "Origin"),
 }
-"""Loaded when first used: a client does not import the server, nor a look at the version Arrow."""
+"""Loaded when first used: a client does not import the server, nor a look at the version Arrow.
+What is in none of these is an error of ``penstock.core.errors``."""
 
-_ERRORS = "penstock.core.errors"
+__all__ = [
+    "Access",
+    "AccessDenied",
+    "AddressInUse",
+    "AlreadyAborted",
+    "AlreadyCommitted",
+    "AuthenticationFailed",
+    "CannotConnect",
+    "CapacityReached",
+    "Channel",
+    "ChannelAttributes",
+    "ChannelType",
+    "Channels",
+    "ConnectionLost",
+    "Corrupt",
+    "CrossSite",
+    "Damaged",
+    "DamagedBackup",
+    "DamagedExport",
+    "DataDirectoryInUse",
+    "DataLost",
+    "DeliveredBatch",
+    "DeliveredEvent",
+    "Destination",
+    "Durable",
+    "DurableHold",
+    "DurableInUse",
+    "DurableSubscription",
+    "DurableType",
+    "DurableUnbound",
+    "Durables",
+    "EditedAttributes",
+    "Engine",
+    "Event",
+    "EventBatch",
+    "EventTooLarge",
+    "Fenced",
+    "IllegalState",
+    "Internal",
+    "InvalidArgument",
+    "InvalidDescriptor",
+    "InvalidEvent",
+    "InvalidName",
+    "InvalidSelector",
+    "Joins",
+    "JointTransaction",
+    "KeyState",
+    "LimitReached",
+    "LocalProtocolViolation",
+    "MemoryLimit",
+    "NameAlreadyBound",
+    "NameDoesNotExist",
+    "NewerFormat",
+    "NoSuchStage",
+    "NoSuchTransaction",
+    "Origin",
+    "Peeked",
+    "PenstockError",
+    "Producer",
+    "ProtocolViolation",
+    "PublishingPaused",
+    "Queue",
+    "QueueAttributes",
+    "Queues",
+    "Reader",
+    "Realm",
+    "RealmStopping",
+    "Refused",
+    "Registered",
+    "RemoteProtocolViolation",
+    "Schedule",
+    "Scheduled",
+    "SequenceTooOld",
+    "Session",
+    "SessionClosed",
+    "SignInLocked",
+    "StepFailed",
+    "StorageFailed",
+    "StorageProperties",
+    "Subscription",
+    "Transaction",
+    "Trimmed",
+    "Unavailable",
+    "__version__",
+    "aio",
+    "connect",
+]
 
+if not TYPE_CHECKING:  # type checkers would take any name for one of the package's
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        # What reads it takes longer to load than all the rest of this package's first line.
-        globals()[name] = importlib.import_module("importlib.metadata").version("penstock")
-        return globals()[name]
-    if name in _PUBLIC:
-        found = getattr(importlib.import_module(_PUBLIC[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name == "aio":
+            return importlib.import_module("penstock.aio")
+        if name not in __all__:
+            raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        homes = [module for module, names in _HOMES.items() if name in names]
+        module = importlib.import_module(homes[0] if homes else "penstock.core.errors")
+        found = getattr(module, name)
         globals()[name] = found  # the next look finds it without asking here
         return found
-    errors = importlib.import_module(_ERRORS)
-    found = getattr(errors, name, None)
-    if isinstance(found, type) and issubclass(found, errors.PenstockError):
-        return found
-    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
-__all__ = ["Event", "EventBatch", "Origin", "Realm", "Session", "__version__", "connect"]
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,7 +2,7 @@
 
 ::
 
-    async with await penstock.aio.connect("penstock://localhost:9000") as session:
+    async with penstock.aio.connect("penstock://localhost:9000") as session:
         orders = await session.channels.get("orders")
         await orders.publish(b"...", properties={"price": 9.5})
 """
@@ -20,6 +20,7 @@ from penstock.client.history import KeyState
 from penstock.client.holding import DurableHold
 from penstock.client.joins import Joins
 from penstock.client.merging import Registered
+from penstock.client.opening import Opening
 from penstock.client.peeking import Peeked
 from penstock.client.producer import Producer
 from penstock.client.queues import Queue, Queues
@@ -33,10 +34,14 @@ from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
 
 
-async def connect(
+def connect(
     url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S, token: Token | None = None
-) -> Session:
-    """Open a session with the realm at ``url`` (several addresses: fail-over).
+) -> Opening:
+    """Open a session with the realm at ``url`` (several addresses: fail-over)::
+
+        async with penstock.aio.connect(url) as session:  # closed at the end of the block
+            ...
+        session = await penstock.aio.connect(url)  # to be closed by whoever opens it
 
     ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
     instead. ``token`` is a bearer token, or a function that gives one that is good now.
@@ -46,9 +51,13 @@ async def connect(
     Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument``
     for something that is no URL.
     """
-    session = Session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
-    await session.open()
-    return session
+
+    async def opened() -> Session:
+        session = Session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
+        await session.open()
+        return session
+
+    return Opening(opened())
 
 
 __all__ = [
@@ -67,6 +76,7 @@ __all__ = [
     "Joins",
     "JointTransaction",
     "KeyState",
+    "Opening",
     "Peeked",
     "Producer",
     "Queue",

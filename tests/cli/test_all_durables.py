@@ -22,7 +22,7 @@ KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 @pytest.mark.parametrize("engine", ["default", pytest.param("jms", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_word_does_what_it_says(
-    penstock_command: Run, session: penstock.Session, kind: str, engine: str
+    penstock_command: Run, session: penstock.Session, kind: str, engine: penstock.Engine
 ) -> None:
     def run(*words: str) -> Any:
         result = penstock_command(*words)

@@ -323,7 +323,7 @@ def test_a_key_given_twice_is_wrong_usage(penstock_command: Run) -> None:
     ],
 )
 def test_show_says_where_events_are(
-    penstock_command: Run, session: penstock.Session, type: str, storage: str
+    penstock_command: Run, session: penstock.Session, type: penstock.ChannelType, storage: str
 ) -> None:
     session.channels.create("c", type=type).publish(b"x", persistent=False)
 
@@ -343,7 +343,7 @@ def test_show_counts_what_waits_for_its_time(penstock_command: Run, orders: Chan
 
 
 def test_maintenance_rewrites_a_single_file() -> None:
-    storage = {"events_per_spindle": 0, "auto_maintenance": False}
+    storage: penstock.StorageProperties = {"events_per_spindle": 0, "auto_maintenance": False}
     tuned = penstock.Realm(storage__segment_bytes=4_096, storage__seal_interval_ms=1)
     with tuned as realm, realm.connect() as session:
         single = session.channels.create("single", type="persistent", storage=storage)

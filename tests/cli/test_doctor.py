@@ -81,7 +81,7 @@ def test_a_realm_without_amqp_is_in_order_and_is_told_how_to_get_it() -> None:
     without = checks.amqp(None)
 
     assert without.status == "ok"
-    assert "pip install 'penstock[amqp]'" in without.found
+    assert "pip install 'penstock-realm[amqp]'" in without.found
     assert checks.amqp("0.40.0").found == "python-qpid-proton 0.40.0"
 
 

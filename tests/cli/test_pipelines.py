@@ -126,7 +126,7 @@ def test_without_spark_it_is_said_what_to_install(
     result = penstock_command("pipeline", "run", str(file))
 
     assert result.exit_code == 1
-    assert 'pip install "penstock[spark]"' in result.output
+    assert 'pip install "penstock-realm[spark]"' in result.output
 
 
 def test_a_line_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,7 +218,7 @@ def test_refusals_of_a_producer_without_a_listener_reach_the_session(
         heard.set()
 
     session.on_error(listen)
-    attributes = {"capacity": 1, "storage": {"honour_capacity": True}}
+    attributes: dict[str, Any] = {"capacity": 1, "storage": {"honour_capacity": True}}
     stores = session.channels if kind == "channel" else session.queues
     store = stores.create("full", **attributes)
     with store.producer(batch_events=1) as producer:
@@ -261,9 +261,9 @@ def test_an_attribute_that_cannot_be_says_what_may(
         {"sync_each_write": True, "cache_on_reload": True},
     ],
 )
-def test_every_attribute_is_as_it_was_given(session: Session, chosen: dict[str, Any]) -> None:
+def test_every_attribute_is_as_it_was_given(session: Session, chosen: Any) -> None:
     session.channels.create("dead")
-    storage = {
+    storage: Any = {
         **chosen,
         "honour_capacity": True,
         "sync_max_batch_size": 1 << 16,
@@ -274,7 +274,7 @@ def test_every_attribute_is_as_it_was_given(session: Session, chosen: dict[str, 
         "priority": 7,
         "stamp_dictionary": True,
     }
-    attributes = {
+    attributes: dict[str, Any] = {
         "type": "persistent",
         "ttl": 60_000,
         "capacity": 100,

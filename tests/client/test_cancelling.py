@@ -36,7 +36,9 @@ def asyncio_only(realm: penstock.Realm, live: Callable[[Any], Awaitable[None]]) 
     run(realm, "asyncio", live)
 
 
-async def durable_of(session: aio.Session, kind: str, **attributes: Any) -> aio.Durable:
+async def durable_of(
+    session: aio.Session, kind: penstock.DurableType, **attributes: Any
+) -> aio.Durable:
     channel = await session.channels.create("orders", **attributes)
     return await channel.durables.create("d", type=kind)
 
@@ -57,7 +59,7 @@ async def cancelled_after(turns: int, work: Coroutine[Any, Any, Any]) -> None:
 @pytest.mark.spec("D5")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_cancelled_fetch_would_have_got_is_for_the_next_one(
-    realm: penstock.Realm, kind: str
+    realm: penstock.Realm, kind: penstock.DurableType
 ) -> None:
     async def live(session: aio.Session) -> None:
         channel = await session.channels.create("orders")
@@ -110,7 +112,7 @@ def test_a_fetch_is_never_given_more_than_it_asked_for(realm: penstock.Realm) ->
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_auto_ack_what_the_loop_was_not_done_with_comes_first(
-    realm: penstock.Realm, kind: str, client: str
+    realm: penstock.Realm, kind: penstock.DurableType, client: str
 ) -> None:
     async def live(session: Any) -> None:
         channel = await do(session.channels.create, "orders")
@@ -188,7 +190,9 @@ def test_who_stops_iterating_goes_on_where_they_stopped(
 
 @pytest.mark.spec("D5")
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_iteration_that_is_cancelled_loses_nothing(realm: penstock.Realm, kind: str) -> None:
+def test_an_iteration_that_is_cancelled_loses_nothing(
+    realm: penstock.Realm, kind: penstock.DurableType
+) -> None:
     async def live(session: aio.Session) -> None:
         durable = await durable_of(session, kind)
         got: list[int] = []
@@ -255,7 +259,7 @@ def test_an_opening_that_is_cancelled_leaves_no_seat_and_no_subscriber(
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_closing_that_is_cancelled_gives_everything_back_all_the_same(
-    realm: penstock.Realm, kind: str
+    realm: penstock.Realm, kind: penstock.DurableType
 ) -> None:
     async def live(session: aio.Session) -> None:
         durable = await durable_of(session, kind)
@@ -284,7 +288,7 @@ def test_a_closing_that_is_cancelled_gives_everything_back_all_the_same(
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handler_may_close_its_own_subscription(
-    realm: penstock.Realm, kind: str, client: str
+    realm: penstock.Realm, kind: penstock.DurableType, client: str
 ) -> None:
     async def live(session: Any) -> None:
         channel = await do(session.channels.create, "orders")
@@ -353,7 +357,7 @@ def test_a_loop_may_close_what_it_reads_and_ends(realm: penstock.Realm, client: 
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_a_handler_was_busy_with_as_it_was_closed_comes_again(
-    realm: penstock.Realm, kind: str
+    realm: penstock.Realm, kind: penstock.DurableType
 ) -> None:
     async def live(session: aio.Session) -> None:
         durable = await durable_of(session, kind)

@@ -70,7 +70,7 @@ def test_what_is_recalled_leaves_a_batch_in_which_an_earlier_event_has_come_agai
     realm: penstock.Realm,
 ) -> None:
     async def seen_of(url: str) -> list[int | None]:
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             orders = await session.channels.create("orders")
             events = [penstock.Event(properties={"sku": sku}) for sku in "abb"]
             await orders.publish_many(events[:1])

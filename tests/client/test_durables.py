@@ -91,7 +91,9 @@ def test_a_window_bounds_what_is_unsettled(ten: Channel) -> None:
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 @pytest.mark.parametrize("window", [0, -1, 1 << 40])
-def test_a_window_that_cannot_be_is_refused(orders: Channel, kind: str, window: int) -> None:
+def test_a_window_that_cannot_be_is_refused(
+    orders: Channel, kind: penstock.DurableType, window: int
+) -> None:
     durable = orders.durables.create("d", type=kind)
 
     with pytest.raises(penstock.InvalidArgument, match="window"):
@@ -419,7 +421,9 @@ def test_a_durable_is_purged_for_itself_alone(
 
 
 @pytest.mark.parametrize("type", ["exclusive", "priority", "shared_queued"])
-def test_some_types_of_durable_cannot_be_purged(session: penstock.Session, type: str) -> None:
+def test_some_types_of_durable_cannot_be_purged(
+    session: penstock.Session, type: penstock.DurableType
+) -> None:
     orders = session.channels.create("orders")
     mine = orders.durables.create("mine", type=type)
     orders.publish(b"1")

@@ -102,7 +102,7 @@ def test_a_subscription_or_session_that_is_closed_leaves_nothing_behind(
 @pytest.mark.spec("J7")
 @pytest.mark.parametrize("kind", ["exclusive", "priority"])
 def test_what_a_durable_is_owed_waits_for_its_next_client(
-    relay: Relay, orders: Channel, kind: str
+    relay: Relay, orders: Channel, kind: penstock.DurableType
 ) -> None:
     orders.durables.create("billing", type=kind)
     with penstock.connect(relay.url) as session:

@@ -180,7 +180,7 @@ def test_the_asyncio_client_takes_lanes_over_tcp(realm: penstock.Realm) -> None:
     url = realm.listen()
 
     async def work(acked: list[int | None]) -> None:
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             durable = await (await session.channels.get("orders")).durables.get("d")
             async with durable.subscribe(window=4, timeout=1.0) as subscription:
                 async for event in subscription:
@@ -189,7 +189,7 @@ def test_the_asyncio_client_takes_lanes_over_tcp(realm: penstock.Realm) -> None:
 
     async def live() -> tuple[list[int | None], str]:
         acked: list[int | None] = []
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             orders = await session.channels.create("orders")
             events = [penstock.Event(properties={"sku": str(n % 5)}) for n in range(EVENTS)]
             await orders.publish_many(events)

@@ -153,7 +153,9 @@ def test_what_a_loop_has_opened_is_opened_by_the_next_one_again(
 
 @pytest.mark.spec("D13", "D14")
 @pytest.mark.parametrize("kind", EACH_KIND)
-def test_a_seat_is_left_before_it_is_taken_again(realm: penstock.Realm, kind: str) -> None:
+def test_a_seat_is_left_before_it_is_taken_again(
+    realm: penstock.Realm, kind: penstock.DurableType
+) -> None:
     async def live(session: aio.Session) -> None:
         channel = await session.channels.create("orders")
         durable = await channel.durables.create("d", type=kind)

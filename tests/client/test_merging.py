@@ -178,7 +178,7 @@ def test_a_selector_looks_at_the_merged_event(rates: Channel) -> None:
 
 @pytest.mark.spec("K3", "D4")
 @pytest.mark.parametrize("kind", ["exclusive", "priority", "shared", "serial", "shared_queued"])
-def test_durables_get_whole_events(rates: Channel, kind: str) -> None:
+def test_durables_get_whole_events(rates: Channel, kind: penstock.DurableType) -> None:
     rates.edit(retain_consumed=True)
     eur = rates.register("EUR", bid=1.0, ask=2.0)
     durable = rates.durables.create("audit", type=kind, start="earliest")

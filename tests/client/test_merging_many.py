@@ -15,7 +15,9 @@ LEFT = 10
 
 @pytest.mark.spec("K2", "K3", "K4", "T9")
 @pytest.mark.parametrize("kind", ["persistent", "reliable", "off_heap", "paged"])
-def test_keys_that_left_are_forgotten_and_the_others_known(session: Session, kind: str) -> None:
+def test_keys_that_left_are_forgotten_and_the_others_known(
+    session: Session, kind: penstock.ChannelType
+) -> None:
     rates = session.channels.create("rates", engine="merge", keys={"n": 1}, type=kind)
     rates.publish_table(pa.table({"n": range(KEYS), "a": [1.0] * KEYS, "b": [2.0] * KEYS}))
     with rates.subscribe(start="earliest", timeout=5, merged=True) as reading:

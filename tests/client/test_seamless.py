@@ -370,7 +370,7 @@ def test_the_archive_of_a_merge_channel_is_its_history(session: Session, tmp_pat
 
 def test_the_async_client_reads_back_too(tmp_path: Path) -> None:
     async def read(url: str) -> None:
-        async with await penstock.aio.connect(url) as session:
+        async with penstock.aio.connect(url) as session:
             channel = await session.channels.get("orders")
             table = await channel.read(start=2, end=8)
             assert table.column("event_id").to_pylist() == list(range(2, 9))

@@ -142,7 +142,7 @@ def test_a_list_of_addresses_means_fail_over(realm: penstock.Realm) -> None:
 
 def test_the_asyncio_client_does_the_same(realm: penstock.Realm) -> None:
     async def live() -> list[bytes]:
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             orders = await session.channels.create("orders")
             await orders.publish(b"one")
             async with orders.producer() as producer:
@@ -168,7 +168,7 @@ def test_so_it_does_with_queues_transactions_and_schedules(realm: penstock.Realm
     later = datetime.now(UTC) + timedelta(days=1)
 
     async def live() -> None:
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             work = await session.queues.create("work")
             orders = await session.channels.create("orders")
             await session.joins.create("orders", "work")
@@ -202,7 +202,7 @@ def test_so_it_does_with_queues_transactions_and_schedules(realm: penstock.Realm
 
 def test_a_pop_that_is_cancelled_loses_nothing(realm: penstock.Realm) -> None:
     async def live() -> None:
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             work = await session.queues.create("work")
             for n in range(20):
                 with contextlib.suppress(TimeoutError):

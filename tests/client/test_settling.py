@@ -20,7 +20,7 @@ def play(realm: penstock.Realm, story: Story, **attributes: object) -> None:
     url = realm.listen()
 
     async def live() -> None:
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             orders = await session.channels.create("orders")
             await orders.publish_many([penstock.Event(b"%d" % n) for n in range(EVENTS)])
             durable = await orders.durables.create("d", **attributes)  # type: ignore[arg-type]  # theirs

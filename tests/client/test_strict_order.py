@@ -179,7 +179,7 @@ def test_the_asyncio_client_keeps_the_order_too(realm: penstock.Realm) -> None:
 
     async def live() -> list[int | None]:
         random, acked = Random(11), list[int | None]()
-        async with await aio.connect(url) as session:
+        async with aio.connect(url) as session:
             orders = await session.channels.create("orders")
             await orders.publish_many([penstock.Event(properties={"n": n}) for n in ALL])
             durable = await orders.durables.create("d", type="serial", strict_order=True)

@@ -116,7 +116,7 @@ def test_a_call_that_was_given_up_before_it_was_sent_is_never_done(
     relay: Relay, there: Session
 ) -> None:
     async def life() -> None:
-        async with await penstock.aio.connect(relay.url) as session:
+        async with penstock.aio.connect(relay.url) as session:
             relay.close_door()
             relay.cut()
             await asyncio.to_thread(eventually, lambda: not session.is_connected)

@@ -151,7 +151,7 @@ def _arrived(server: Server, connections: int) -> None:
 
 
 def _furnish(session: Session) -> None:
-    storage = {"events_per_spindle": 2_000}
+    storage: penstock.StorageProperties = {"events_per_spindle": 2_000}
     log = session.channels.create(LOG, type="persistent", retain_consumed=True, storage=storage)
     for kind in DURABLES:
         log.durables.create(kind, type=kind)

@@ -29,7 +29,7 @@ QUICK = {
 """Segments, growing files and snapshots come and go all the time."""
 
 ROWS = 500
-KINDS: dict[str, dict[str, object]] = {
+KINDS: dict[str, penstock.ChannelAttributes] = {
     "spindles": {"storage": {"events_per_spindle": 1_000}},
     "single": {"storage": {"events_per_spindle": 0}},
     "paged": {"type": "paged"},

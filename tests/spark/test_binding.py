@@ -173,7 +173,7 @@ def test_what_is_published_while_the_beginning_is_looked_up_is_not_passed_over(
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "serial", "priority", "shared_queued"])
 def test_what_is_in_the_checkpoint_is_acknowledged_and_nothing_else(
-    url: str, orders: Channel, kind: str
+    url: str, orders: Channel, kind: penstock.DurableType
 ) -> None:
     lake = orders.durables.create("lake", type=kind)
     publish(orders, 0, 10)
@@ -210,7 +210,7 @@ def test_the_realm_keeps_events_until_then_and_no_longer(
 
 @pytest.mark.parametrize("kind", ["exclusive", "serial"])
 def test_a_failing_micro_batch_is_rolled_back_counted_and_repeated(
-    url: str, orders: Channel, kind: str
+    url: str, orders: Channel, kind: penstock.DurableType
 ) -> None:
     lake = orders.durables.create("lake", type=kind)
     publish(orders, 0, 10)

@@ -66,7 +66,7 @@ def test_with_nothing_at_all_the_error_says_what_was_seen_and_what_helps(
         find_jvm({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
 
     assert "is Java 11" in str(refused.value)
-    assert "penstock[spark]" in str(refused.value)
+    assert "penstock-realm[spark]" in str(refused.value)
 
 
 def test_the_launcher_drops_the_module_slim_jvms_lack_and_keeps_every_other_argument(

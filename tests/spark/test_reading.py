@@ -357,13 +357,14 @@ def test_a_channel_created_again_is_refused(url: str, client: Session, orders: C
 
 @pytest.mark.spec("C1d")
 def test_a_position_from_before_the_ids_began_again_is_refused(tmp_path: Path) -> None:
-    def published(realm: penstock.Realm, kind: str) -> None:
+    def published(realm: penstock.Realm, kind: penstock.ChannelType) -> None:
         with realm.connect() as session:
             names = session.channels
             orders = names.get("orders") if names.list() else names.create("orders", type=kind)
             orders.publish_many(events(0, 10))
 
-    for kind, begin_again in (("simple", True), ("reliable", False)):
+    kinds: tuple[tuple[penstock.ChannelType, bool], ...] = (("simple", True), ("reliable", False))
+    for kind, begin_again in kinds:
         with penstock.Realm(tmp_path / kind) as realm:
             published(realm, kind)
             reader = stream(realm.listen(), startingOffsets="earliest")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -42,7 +43,7 @@ TYPES = ("persistent", "mixed", "reliable", "simple", "off_heap", "paged")
     ],
 )
 def test_everything_is_there_as_it_was_here(
-    here: Session, there: Session, folder: Path, type_: str, storage: dict[str, int]
+    here: Session, there: Session, folder: Path, type_: penstock.ChannelType, storage: Any
 ) -> None:
     orders = here.channels.create("eu/orders", type=type_, storage=storage)
     for more in ({}, {"late": 1.5}, {"late": "text"}):
@@ -64,7 +65,7 @@ def test_everything_is_there_as_it_was_here(
 
 @pytest.mark.parametrize("type_", ["persistent", "mixed", "paged"])
 def test_the_imported_channel_lives_on_and_survives_a_restart(
-    here: Session, start: Start, tmp_path: Path, folder: Path, type_: str
+    here: Session, start: Start, tmp_path: Path, folder: Path, type_: penstock.ChannelType
 ) -> None:
     orders = here.channels.create("orders", type=type_)
     orders.publish_many(events(100))

@@ -137,7 +137,7 @@ class Work:
 def missing() -> str:
     """What Spark lacks here; empty when nothing."""
     if importlib.util.find_spec("pyspark") is None:
-        return 'pyspark is not installed: pip install "penstock[spark]"'
+        return 'pyspark is not installed: pip install "penstock-realm[spark]"'
     try:
         find_jvm()
     except Unavailable as error:

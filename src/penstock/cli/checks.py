@@ -63,7 +63,8 @@ def installation() -> Iterator[Check]:
     yield Check("penstock", "ok", __version__)
     missing = [name for name in _NEEDED if _version(name) is None]
     if missing:
-        remedy = f"install it again: {sys.executable} -m pip install --force-reinstall penstock"
+        again = f"{sys.executable} -m pip install --force-reinstall penstock-realm"
+        remedy = f"install it again: {again}"
         yield Check("packages", "failed", f"not there: {', '.join(missing)}", remedy)
     else:
         known = (*_NEEDED, *_EXTRAS)
@@ -79,7 +80,7 @@ def installation() -> Iterator[Check]:
 def amqp(version: str | None) -> Check:
     """Whether a realm can serve AMQP with this version of the engine, None without one."""
     if version is None:
-        return Check("amqp", "ok", "not installed; pip install 'penstock[amqp]' compiles it")
+        return Check("amqp", "ok", "not installed; pip install 'penstock-realm[amqp]' compiles it")
     return Check("amqp", "ok", f"{AMQP_ENGINE} {version}")
 
 
@@ -302,7 +303,7 @@ def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
 def spark() -> Iterator[Check]:
     """Whether a Spark session starts here; takes some seconds."""
     if _version("pyspark") is None:
-        remedy = "pip install 'penstock[spark]'"
+        remedy = "pip install 'penstock-realm[spark]'"
         yield Check("spark", "failed", "PySpark is not installed", remedy)
         return
     from penstock.spark.jvm import find_jvm
@@ -311,7 +312,7 @@ def spark() -> Iterator[Check]:
     try:
         jvm = find_jvm()
     except PenstockError as error:
-        yield Check("jvm", "failed", str(error), "pip install 'penstock[spark]' brings one")
+        yield Check("jvm", "failed", str(error), "pip install 'penstock-realm[spark]' brings one")
         return
     yield Check("jvm", "ok", f"Java {jvm.version}, {jvm.java} ({jvm.origin})")
     try:

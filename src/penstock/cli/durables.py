@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,6 +22,7 @@ from penstock.cli.output import (
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
+    from penstock.client.attributes import DurableType
     from penstock.wire.native.answers import DurableInfo
 
 Channel = Annotated[
@@ -105,7 +106,7 @@ def create(
     with session(url) as realm:
         made = realm.channels.get(channel).durables.create(
             name,
-            type=type,
+            type=cast("DurableType", type),  # the realm says which there are
             start=begin,
             selector=selector,
             persistent=persistent,

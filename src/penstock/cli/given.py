@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgspec
 import typer
 
+from penstock.client.starts import StartLike
+
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SECONDS: Final = re.compile(r"\d+(\.\d+)?")
@@ -17,10 +19,12 @@ _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
 _UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def start(text: str) -> str | int | datetime:
+def start(text: str) -> StartLike:
     """``earliest``, ``latest``, an event id or a time; where a read begins (SEM E6)."""
-    if text in ("earliest", "latest"):
-        return text
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
     if text.isdecimal():
         return int(text)
     try:

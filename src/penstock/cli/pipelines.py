@@ -166,7 +166,7 @@ def show(
 def _needs_spark() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable(
-            'pipelines run on PySpark, which is not installed: pip install "penstock[spark]"'
+            'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
         )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import pyarrow as pa
 
+from penstock.client.attributes import ChannelAttributes
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
@@ -37,7 +38,7 @@ class Channels:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
 
-    async def create(self, name: str, **attributes: Any) -> Channel:
+    async def create(self, name: str, **attributes: Unpack[ChannelAttributes]) -> Channel:
         """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
         ``dead_event_store`` (a name), ``keys`` (property to depth), ``retain_consumed``,
         ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``storage`` (a dict, SEM S).

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 
+from penstock.client.attributes import EditedAttributes
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
 from penstock.client.merging import as_deltas
@@ -157,7 +158,7 @@ class Destination:
             wire.DescribeChannel(0, self.name, self._kind), ChannelInfo
         )
 
-    async def edit(self, **attributes: Any) -> None:
+    async def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
         """Change attributes in place; they apply at once (SEM C3). Raises ``InvalidArgument``."""
         current = (await self.info()).definition
         wanted = definition_of(attributes, self._kind, current)

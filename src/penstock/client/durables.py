@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Never
 
+from penstock.client.attributes import DurableType
 from penstock.client.bounds import check_count, check_timeout
 from penstock.client.browsing import DurableBrowse
 from penstock.client.conversation import Conversation
@@ -30,7 +31,7 @@ class Durables:
         self,
         name: str,
         *,
-        type: str = "shared",
+        type: DurableType = "shared",
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
@@ -38,7 +39,7 @@ class Durables:
         cluster_wide: bool = False,
         strict_order: bool = False,
         order_by: str = "",
-        **attributes: Any,
+        **attributes: Never,
     ) -> Durable:
         """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from penstock.client.attributes import QueueAttributes
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
@@ -26,7 +27,7 @@ class Queues:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
 
-    async def create(self, name: str, **attributes: Any) -> Queue:
+    async def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Make a queue (SEM C3). Attributes as of a channel, and ``max_deliveries``: an event
         rolled back as often goes to the dead event store (SEM T10).
 

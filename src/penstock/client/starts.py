@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Literal, TypeAlias
 
 from penstock.core.errors import InvalidArgument
 from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
 
-StartLike = str | int | datetime
+StartLike: TypeAlias = Literal["earliest", "latest"] | int | datetime
 
 
 def start_of(given: StartLike) -> AnyStart:

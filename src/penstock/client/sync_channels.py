@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from penstock.client import channels as aio_channels
+from penstock.client.attributes import ChannelAttributes
 from penstock.client.starts import StartLike
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
@@ -27,7 +28,7 @@ class Channels:
         self._inner = inner
         self._loop = loop
 
-    def create(self, name: str, **attributes: Any) -> Channel:
+    def create(self, name: str, **attributes: Unpack[ChannelAttributes]) -> Channel:
         """Make a channel (SEM C3); see :meth:`penstock.aio.Channels.create`."""
         return Channel(self._loop.call(self._inner.create(name, **attributes)), self._loop)
 

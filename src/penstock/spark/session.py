@@ -89,7 +89,7 @@ def session(
     Raises ``Unavailable`` when PySpark or a JVM is missing.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise Unavailable('PySpark is not installed: pip install "penstock[spark]"')
+        raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -157,7 +157,7 @@ def test_well_known_imports_need_not_be_in_the_set() -> None:
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ptars", None)
 
-    with pytest.raises(Unavailable, match=r'ptars is not installed.*"penstock\[protobuf\]"'):
+    with pytest.raises(Unavailable, match=r'ptars is not installed.*"penstock-realm\[protobuf\]"'):
         Descriptors(shop())
 
 

@@ -27,6 +27,6 @@ def test_without_proton_the_realm_says_what_is_missing(monkeypatch: pytest.Monke
 
     with (
         penstock.Realm() as realm,
-        pytest.raises(InvalidArgument, match=r"pip install 'penstock\[amqp\]'"),
+        pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[amqp\]'"),
     ):
         realm.listen_amqp()

@@ -202,7 +202,7 @@ def test_a_durable_made_elsewhere_is_read_by_its_name(
 
 @pytest.mark.parametrize("kind", ["serial", "priority", "shared"])
 def test_a_clients_durable_made_elsewhere_keeps_its_kind(
-    connect: Connect, session: penstock.Session, kind: str
+    connect: Connect, session: penstock.Session, kind: penstock.DurableType
 ) -> None:
     """As JMS subscribes, which has no word for kinds."""
     channel = session.channels.create("orders", engine="jms")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -95,9 +96,10 @@ class PenstockBroker:
             await self._channels[stream].publish_table(together)
 
     async def prepare_broadcast(self, durability: str) -> None:
-        kind = "transient" if durability == "D0" else "persistent"
-        storage = {} if durability == "D0" else {"storage": storage_of(durability)}
-        self._channel = await self.session.channels.create(ORDERS, type=kind, **storage)
+        attributes: penstock.ChannelAttributes = {"type": "transient"}
+        if durability != "D0":
+            attributes = {"type": "persistent", "storage": storage_of(durability)}
+        self._channel = await self.session.channels.create(ORDERS, **attributes)
 
     async def subscriber(self) -> Subscriber:
         session = await penstock.aio.connect(self.url)
@@ -128,9 +130,8 @@ class PenstockBroker:
         )
         self._is_strict = kind == "strict"
         for name in names:
-            await self._channel.durables.create(
-                name, type="serial" if self._is_strict else kind, strict_order=self._is_strict
-            )
+            type_ = cast("penstock.DurableType", "serial" if self._is_strict else kind)
+            await self._channel.durables.create(name, type=type_, strict_order=self._is_strict)
 
     async def client(self, durable: str) -> Client:
         session = await penstock.aio.connect(self.url)
@@ -313,7 +314,7 @@ async def _settle_rows(batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> No
     ledger.add(len(batch) - rolled_back, price, rolled_back)
 
 
-def storage_of(durability: str) -> dict[str, str]:
+def storage_of(durability: str) -> penstock.StorageProperties:
     """The attribute ``storage`` that stands for a durability."""
     return {"sync": "none" if durability == "D1" else "group"}
 

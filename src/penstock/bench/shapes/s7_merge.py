@@ -153,7 +153,7 @@ async def _next(follower: penstock.aio.Subscription) -> penstock.EventBatch:
 
 async def _late(url: str, keys: int) -> float:
     """Seconds until a subscriber that has just come has the state of every key."""
-    async with await penstock.aio.connect(url) as session:
+    async with penstock.aio.connect(url) as session:
         rates = await session.channels.get("rates")
         begun = time.perf_counter()
         seen = 0
@@ -184,7 +184,7 @@ async def _counted(url: str) -> AsyncIterator[tuple[penstock.aio.Session, Counte
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
         own = server.sockets[0].getsockname()[1]
-        async with await penstock.aio.connect(f"penstock://127.0.0.1:{own}") as session:
+        async with penstock.aio.connect(f"penstock://127.0.0.1:{own}") as session:
             yield session, counted
 
 

@@ -186,7 +186,7 @@ def require_protobuf() -> None:
     if missing:
         raise Unavailable(
             f"{' and '.join(missing)} is not installed, which descriptors need: "
-            'pip install "penstock[protobuf]"'
+            'pip install "penstock-realm[protobuf]"'
         )
 
 

@@ -29,6 +29,6 @@ def hub_of(listener: NativeListener) -> AmqpHub:
             raise
         raise InvalidArgument(
             "AMQP needs Apache Qpid Proton, which is not installed here: pip install "
-            "'penstock[amqp]' (it is built from source, with a C compiler)"
+            "'penstock-realm[amqp]' (it is built from source, with a C compiler)"
         ) from error
     return AmqpHub(listener)

@@ -348,7 +348,7 @@ def run(
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable(
-            'pipelines run on PySpark, which is not installed: pip install "penstock[spark]"'
+            'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
         )
     chosen = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
     run = Run(

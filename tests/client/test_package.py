@@ -1,0 +1,71 @@
+"""The names of the package: those there are, and no others."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock.core import errors
+
+
+def test_a_misspelt_name_is_an_error_that_says_so() -> None:
+    with pytest.raises(
+        AttributeError, match="module 'penstock' has no attribute 'NameDoesNotExits'"
+    ):
+        penstock.NameDoesNotExits  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_error_is_a_name_of_the_package() -> None:
+    every = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.PenstockError)
+    }
+
+    assert every <= set(penstock.__all__)
+    assert all(getattr(penstock, name) is getattr(errors, name) for name in every)
+
+
+def test_what_type_checkers_see_is_what_there_is() -> None:
+    tree = ast.parse(inspect.getsource(penstock))
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If)][:1]
+    imported = {
+        alias.name
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    assert imported | {"__version__"} == set(penstock.__all__)
+    assert all(getattr(penstock, name) is not None for name in penstock.__all__)
+
+
+def test_completion_shows_what_there_is() -> None:
+    assert dir(penstock) == sorted(penstock.__all__)
+    assert {"Realm", "connect", "NameDoesNotExist", "aio", "Channel"} <= set(dir(penstock))
+    assert set(penstock.aio.__all__) - {"Opening"} <= set(dir(penstock))
+
+
+def test_a_look_at_the_names_loads_none_of_them() -> None:
+    """Neither the version nor completion costs a client what loading Arrow or the server takes."""
+    code = (
+        "import sys, penstock; dir(penstock), penstock.__version__; "
+        "print([name for name in sys.modules if name.startswith(('pyarrow', 'penstock.'))])"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "[]\n"
+
+
+def test_the_asyncio_client_is_there_without_an_import_of_its_own() -> None:
+    code = "import penstock; print(penstock.aio.connect.__module__)"
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "penstock.aio\n"

@@ -1,0 +1,127 @@
+"""What type checkers say of programs that use the package."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+
+import penstock
+from penstock.bootstrap import registered
+from penstock.client import attributes
+from penstock.core import channel_types, durables, engines
+from penstock.core.messages import Definition, Storage
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+from __future__ import annotations
+
+import penstock
+from penstock import aio
+
+session = penstock.connect("penstock://localhost")
+penstock.conect("penstock://localhost")  # [attr-defined]
+try:
+    session.info()
+except penstock.NameDoesNotExits:  # [attr-defined]
+    pass
+except penstock.NameDoesNotExist:
+    pass
+
+orders: penstock.Channel = session.channels.create(
+    "orders", type="persistent", engine="jms", ttl=5, keys={"sku": 1}, storage={"sync": "none"}
+)
+session.channels.create("orders", type="persistant")  # [arg-type]
+session.channels.create("orders", engine="kafka")  # [arg-type]
+session.channels.create("orders", capcity=5)  # [call-arg]
+session.channels.create("orders", ttl="1h")  # [arg-type]
+session.channels.create("orders", storage={"sync": "never"})  # [typeddict-item]
+session.channels.create("orders", storage={"snyc": "none"})  # [typeddict-unknown-key]
+session.channels.create("orders", max_deliveries=3)  # [call-arg]
+orders.edit(ttl=5, archive="./archive")
+orders.edit(type="reliable")  # [call-arg]
+session.queues.create("work", dead_event_store="dead", max_deliveries=3)
+session.queues.create("work", archive="./archive")  # [call-arg]
+orders.durables.create("billing", type="serial", start="latest", strict_order=True)
+orders.durables.create("billing", type="shard")  # [arg-type]
+orders.durables.create("billing", start="newest")  # [arg-type]
+orders.durables.create("billing", max_delivery=3)  # [arg-type]
+session.joins.create("orders", "work", selector="price > 5")
+session.joins.create("orders", "work", filter="price > 5")  # [call-arg]
+
+
+async def live() -> None:
+    async with aio.connect("penstock://localhost") as session:
+        orders: aio.Channel = await session.channels.create("orders", type="reliable")
+        await session.channels.create("orders", type="relyable")  # [arg-type]
+        await session.queues.create("work", capcity=5)  # [call-arg]
+        await orders.durables.create("billing", type="shard")  # [arg-type]
+        await orders.durables.create("billing", max_delivery=3)  # [arg-type]
+        await session.joins.create("orders", "work", filter="price > 5")  # [call-arg]
+    again: aio.Session = await aio.connect("penstock://localhost")
+    await again.close()
+    aio.conect("penstock://localhost")  # [attr-defined]
+"""
+"""Lines that a type checker has to refuse say with which of mypy's codes."""
+
+
+@pytest.mark.slow
+def test_mypy_refuses_what_is_misspelt_and_nothing_else(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--follow-imports=silent",
+    ]
+    told = subprocess.run(
+        [
+            *command,
+            "--follow-imports=silent",
+            "--ignore-missing-imports",
+            f"--cache-dir={tmp_path / 'cache'}",
+            str(program),
+        ],
+        env={"MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+    found = re.findall(r"program\.py:(\d+): error: .*\[([a-z-]+)\]$", told, re.MULTILINE)
+    wanted = [
+        (str(number), code[1])
+        for number, line in enumerate(PROGRAM.splitlines(), 1)
+        if (code := re.search(r"# \[([a-z-]+)\]", line))
+    ]
+    assert found == wanted, told
+
+
+def fields(kind: Any) -> set[str]:
+    return {field.name for field in msgspec.structs.fields(kind)}
+
+
+def test_attributes_are_those_the_realm_knows() -> None:
+    of_channels = get_type_hints(penstock.ChannelAttributes)
+    of_queues = get_type_hints(penstock.QueueAttributes)
+
+    assert set(of_channels) == fields(Definition) - {"kind", "max_deliveries"}
+    assert set(of_queues) == fields(Definition) - {"kind", "archive"}
+    assert set(get_type_hints(penstock.StorageProperties)) == fields(Storage)
+    fixed = {"kind", "type", "engine", "keys", "start_event_id"}
+    assert set(get_type_hints(penstock.EditedAttributes)) == fields(Definition) - fixed
+
+
+def test_types_and_engines_are_those_the_realm_knows() -> None:
+    assert set(get_args(attributes.ChannelType)) == set(registered(channel_types, "TYPE"))
+    assert set(get_args(attributes.Engine)) == set(registered(engines, "ENGINE"))
+    assert set(get_args(attributes.DurableType)) == set(registered(durables, "KIND"))
