@@ -5,9 +5,8 @@ from __future__ import annotations
 FLIGHTS = "flights"
 """The channel with one event a flight."""
 
-DELAYS = "flight-delays"
-"""The channel the roll-up writes to. Not ``flights/delays``: that would make ``flights`` a
-folder, and a folder cannot have the name of a channel (SEM C2)."""
+DELAYS = "flights/delays"
+"""The channel the roll-up writes to, beside the folder of its name (SEM C2)."""
 
 GROUND_CREW = "ground-crew"
 """The shared durable of ``flights`` that the workers take their flights from."""

@@ -31,7 +31,7 @@ def test_channels_are_made_listed_found_and_deleted(session: Session) -> None:
 
 
 @pytest.mark.spec("C2")
-@pytest.mark.parametrize("name", ["", "a b", "a/", "é", "x" * 236, "a\0"])
+@pytest.mark.parametrize("name", ["", "a/..", "a/*", "\u202ea", "x" * 256, "a\0"])
 def test_a_bad_name_is_refused_and_nothing_is_created(session: Session, name: str) -> None:
     with pytest.raises(penstock.InvalidName):
         session.channels.create(name)

@@ -17,6 +17,7 @@ from penstock.columns.segments import (
     SegmentIndex,
     SegmentReader,
     encode_segment,
+    segment_folder,
     segment_name,
 )
 from penstock.core.errors import Damaged, InvalidArgument
@@ -239,3 +240,22 @@ def test_a_large_segment_reads_back_as_it_was() -> None:
 
     assert found.equals(pa.Table.from_batches([source.slice(12_345, 40_001 - 12_345)]))
     assert len(image.index.batches) == 4
+
+
+@pytest.mark.spec("C2")
+def test_a_channels_folder_is_its_escaped_name_and_number() -> None:
+    assert segment_folder("orders", 4) == "orders.4"
+    assert segment_folder("eu/orders.new", 4) == "eu~2Forders.new.4"
+    assert segment_folder("日", 4) == "~E6~97~A5.4"
+    long = segment_folder("日" * 255, 1 << 40)
+    assert len(long) < 256
+    assert long.endswith(f".{1 << 40}")
+
+
+@pytest.mark.spec("C2")
+def test_where_an_earlier_version_began_the_files_go_on() -> None:
+    begun = "segments/eu/orders.4/00000000000000000000-00000000000000049999.arrow"
+
+    assert segment_folder("eu/orders", 4, begun) == "eu/orders.4"
+    assert segment_folder("eu/orders", 5, begun) == "eu~2Forders.5"
+    assert segment_folder("eu/orders", 4, "segments/x.import-1-1/0-1.arrow") == "eu~2Forders.4"

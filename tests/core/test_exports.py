@@ -151,7 +151,7 @@ WRONG = {
         "one name: d, d",
     ),
     "no such kind": (with_durable(kind="solitary"), "kind 'solitary'; there are"),
-    "no such name": (with_durable(name="no name"), "no name"),
+    "no such name": (with_durable(name="no\tname"), "control character"),
     "readers of a channel": (with_durable(name="", kind="queue"), "this is a channel"),
     "a queue without readers": (altered(definition=Definition(kind="queue")), "this is a queue"),
     "a position before all": (with_durable(head=-1), "out of bounds"),

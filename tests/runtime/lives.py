@@ -240,10 +240,17 @@ class Lives:
         """What is on a store, browsed."""
         return (await self.browsed(name, selector)).events
 
+    async def waiting_in(self, schedule: int) -> list[Event]:
+        """What waits to be published; a schedule is known by its number."""
+        return (await self._browsed(schedule, "")).events
+
     async def browsed(self, name: str, selector: str = "") -> Outlet:
+        return await self._browsed(self.number(name), selector)
+
+    async def _browsed(self, number: int, selector: str) -> Outlet:
         outlet = Outlet("browser", selector)
         await self.realm.subscriptions.subscribe(
-            self.number(name), FromEarliest(), outlet, credit=1 << 30, browse=True
+            number, FromEarliest(), outlet, credit=1 << 30, browse=True
         )
         await outlet.at_end.wait()
         return outlet

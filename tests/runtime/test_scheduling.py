@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.columns.event import Event
-from penstock.core.errors import InvalidEvent, InvalidName, StorageFailed
+from penstock.core.errors import InvalidEvent, NameDoesNotExist, StorageFailed
 from penstock.runtime.realm import Limits
 from penstock.testing.loop import pass_time, simulate
 from tests.runtime.lives import ENDS, End, Lives, clock_now, datas, named
@@ -140,10 +140,11 @@ def test_what_waits_can_be_looked_at_and_cancelled(end: End) -> None:
             opened = await lives.realm.schedule_of(number)
             assert opened is not None
             assert opened.name == "$orders"
-            waiting = await lives.stored("$orders")
+            waiting = await lives.waiting_in(opened.channel)
             assert datas(waiting) == ["a", "b"]
             assert all(event.deliver_at is not None for event in waiting)
-            assert await lives.purge("$orders", "n = 1") == 1
+            purged = lives.realm.subscriptions.purge(opened.channel, None, None, "n = 1")
+            assert await purged == 1
         async with lives.life(end):
             await pass_time(1)
             assert datas(await lives.stored("orders")) == ["b"]
@@ -162,14 +163,38 @@ def test_the_store_where_they_wait_belongs_to_its_channel(end: End) -> None:
             await lives.put("a/orders", later("x", 500))
             assert await lives.realm.list_channels() == ["a/orders"]
             assert await lives.realm.list_channels("queue") == []
-            with pytest.raises(InvalidName):
+            with pytest.raises(NameDoesNotExist):
                 await lives.realm.open_channel("$a/orders")
             await lives.realm.delete_channel("a/orders")
-            assert lives.realm.directory.find("$a/orders") is None
+            assert not lives.realm.directory.names("schedule")
             await lives.create("a/orders")
         async with lives.life(end):
             await pass_time(1)
             assert (await lives.info("a/orders")).events == 0
+
+    run(life())
+
+
+@pytest.mark.spec("X4", "C2")
+@pytest.mark.parametrize("end", ENDS)
+def test_a_channel_may_be_called_as_the_store_where_they_wait(end: End) -> None:
+    async def life() -> None:
+        lives = Lives(limits=SELDOM)
+        async with lives.life(end):
+            await lives.create("orders")
+            await lives.put("orders", later("waits", 500))
+            await lives.create("$orders")
+            await lives.put("$orders", *named("is there"))
+            await lives.put("$orders", later("waits, too", 500))
+        async with lives.life(end):
+            assert datas(await lives.stored("$orders")) == ["is there"]
+            assert datas(await lives.stored("orders")) == []
+            await pass_time(1)
+            assert datas(await lives.stored("$orders")) == ["is there", "waits, too"]
+            assert datas(await lives.stored("orders")) == ["waits"]
+            await lives.realm.delete_channel("orders")
+            assert lives.realm.directory.names("schedule") == ["$$orders"]
+            await lives.conserved()
 
     run(life())
 

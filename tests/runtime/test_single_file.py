@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.core.errors import StorageFailed
 from penstock.core.ids import Span
-from penstock.core.messages import Definition
+from penstock.core.messages import Definition, Storage
 from penstock.runtime.sealing import SealingLimits
 from penstock.spark.plan import FileRows
 from penstock.spark.sealed import is_here
@@ -214,6 +214,44 @@ def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
 
     counts = {simulate(life(seed, good), Random(seed)) for good in range(40) for seed in range(3)}
     assert len(counts) == 7  # the power failed before, between and after all publishes
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize("rows", [0, 4])
+def test_files_go_on_in_the_folder_where_an_earlier_version_began(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    definition = Definition(type="persistent", storage=Storage(events_per_spindle=rows))
+
+    async def folders(store: Embedded) -> set[str]:
+        found = await store.blobs.list("segments/")
+        return {info.name.removeprefix("segments/").rpartition("/")[0] for info in found}
+
+    async def life() -> None:
+        disk = FaultyDisk(1)
+        store = open_store("/realm", disk)
+        with monkeypatch.context() as earlier:
+            earlier.setattr(
+                "penstock.runtime.channel_store.segment_folder",
+                lambda name, number, newest: f"{name}.{number}",
+            )
+            async with living(store.journal, store.blobs) as realm:
+                await realm.create_channel("eu/orders", definition)
+                await publish(realm, 1, body([b"before"] * 4))
+                await sealed(realm, "eu/orders")
+        assert await folders(store) == {"eu/orders.1"}
+        disk.kill()
+        store = open_store("/realm", disk)
+        async with living(store.journal, store.blobs) as realm:
+            await realm.create_channel("eu/new", definition)
+            await publish(realm, 1, body([b"now"] * 4))
+            await publish(realm, 2, body([b"now"] * 4))
+            await sealed(realm, "eu/orders")
+            await sealed(realm, "eu/new")
+            assert await folders(store) == {"eu/orders.1", "eu~2Fnew.2"}
+            assert len(await events(realm, 1)) == 8
+
+    simulate(life(), Random(1))
 
 
 @pytest.mark.spec("S1")

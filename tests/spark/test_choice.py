@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.errors import InvalidName
 from penstock.spark.choice import Choice, choice_of, fits
+from penstock.spark.pipelines.sources import listed
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,8 @@ from penstock.spark.choice import Choice, choice_of, fits
         ("day-?", ["day-1"], ["day-", "day-10", "day-/"]),
         ("*/delays", ["flights/delays"], ["flights/old/delays", "delays"]),
         ("a#*", ["a#1"], ["ab1"]),
+        ("a%2A*", ["a*", "a*b"], ["a", "ab"]),
+        ("gro\u0308\u00dfe/*", ["größe/a"], ["grosse/a"]),
     ],
 )
 def test_a_pattern_takes_names(pattern: str, fitting: list[str], others: list[str]) -> None:
@@ -41,7 +44,24 @@ def test_one_name_is_one_channel_and_a_pattern_never_is() -> None:
     assert choice_of("orders*").of([]) == []
 
 
-@pytest.mark.parametrize("text", ["a b", "orders/", "or.ders*"])
+@pytest.mark.spec("C2")
+def test_a_name_with_a_sign_of_lists_is_written_escaped() -> None:
+    choice = choice_of("a%2Cb, 100%25, what%3F, two words, 日*")
+
+    assert choice.names == ("100%", "a,b", "two words", "what?")
+    assert choice.patterns == ("日*",)
+    assert choice_of(choice.text) == choice
+    assert choice_of("a%2A").is_one
+    assert choice_of("a%2A").takes("a*")
+    assert not choice_of("a%2A").takes("ab")
+
+
+@pytest.mark.spec("C2")
+def test_a_list_of_a_pipeline_is_one_option() -> None:
+    assert choice_of(listed(["a,b", "c*"])) == Choice(("a,b",), ("c*",))
+
+
+@pytest.mark.parametrize("text", ["a\tb", "orders/..", "or\nders*", "%FF"])
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidName):
         choice_of(text)

@@ -47,9 +47,9 @@ class Growth(Struct, frozen=True):
     added: tuple[SegmentBatch, ...]
 
 
-def growing_name(channel: str, number: int) -> str:
+def growing_name(folder: str, number: int) -> str:
     """The blob name of the ``number``-th file of a channel whose events are in a single file."""
-    return f"segments/{channel}/events.{number:08d}.arrow"
+    return f"segments/{folder}/events.{number:08d}.arrow"
 
 
 def number_in(name: str) -> int:

@@ -23,6 +23,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.core.errors import Damaged, InvalidArgument
 from penstock.core.ids import Span
+from penstock.core.names import file_part
 
 ROWS_PER_BATCH = 16_384
 """Rows of a record batch in a segment, unless the caller knows better."""
@@ -80,9 +81,19 @@ class SegmentImage(Struct, frozen=True):
         return (memoryview(self.buffer),)
 
 
-def segment_name(channel: str, first_id: int, end_id: int) -> str:
+def segment_folder(name: str, number: int, newest: str = "") -> str:
+    """Where the files of channel ``number`` lie below ``segments``; ``newest`` is the last of them.
+
+    The number tells the folders of channels apart whose names were cut, or differ in case only.
+    Where an earlier version has begun, with a folder for each part of a name, it goes on.
+    """
+    before = f"{name}.{number}"
+    return before if newest.startswith(f"segments/{before}/") else f"{file_part(name)}.{number}"
+
+
+def segment_name(folder: str, first_id: int, end_id: int) -> str:
     """The blob name of the segment with the ids ``first_id .. end_id - 1``."""
-    return f"segments/{channel}/{first_id:020d}-{end_id - 1:020d}.arrow"
+    return f"segments/{folder}/{first_id:020d}-{end_id - 1:020d}.arrow"
 
 
 def encode_segment(

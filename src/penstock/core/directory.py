@@ -11,7 +11,6 @@ from penstock.core.channel import Channel
 from penstock.core.errors import (
     IllegalState,
     InvalidArgument,
-    InvalidName,
     LimitReached,
     NameAlreadyBound,
     NameDoesNotExist,
@@ -23,7 +22,8 @@ from penstock.core.retention import check_limits
 from penstock.core.state import Rules
 
 SCHEDULE_PREFIX = "$"
-"""Begins the names of the realm's own stores: no user's name does (SEM C2)."""
+"""Begins the names of schedules. They are found by the store they belong to, never by name, so a
+user's channel may be called the same."""
 
 
 class RealmFact(Struct, frozen=True, tag=True, array_like=True):
@@ -65,17 +65,19 @@ class Directory:
         self.joins = Joins()
         self.publishing_paused = False
         self._numbers: dict[str, int] = {}
-        self._folders: dict[str, int] = {}
-        """Folder name to the number of channels below it."""
+        self._schedules: dict[str, int] = {}
+        """By the name of the channel or queue whose schedule it is."""
         self.next_number = 1
 
     # --- deciding ------------------------------------------------------------------------
 
     def decide_create(self, name: str, definition: Definition) -> ChannelCreated:
         """Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and
-        ``NameDoesNotExist`` for a dead event store there is not."""
+        ``NameDoesNotExist`` for a dead event store there is not. A store may lie beside a folder
+        of its name."""
         name = destination_name(name)
-        self._refuse_clash(name)
+        if name in self._numbers:
+            raise NameAlreadyBound(f"{name} exists already")
         self._refuse_too_many()
         if definition.kind == "schedule":
             raise InvalidArgument("a schedule is made by the realm; create a channel or a queue")
@@ -224,9 +226,8 @@ class Directory:
             case ChannelCreated(number, name, definition):
                 self.next_number = max(self.next_number, number + 1)
                 self.channels[number] = Channel(name, definition, self.rules)
-                self._numbers[name] = number
-                for folder in _folders(name):
-                    self._folders[folder] = self._folders.get(folder, 0) + 1
+                names, key = self._place(name, definition)
+                names[key] = number
             case ChannelDeleted(number):
                 self._deleted(number)
             case JoinCreated(join):
@@ -241,11 +242,14 @@ class Directory:
         if channel is None:
             return
         self.joins.forget(number)
-        del self._numbers[channel.state.name]
-        for folder in _folders(channel.state.name):
-            self._folders[folder] -= 1
-            if not self._folders[folder]:
-                del self._folders[folder]
+        names, key = self._place(channel.state.name, channel.state.definition)
+        del names[key]
+
+    def _place(self, name: str, definition: Definition) -> tuple[dict[str, int], str]:
+        """Where the number of a store is kept, and under what."""
+        if definition.kind == "schedule":
+            return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
+        return self._numbers, name
 
     # --- asking --------------------------------------------------------------------------
 
@@ -278,7 +282,7 @@ class Directory:
 
     def schedule_of(self, number: int) -> int | None:
         """The store of what waits to be published on ``number``, if anything ever did."""
-        return self._numbers.get(SCHEDULE_PREFIX + self.channels[number].state.name)
+        return self._schedules.get(self.channels[number].state.name)
 
     def dead_event_store_of(self, number: int) -> int | None:
         """Where dead events of ``number`` go."""
@@ -287,7 +291,7 @@ class Directory:
 
     def _near(self, name: str) -> str:
         for other in self._numbers:
-            if other.lower() == name.lower():
+            if other.casefold() == name.casefold():
                 return f" (names are case-sensitive: there is {other})"
         return ""
 
@@ -300,20 +304,3 @@ class Directory:
                 f"there are {self.rules.stores_max} channels and queues, and more are not allowed "
                 "(limits.channels_max); delete one, or raise the limit"
             )
-
-    def _refuse_clash(self, name: str) -> None:
-        if name in self._numbers:
-            raise NameAlreadyBound(f"{name} exists already")
-        if name in self._folders:
-            raise InvalidName(f"{name} is a folder of other channels; a store cannot have its name")
-        for folder in _folders(name):
-            if folder in self._numbers:
-                raise InvalidName(f"{folder} is a channel, so {name} cannot lie inside it")
-
-
-def _folders(name: str) -> list[str]:
-    """The folders a store lies in; the realm's own stores lie in none."""
-    if name.startswith(SCHEDULE_PREFIX):
-        return []
-    parts = name.split("/")
-    return ["/".join(parts[:i]) for i in range(1, len(parts))]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.columns.keys import KeyIndex
 from penstock.columns.schema import ChannelSchema
+from penstock.columns.segments import segment_folder
 from penstock.columns.selectors import Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.core.errors import Damaged
@@ -166,6 +167,10 @@ class ChannelStore:
     def _count(self, piece: Piece, sign: int) -> None:
         self.meter.add(piece, sign)
         self._realm.add(piece, sign)
+
+    def folder(self, name: str, number: int) -> str:
+        """Where the next file of this channel, ``name``, goes."""
+        return segment_folder(name, number, self.files[-1].name if self.files else "")
 
     def discard(self) -> None:
         """The channel is deleted: nothing of it counts any more."""

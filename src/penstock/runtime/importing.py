@@ -48,6 +48,7 @@ from penstock.core.exported_file import ExportedFile
 from penstock.core.exports import ExportedState, check, take_over
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Digest
+from penstock.core.names import file_part
 from penstock.core.ports import Blobs, Clock, Offload
 from penstock.core.state import Rules
 from penstock.runtime.group import Group
@@ -61,6 +62,8 @@ from penstock.runtime.shard import Shard
 from penstock.runtime.under_way import Begun, UnderWay
 from penstock.wire.native.answers import ChannelOpened
 
+_SHOWN_MAX = 200
+"""Characters of a channel's name in the name of a folder that tells it by its time."""
 IMPORTS_MAX = 4
 """Imports under way at a time; each may hold one file in memory."""
 
@@ -169,7 +172,9 @@ class Imports:
             lambda group: group.state.directory.decide_create(name, whole.definition)
         )
         now_us = self._clock.now_us()
-        folder = f"segments/{created.name}.import-{now_us}-{self._imports.next}"
+        # The time makes it the only one: the name is for those who look, and may be cut.
+        shown = file_part(created.name)[:_SHOWN_MAX]
+        folder = f"segments/{shown}.import-{now_us}-{self._imports.next}"
         return self._imports.add(_Import(session, now_us, created.name, whole, folder))
 
     async def put(

@@ -155,7 +155,7 @@ class _Rewriting:
         self._store = store
         self._columns = store.columns
         self._copied: list[SealedFile] = []
-        self._copy = FileCopy(owner._blobs, owner._offload, f"{name}.{number}")
+        self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, number))
 
     async def run(self, before: int) -> Maintained:
         switched = False
@@ -242,10 +242,10 @@ class _Rewriting:
 class FileCopy:
     """A file of a channel that is being made, some batches at a time."""
 
-    def __init__(self, blobs: Blobs, offload: Offload, channel: str) -> None:
+    def __init__(self, blobs: Blobs, offload: Offload, folder: str) -> None:
         self._blobs = blobs
         self._offload = offload
-        self._channel = channel
+        self._folder = folder
         self.name = ""
         self.index: SegmentIndex | None = None
         self._tail: Any = b""
@@ -255,20 +255,20 @@ class FileCopy:
         index, tail = self.index, self._tail
         if index is None:
             growth: Growth = await self._offload(lambda: started(batches))
-            self.name = await new_file(self._blobs, self._channel, growth)
+            self.name = await new_file(self._blobs, self._folder, growth)
         else:
             growth = await self._offload(lambda: extended(index, tail, batches))
             await self._blobs.extend(self.name, growth.at, growth.chunks)
         self.index, self._tail = growth.index, growth.chunks[-1]
 
 
-async def new_file(blobs: Blobs, channel: str, growth: Growth) -> str:
+async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
     """Store a new file that will grow, under a name no file of the channel has; gives it."""
-    found = await blobs.list(f"segments/{channel}/")
+    found = await blobs.list(f"segments/{folder}/")
     number = max((number_in(info.name) for info in found), default=0)
     while True:
         number += 1
-        name = growing_name(channel, number)
+        name = growing_name(folder, number)
         try:
             await blobs.put(name, growth.chunks)
         except Fenced:

@@ -32,7 +32,6 @@ from penstock.columns.segments import (
     encode_segment,
     segment_name,
 )
-from penstock.core.directory import SCHEDULE_PREFIX
 from penstock.core.errors import (
     Damaged,
     Fenced,
@@ -195,8 +194,7 @@ class Sealer:
         began = store.sealed_through
         wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
         wanted.remove_all(channel.state.volatile)
-        # A schedule's name begins with what no blob's may; the number tells it from its channel.
-        folder = f"{channel.state.name.removeprefix(SCHEDULE_PREFIX)}.{number}"
+        folder = store.folder(channel.state.name, number)
         if not wanted and len(channel.state.stored) == len(channel.state.passing):
             return False  # nothing of this channel goes to disk (SEM J4)
         fact: Sealed | Extended = Sealed(end)

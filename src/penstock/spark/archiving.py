@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final, cast
-from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +24,7 @@ from pyspark.sql.types import StructType
 from penstock.columns.archives import DAY, ArchiveLayout, identity_of
 from penstock.columns.ipc import schema_bytes, schema_from
 from penstock.core.errors import IllegalState, InvalidArgument
+from penstock.core.names import file_part
 from penstock.spark.connections import ask
 from penstock.spark.offsets import Offset
 from penstock.spark.options import SourceOptions, Where, source_options
@@ -63,16 +63,10 @@ class Lake(Struct, frozen=True):
         """The table of a channel."""
         if not self.several:
             return self.uri
-        return f"{self.uri.rstrip('/')}/{folder_of(channel)}"
+        return f"{self.uri.rstrip('/')}/{file_part(channel)}"
 
     def table_of(self, channel: str) -> Table:
         return Table.open(self.uri_of(channel), self.format, [DAY] if self.by_day else [])
-
-
-def folder_of(channel: str) -> str:
-    """The folder of a channel's table. Not with percent signs, which programs that read Delta
-    tables take for parts of a URL."""
-    return quote(channel, safe=" ").replace("~", "%7E").replace("%", "~")
 
 
 class Written(Struct, frozen=True):

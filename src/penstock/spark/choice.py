@@ -1,21 +1,24 @@
 """Which channels, or queues, a read is of: one name, several, or patterns.
 
 In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for any part
-across them, ``?`` for one character.
+across them, ``?`` for one character. A name that has one of these or a comma in it is written
+as :func:`penstock.core.names.escaped` does: ``%2C`` for the comma.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.core.errors import InvalidArgument
-from penstock.core.names import destination_name
+from penstock.core.names import destination_name, unescaped
 
 _WILD: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+_SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 class Choice(Struct, frozen=True):
@@ -35,7 +38,8 @@ class Choice(Struct, frozen=True):
     @property
     def text(self) -> str:
         """As a user would write it."""
-        return ", ".join((*self.names, *self.patterns))
+        names = [name.translate(_SPECIAL) for name in self.names]
+        return ", ".join((*names, *self.patterns))
 
     @property
     def kind(self) -> str:
@@ -55,23 +59,26 @@ class Choice(Struct, frozen=True):
 def choice_of(text: str, *, queues: bool = False) -> Choice:
     """What a list with commas says. Raises ``InvalidName``, ``InvalidArgument``."""
     parts = [part for part in map(str.strip, text.split(",")) if part]
-    names = {destination_name(part) for part in parts if not is_pattern(part)}
+    names = {destination_name(unescaped(part)) for part in parts if not is_pattern(part)}
     patterns = {part.removeprefix("/") for part in parts if is_pattern(part)}
     for pattern in patterns:
         bare = re.sub(r"[*?]+", "x", pattern)
-        destination_name(bare)  # what is not wild has to be what names are made of
+        destination_name(unescaped(bare))  # what is not wild has to be what names are made of
     if not parts:
         raise InvalidArgument("no channel is named")
     return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it has wildcards, which no name has."""
+    """Whether it has wildcards, which names in a list have escaped only."""
     return "*" in text or "?" in text
 
 
 def fits(name: str, pattern: str) -> bool:
     """Whether a name is one of a pattern."""
     pieces = re.split(r"(\*\*|\*|\?)", pattern)
-    expression = "".join(_WILD.get(piece) or re.escape(piece) for piece in pieces)
+    expression = "".join(
+        _WILD.get(piece) or re.escape(unicodedata.normalize("NFC", unescaped(piece)))
+        for piece in pieces
+    )
     return re.fullmatch(expression, name) is not None

@@ -9,7 +9,7 @@ from penstock.core.errors import InvalidName
 BLOB_ROOTS = ("segments", "snapshots")
 """The first part of every blob's name."""
 
-_PART = re.compile(r"[A-Za-z0-9_#][A-Za-z0-9_#.\-]*|-[A-Za-z0-9_#.\-]*")
+_PART = re.compile(r"[A-Za-z0-9_#~\-][A-Za-z0-9_#~.\-]*")
 
 
 def check_blob_name(name: str) -> None:
@@ -21,5 +21,5 @@ def check_blob_name(name: str) -> None:
         if not _PART.fullmatch(part):
             raise InvalidName(
                 f"blob {name!r}: {part!r} cannot be a part of a name; letters, digits and "
-                "_ # - . may be in one, and no dot at its start"
+                "_ # ~ - . may be in one, and no dot at its start"
             )

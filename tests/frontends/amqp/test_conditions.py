@@ -27,8 +27,9 @@ def test_an_address_may_say_what_it_is() -> None:
     assert parsed("topic://a/b", None) == ("a/b", "channel")
     assert parsed("queue://a", None) == ("a", "queue")
     assert parsed("a", "channel") == ("a", "channel")
+    assert parsed("topic:/a", None) == ("topic:/a", None), "one slash: a name as any other"
     with pytest.raises(InvalidName):
-        parsed("a b", None)
+        parsed("topic://a/*", None)
 
 
 def test_names_of_durables_do_not_meet() -> None:

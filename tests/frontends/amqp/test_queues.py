@@ -14,6 +14,7 @@ from penstock.frontends.amqp import hub
 from penstock.frontends.amqp.hub import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
+from tests.named import TRICKY
 
 
 @pytest.mark.spec("Q1")
@@ -185,3 +186,30 @@ def test_who_settles_nothing_gets_no_more(
         receiver.settle(state)
 
         assert receiver.receive(WAIT_S).body == ("c" if state == Delivery.ACCEPTED else "a")
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize("name", [name for name in TRICKY if len(name) < 255])
+def test_an_address_is_the_name_as_it_is(
+    connect: Connect, session: penstock.Session, name: str
+) -> None:
+    client = connect()
+    client.sender(name).send(Message(body="sent"))
+    client.sender(f"topic://{name}/below").send(Message(body="dropped"))
+    receiver = client.receiver(f"queue://{name}")
+
+    assert session.queues.list() == [name]
+    assert session.channels.list() == [f"{name}/below"]
+    assert texts(receiver, 1) == ["sent"]
+    assert receiver.link.remote_source.address in (name, f"queue://{name}")
+
+
+@pytest.mark.spec("C2")
+def test_an_address_that_is_no_name_is_refused_with_the_reason(
+    connect: Connect, session: penstock.Session
+) -> None:
+    client = connect()
+    with pytest.raises(LinkDetached, match=r"invalid-name: .*'\*' alone stands for any name"):
+        client.receiver("orders/*")
+
+    assert session.queues.list() == []

@@ -132,8 +132,14 @@ async def remove_left_over(realm: RunningRealm) -> None:
     """Temporary destinations whose connections a restart has ended."""
     for kind in ("channel", "queue"):
         for name in await realm.list_channels(kind):
-            if _TEMPORARY.fullmatch(name) and (known := found(realm, name, kind)) is not None:
+            known = found(realm, name, kind) if _TEMPORARY.fullmatch(name) else None
+            # Somebody else may have called a store of another sort so.
+            if known is not None and _definition_of(realm, known) == TEMPORARY[kind]:
                 await remove(realm, known)
+
+
+def _definition_of(realm: RunningRealm, destination: Destination) -> Definition:
+    return realm.directory.channels[destination.number].state.definition
 
 
 # --- names of durables --------------------------------------------------------------------

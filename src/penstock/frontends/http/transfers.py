@@ -20,7 +20,7 @@ from penstock.columns.exports import (
 )
 from penstock.core.errors import Damaged, DamagedExport
 from penstock.core.exported_file import ExportedFile
-from penstock.core.names import destination_name
+from penstock.core.names import destination_name, file_part
 from penstock.frontends.http.destinations import may_bury
 from penstock.frontends.http.documents import channel_answer
 from penstock.frontends.http.finding import named
@@ -66,7 +66,7 @@ async def export(call: Call[NoQuery, None]) -> Download:
 
     return Download(
         opened.parts(manifest, check),
-        name=f"{begun.name.replace('/', '-')}.tar",
+        name=f"{file_part(begun.name)}.tar",
         size=sum(map(_room, _sizes(manifest))) + 2 * BLOCK,
         close=lambda: exports.leave(session),
     )

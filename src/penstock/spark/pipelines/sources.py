@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -186,11 +186,16 @@ def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
     }
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names and patterns as one option says them; a comma in one of them is its own."""
+    return ",".join(name.replace(",", "%2C") for name in names)
+
+
 def _destination(source: Source) -> dict[str, str]:
     if source.queue:
         return {"queue": source.queue}
     if not isinstance(source.channel, str):
-        return {"channel": ",".join(source.channel)}
+        return {"channel": listed(source.channel)}
     return {"channel": source.channel}
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.core.ports import Buffer
 from penstock.storage.disk import Disk, make_directories, write_all
+
+_NAME_MAX: Final = 230
+"""Characters of a file's name before a number is put to it; most file systems take 255."""
 
 
 class Quarantine:
@@ -20,6 +25,8 @@ class Quarantine:
         """Put a durable copy of ``damaged`` aside; say where. The same bytes are kept once."""
         make_directories(self._disk, self._path, self._root, private=True)
         taken = {entry.name: entry.size for entry in self._disk.list(self._path)}
+        if len(name) > _NAME_MAX:  # both ends tell: the channel, the ids and the bytes
+            name = f"{name[: _NAME_MAX // 2]}~~{name[-_NAME_MAX // 2 :]}"
         number, target = 1, name
         while target in taken:
             if self._holds(target, damaged):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from penstock.core.errors import InvalidArgument
-from penstock.spark.pipelines.sources import Source
+from penstock.spark.pipelines.sources import Source, listed
 from penstock.spark.pipelines.step import Batch, Context, Flow, StreamStep
 
 if TYPE_CHECKING:
@@ -122,5 +122,5 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def _is_several(source: Source) -> bool:
     from penstock.spark.choice import choice_of
 
-    names = source.channel if isinstance(source.channel, str) else ",".join(source.channel)
+    names = source.channel if isinstance(source.channel, str) else listed(source.channel)
     return not choice_of(names).is_one

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 
 from penstock.core.errors import InvalidArgument
+from penstock.spark.choice import choice_of
 from penstock.spark.nulls import NULLS
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.archived import as_read
@@ -211,7 +212,7 @@ class AsOf:
         source = context.source(step.source)
         ending = {}
         if step.order == BY_ID and not source.is_table and isinstance(source.channel, str):
-            self._check_stored(source.channel)
+            self._check_stored(choice_of(source.channel).names[0])
             ending = {"endingOffsets": str(int(step.as_of or 0) + 1)}
         events = self._read(step.source, ending)
         if not step.archive:
@@ -275,7 +276,7 @@ def _activate(spark: SparkSession) -> None:
 
 
 def _reads_several(source: Source) -> bool:
-    return not isinstance(source.channel, str) or bool(set(source.channel) & set("*?[>,"))
+    return not isinstance(source.channel, str) or not choice_of(source.channel).is_one
 
 
 def _located(table: TableTarget | None, context: Context) -> TableTarget | None:

@@ -14,6 +14,7 @@ from msgspec import field
 
 from penstock.client.sync import Session, connect
 from penstock.core.errors import InvalidArgument
+from penstock.core.names import unescaped
 from penstock.spark.pipelines.bounds import (
     bound,
     check_selector,
@@ -213,8 +214,8 @@ def speed_of(given: str | float) -> float:
 
 
 def channel_of(path: str) -> str:
-    """The channel a path names."""
-    return path.rstrip("/").rpartition("/")[2]
+    """The channel a path names, as the step ``archive`` writes names of folders."""
+    return unescaped(path.rstrip("/").rpartition("/")[2], "~")
 
 
 def _count(histories: list[Archived | Live], next_ids: Mapping[str, int]) -> int | None:

@@ -1,0 +1,58 @@
+"""Names of every sort, for properties about them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvalidName
+from penstock.core.names import destination_name
+
+_TELLING = "aZ9 ./-_#@$+:*>?%~,;=&\"'`(){}[]<|!äßñ日本한\u0308😀"
+"""Signs that mean something somewhere: in URLs, shells, patterns, labels, addresses."""
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Text of any characters, more often of telling ones."""
+    signs = st.one_of(st.sampled_from(_TELLING), st.sampled_from(_TELLING), st.characters())
+    return st.text(signs, min_size=1, max_size=40)
+
+
+def _name(text: str) -> str | None:
+    try:
+        return destination_name(text)
+    except InvalidName:
+        return None
+
+
+NAMES: st.SearchStrategy[str] = (
+    st.one_of(texts(), st.text(st.sampled_from(_TELLING), min_size=200, max_size=255))
+    .map(_name)
+    .filter(lambda name: name is not None)
+    .map(str)
+)
+"""Valid names in their canonical form."""
+
+TRICKY = (
+    "orders.new",
+    "com.acme.Orders",
+    "VirtualTopic.X",
+    "two words",
+    "größe",
+    "日本",
+    "eu/orders/日",
+    "$orders",
+    "topic:/x",
+    "a*",
+    "100%",
+    "a%2Fb",
+    "a~2Fb",
+    "a,b",
+    "what?#now&then=yes",
+    'it\'s "quoted"',
+    "$(reboot) `ls`",
+    "-x",
+    ".hidden",
+    "x" * 255,
+    "日" * 255,
+)
+"""Names that some place would take for something else."""
