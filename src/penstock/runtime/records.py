@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.core.directory import AnyRealmFact, RealmFact
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, NewerFormat
 from penstock.core.messages import Spans, StoredFact
 from penstock.core.ports import Buffer, Place
 from penstock.core.producers import StoreSpans
@@ -186,13 +186,39 @@ def encode_block(at_us: int, records: Sequence[Record], bodies: Sequence[Buffer]
 
 
 def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
-    """Header and bodies. Raises ``Damaged`` when the bytes are no block."""
+    """Header and bodies. Raises ``Damaged`` when the bytes are no block, ``NewerFormat`` when it
+    speaks of something this version does not know."""
+    length = 0
     try:
         (length,) = _LENGTH.unpack_from(block)
         header = _decoder.decode(block[4 : 4 + length])
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if unknown := _unknown_fact(block[4 : 4 + length]):
+            raise NewerFormat(
+                f"the fact {unknown}, in a form this version of Penstock does not know: a newer "
+                "one has written it"
+            ) from error
         raise Damaged(f"a block that does not decode: {error}") from error
     return header, _bodies(block, header, 4 + length)
+
+
+def _unknown_fact(header: memoryview) -> str:
+    """The name of the first fact that cannot be read in what is a header otherwise; empty: it is
+    none. Its bytes are what was written, for their checksum was right."""
+    try:
+        _, records, *_ = msgspec.msgpack.decode(header)
+        for _, fact, *_ in records:
+            if not isinstance(fact, list) or not isinstance(fact[0], str):
+                return ""
+            try:
+                msgspec.convert(fact, AnyFact)
+            except msgspec.ValidationError:
+                return fact[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    except (TypeError, ValueError, LookupError):  # of another shape
+        return ""
+    return ""
 
 
 def _bodies(block: memoryview, header: Header, at: int) -> Iterator[memoryview]:

@@ -6,7 +6,7 @@ import structlog
 from msgspec import Struct
 
 from penstock.columns.batch import ids_of
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, NewerFormat
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Quarantine
 from penstock.core.ports import Blobs, Block, Journal, Pages, Place
@@ -61,7 +61,10 @@ def snapshot_stem(sequence: int) -> str:
 
 
 async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) -> Recovered:
-    """Read everything that is stored. Damage is reported and left where it is (SEM S1)."""
+    """Read everything that is stored. Damage is reported and left where it is (SEM S1).
+
+    Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it.
+    """
     damage: list[str] = []
     state, sequence = await _from_snapshot(blobs, pages, rules, damage)
     info = journal.info()
@@ -86,7 +89,7 @@ async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) ->
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                _apply(state, block.data, pages, damage)
+                _apply(state, block, pages, damage)
             else:
                 damage.append(f"{block.where}: {block.reason}")
     for number, channel in state.channels.items():
@@ -146,13 +149,22 @@ async def _unreadable(
     return found
 
 
-def _apply(state: RealmState, data: memoryview, pages: Pages, damage: list[str]) -> None:
+def _apply(state: RealmState, block: Block, pages: Pages, damage: list[str]) -> None:
     try:
-        header, bodies = decode_block(data)
+        header, bodies = decode_block(block.data)
         for record in header.records:
             state.apply_stored(record, bodies, pages)
     except Damaged as error:
         damage.append(str(error))
+    except NewerFormat as error:
+        raise _newer(f"block {block.seq} of the journal", error) from error
+
+
+def _newer(where: str, error: NewerFormat) -> NewerFormat:
+    return NewerFormat(
+        f"{where} holds {error}. Run the version that wrote it, or a newer one; nothing is served, "
+        "set aside or removed"
+    )
 
 
 async def _from_snapshot(
@@ -169,6 +181,8 @@ async def _from_snapshot(
         except Damaged as error:
             damage.append(f"snapshot {name}: {error}")
             continue
+        except NewerFormat as error:
+            raise _newer(f"the snapshot {name}", error) from error
         return state, int(name.removeprefix(SNAPSHOTS).partition(".")[0])
     return RealmState(rules), 0
 
