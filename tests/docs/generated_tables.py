@@ -172,6 +172,7 @@ def http_page() -> str:
 
 Written from the document a realm serves at `/api/v1/openapi.json`; \
 every path begins with `/api/v1`.
+Each says what generated clients call it, and the operation whose right it needs.
 How to sign in, page and stream: [HTTP](../guide/rest.md).
 Refusals are `{"error": {"code": …, "message": …}}` with the status of the [error](errors.md).
 """
@@ -194,7 +195,7 @@ def _route(title: str, operation: dict[str, Any]) -> Iterator[str]:
             content = answer["content"]
             told = ", ".join(_content(kind, what) for kind, what in content.items())
             yield f"Answer: {status}, {told}.\n"
-    yield f"Right: that of the operation `{operation['x-operation']}`.\n"
+    yield f"Called `{operation['operationId']}`; right: `{operation['x-operation']}`.\n"
     rows = [_parameter(each) for each in operation["parameters"] if each["in"] == "query"]
     if rows:
         yield table(["parameter", "type", "meaning"], rows) + "\n"
@@ -207,7 +208,7 @@ def _content(kind: str, what: dict[str, Any]) -> str:
 
 def _parameter(parameter: dict[str, Any]) -> list[str]:
     schema = parameter["schema"]
-    kind = schema.get("type") or " or ".join(map(str, schema.get("enum", ("string",))))
+    kind = " or ".join(schema["enum"]) if "enum" in schema else schema["type"]
     default = f" Default `{schema['default']}`." if schema.get("default") not in (None, "") else ""
     required = " Required." if parameter["required"] else ""
     text = cell(parameter.get("description", "") + required + default)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FIELDS: Final = frozenset(
     (
         *("data", "data_base64", "tag", "ttl", "priority", "persistent", "deliver_at"),
-        *("properties", "headers", "is_delta", "message"),
+        *("properties", "headers", "is_delta", "message", "transient"),
     )
 )
 _GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
@@ -70,10 +70,11 @@ def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = Non
     document = line if isinstance(line, dict) else _decoded(line)
     if not isinstance(document, dict):
         raise InvalidArgument(f"an event is an object, {{...}}; this is {str(document)[:40]!r}")
-    known = _FIELDS if isinstance(document.get("properties"), dict) else _FIELDS - {"message"}
+    is_whole = isinstance(document.get("properties"), dict)
+    known = _FIELDS if is_whole else _FIELDS - {"message", "transient"}
     fields = {name: value for name, value in document.items() if name in known}
     others = {name: value for name, value in document.items() if name not in known}
-    if isinstance(document.get("properties"), dict):
+    if is_whole:
         strange = sorted(others.keys() - _GIVEN_BY_REALM)
         if strange:
             raise InvalidArgument(
@@ -127,13 +128,16 @@ def _stamp() -> str:
     return DICTIONARY
 
 
-def _time(text: Any) -> datetime:
+def _time(given: Any) -> datetime:
     try:
-        moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return datetime.fromtimestamp(given, UTC)
+        moment = given if isinstance(given, datetime) else datetime.fromisoformat(given)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, OSError):
         raise InvalidArgument(
-            f"'deliver_at' is {str(text)[:40]!r}; it has to be a time such as 2026-05-04T12:00:00"
+            f"'deliver_at' is {str(given)[:40]!r}; it has to be a time such as "
+            "2026-05-04T12:00:00, or seconds since 1970"
         ) from None
 
 

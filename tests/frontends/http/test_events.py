@@ -107,6 +107,42 @@ def test_an_event_may_wait_for_its_time(web: Web, orders: penstock.Channel) -> N
     assert web.get("schedule", channel="orders")["items"] == []
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_a_time_may_be_seconds_since_1970(web: Web, orders: penstock.Channel, kind: str) -> None:
+    body = b'{"data": "later", "properties": {}, "deliver_at": 4070908800.5}'
+
+    reply = web.ask("POST", "channels/orders/events", body, headers={"content-type": kind})
+
+    assert reply.document["scheduled"]
+    [waiting] = web.get("schedule")["items"]
+    assert waiting["deliver_at"] == "2099-01-01T00:00:00.500000Z"
+
+
+@pytest.mark.spec("E8")
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_a_transient_event_goes_to_who_is_there_and_is_not_stored(
+    web: Web, session: penstock.Session, orders: penstock.Channel, kind: str
+) -> None:
+    body = b'{"data": "now", "properties": {"n": 1}, "transient": true}'
+    with session.channels.get("orders").subscribe(timeout=30) as subscription:
+        reply = web.ask("POST", "channels/orders/events", body, headers={"content-type": kind})
+        event = next(iter(subscription))
+
+    assert reply.status == 201, reply.data
+    assert (event.data, event.properties) == (b"now", {"n": 1})
+    assert orders.info().events == 0
+
+
+def test_a_field_transient_of_a_plain_object_stays_a_property(
+    web: Web, orders: penstock.Channel
+) -> None:
+    body = b'{"transient": true, "message": "hello"}'
+    web.ask("POST", "channels/orders/events", body, headers=NDJSON)
+
+    [event] = orders.browse()
+    assert event.properties == {"transient": True, "message": "hello"}
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status"),
     [
@@ -118,6 +154,7 @@ def test_an_event_may_wait_for_its_time(web: Web, orders: penstock.Channel) -> N
         ("application/json", b'{"data": "a", "priority": 11}', 400),
         ("application/json", b'{"message": {"a": 1}}', 400),
         ("application/json", b'{"deliver_at": "soon"}', 400),
+        ("application/json", b'{"deliver_at": 1e300}', 400),
         ("application/json", b'{"properties": {"$penstock_x": 1}}', 422),
         ("application/x-ndjson", b"", 400),
         ("application/x-ndjson", b'{"data": "a"}\nno', 400),

@@ -61,6 +61,8 @@ def test_what_comes_back_is_what_went(
 
     assert reply.status == 201, reply.data
     assert (reply.document["name"], reply.document["events"]) == ("copy", 50)
+    plain = {"content-type": "application/octet-stream"}  # what clients call a file of any kind
+    assert web.ask("POST", "imports", tar, headers=plain, name="other").status == 201
     copy = session.channels.get("copy")
     assert [(e.event_id, e.data) for e in copy.browse()] == [
         (e.event_id, e.data) for e in orders.browse()

@@ -29,6 +29,7 @@ from penstock.frontends.http.realm_shapes import NewJoin
 from penstock.frontends.http.routing import (
     BASE,
     TAR,
+    TARS,
     WRITES,
     Call,
     Content,
@@ -302,7 +303,7 @@ class Request:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if found.signature.body is not Upload:
             return self._body(found, await self._content(kind, found.route, principal))
-        if kind != TAR:
+        if kind not in TARS:
             raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; {TAR} is taken here"))
         return Upload(self._uploaded())
 

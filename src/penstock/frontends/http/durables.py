@@ -102,11 +102,11 @@ async def unbind(call: Call[NoQuery, None]) -> Counted:
 _DURABLE = "channels/{channel}/durables/{durable}"
 
 ROUTES = (
-    Route("GET", "channels/{channel}/durables", "durable.list", list_durables),
-    Route("POST", "channels/{channel}/durables", "durable.create", create, 201),
-    Route("GET", _DURABLE, "durable.describe", show),
-    Route("DELETE", _DURABLE, "durable.delete", delete),
-    Route("GET", f"{_DURABLE}/events", "durable.browse", browse),
-    Route("POST", f"{_DURABLE}/purge", "durable.purge", purge),
-    Route("POST", f"{_DURABLE}/unbind", "durable.unbind", unbind),
+    Route("listDurables", "GET", "channels/{channel}/durables", "durable.list", list_durables),
+    Route("createDurable", "POST", "channels/{channel}/durables", "durable.create", create, 201),
+    Route("getDurable", "GET", _DURABLE, "durable.describe", show),
+    Route("deleteDurable", "DELETE", _DURABLE, "durable.delete", delete),
+    Route("browseDurable", "GET", f"{_DURABLE}/events", "durable.browse", browse),
+    Route("purgeDurable", "POST", f"{_DURABLE}/purge", "durable.purge", purge),
+    Route("unbindDurable", "POST", f"{_DURABLE}/unbind", "durable.unbind", unbind),
 )

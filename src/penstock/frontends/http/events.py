@@ -161,12 +161,14 @@ async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[
 
 
 ROUTES = (
-    Route("GET", "channels/{channel}/events", "channel.subscribe", browse),
-    Route("POST", "channels/{channel}/events", "channel.publish", publish, 201),
-    Route("GET", "channels/{channel}/events/{event_id}", "channel.subscribe", show),
-    Route("GET", "channels/{channel}/live", "channel.subscribe", live),
-    Route("GET", "queues/{queue}/events", "queue.peek", peek),
-    Route("POST", "queues/{queue}/events", "queue.push", publish, 201),
-    Route("GET", "queues/{queue}/events/{event_id}", "queue.peek", show),
-    Route("GET", "queues/{queue}/live", "queue.peek", live),
+    Route("browseEvents", "GET", "channels/{channel}/events", "channel.subscribe", browse),
+    Route("publishEvents", "POST", "channels/{channel}/events", "channel.publish", publish, 201),
+    Route(
+        "getChannelEvent", "GET", "channels/{channel}/events/{event_id}", "channel.subscribe", show
+    ),
+    Route("watchChannel", "GET", "channels/{channel}/live", "channel.subscribe", live),
+    Route("peekEvents", "GET", "queues/{queue}/events", "queue.peek", peek),
+    Route("pushEvents", "POST", "queues/{queue}/events", "queue.push", publish, 201),
+    Route("getQueueEvent", "GET", "queues/{queue}/events/{event_id}", "queue.peek", show),
+    Route("watchQueue", "GET", "queues/{queue}/live", "queue.peek", live),
 )

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.frontends.http.generating import readable, without_unused, worded
 from penstock.frontends.http.publishing import ARROW, JSON, NDJSON
 from penstock.frontends.http.routing import (
     BASE,
     TAR,
+    TARS,
     Content,
     Download,
     Events,
@@ -51,6 +53,11 @@ def document(table: Table, version: str) -> dict[str, Any]:
         path[route.method.lower()] = _operation(
             route, table.signatures[route], schema_of, components
         )
+    paths = readable(paths)
+    every = {
+        worded(name): {**readable(schema), "title": worded(name)}
+        for name, schema in components.items()
+    }
     return {
         "openapi": VERSION,
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -64,11 +71,17 @@ def document(table: Table, version: str) -> dict[str, Any]:
         "security": [{}, {"basic": []}, {"bearer": []}, {"session": []}],
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": without_unused(paths, every),
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": "penstock_session"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "penstock_session_9080",
+                    "description": "Of the console. Its name ends in the port, and begins with "
+                    "`__Host-` over TLS.",
+                },
             },
         },
     }
@@ -90,11 +103,11 @@ def _kinds(table: Table) -> list[Any]:
 def _operation(
     route: Route, signature: Signature, schema_of: Mapping[str, Any], components: Mapping[str, Any]
 ) -> dict[str, Any]:
-    words = re.sub(r"[{}/_.-]+", " ", route.path).split()
+    tag = re.split(r"[/.]", route.path)[0]
     operation: dict[str, Any] = {
-        "operationId": "_".join([route.method.lower(), *words]),
+        "operationId": route.name,
         "summary": signature.summary,
-        "tags": [words[0]],
+        "tags": [tag],
         "x-operation": route.operation,
         "parameters": [
             *_path_parameters(route),
@@ -169,7 +182,7 @@ def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any
 
 def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if signature.body is Upload:
-        return {TAR: {"schema": {"type": "string", "format": "binary"}}}
+        return {kind: {"schema": {"type": "string", "format": "binary"}} for kind in TARS}
     if signature.body is not Content:
         return {"application/json": {"schema": schema_of[_key(signature.body)]}}
     one, many = schema_of[_key(NewEvent)], schema_of[_key(NewEvents)]

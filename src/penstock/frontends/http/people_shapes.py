@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -11,6 +10,7 @@ from penstock.frontends.http.shapes import (
     Answer,
     Body,
     Members,
+    Moment,
     Query,
     ResourceKind,
 )
@@ -97,7 +97,7 @@ class AclEntry(Answer, frozen=True):
 
 class AuditEntry(Answer, frozen=True):
     number: int
-    at: datetime
+    at: Moment
     principal: str
     """``user@host``."""
     operation: str

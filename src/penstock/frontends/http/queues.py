@@ -59,4 +59,4 @@ async def _settle(realm: RunningRealm, subscription: int, outlet: Collected) -> 
     await settled
 
 
-ROUTES = (Route("POST", "queues/{queue}/pop", "queue.pop", pop),)
+ROUTES = (Route("popEvents", "POST", "queues/{queue}/pop", "queue.pop", pop),)

@@ -3,7 +3,6 @@ are answered with."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -15,6 +14,7 @@ from penstock.frontends.http.shapes import (
     CounterAnswer,
     EventAnswer,
     Limit,
+    Moment,
     Name,
     Query,
     Selector,
@@ -74,8 +74,8 @@ class DeadGroup(Answer, frozen=True):
     events: int
     first_id: int
     last_id: int
-    oldest: datetime
-    newest: datetime
+    oldest: Moment
+    newest: Moment
     """When they died."""
 
 
@@ -111,7 +111,7 @@ class ScheduledAnswer(Answer, frozen=True):
     destination: str
     kind: str
     number: int
-    deliver_at: datetime
+    deliver_at: Moment
     event: EventAnswer
 
 
@@ -123,7 +123,7 @@ class ConnectionAnswer(Answer, frozen=True):
     client: str
     """Name and version of its software."""
     protocol: str
-    opened: datetime
+    opened: Moment
     idle_ms: int
     """Since it was last heard."""
     subscriptions: int
@@ -190,7 +190,7 @@ class ChannelRate(Answer, frozen=True):
 class Rates(Answer, frozen=True):
     """One second's counters: what a plot needs are differences of two of them."""
 
-    at: datetime
+    at: Moment
     channels: list[ChannelRate]
     durables: list[DurableRate]
     connections: int

@@ -27,6 +27,8 @@ BodyT = TypeVar("BodyT")
 BASE: Final = "/api/v1"
 
 TAR: Final = "application/x-tar"
+TARS: Final = (TAR, "application/octet-stream")
+"""What an upload may be called; many clients know no tar."""
 WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
@@ -153,6 +155,8 @@ Endpoint = Callable[[Any], Awaitable[Any]]
 
 
 class Route(NamedTuple):
+    name: str
+    """What generated clients call it; never changed, as others are written with it."""
     method: str
     path: str
     """Below :data:`BASE`; ``{name}`` is one part, percent-encoded."""

@@ -155,4 +155,4 @@ async def _opened(call: Call[NoQuery, CheckSelector], store: Store, outlet: Outl
     )
 
 
-ROUTES = (Route("POST", "selectors/check", "realm.describe", check),)
+ROUTES = (Route("checkSelector", "POST", "selectors/check", "realm.describe", check),)

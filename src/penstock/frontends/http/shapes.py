@@ -23,6 +23,7 @@ PREVIEW_BYTES = 64 << 10
 """Bytes of an event's data that a list shows, unless asked for fewer or more."""
 LIVE_PREVIEW_BYTES = 4 << 10
 
+Moment = Annotated[datetime, Meta(tz=True)]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Most things on a page.")]
 Id = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ResourceKind = Literal["realm", "channel", "queue"]
@@ -113,8 +114,8 @@ class RealmAnswer(Answer, frozen=True):
     version: str
     mode: Literal["off", "optional", "mandatory"]
     """Whether users have to say who they are (SEM A4)."""
-    now: datetime
-    started: datetime
+    now: Moment
+    started: Moment
     channels: int
     queues: int
     connections: int
@@ -312,7 +313,7 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     """An event as ``--format json`` prints it, with what a list has to leave out."""
 
     event_id: int
-    published: datetime
+    published: Moment
     size: int
     """Bytes of its data, shown or not."""
     properties: dict[str, Any]

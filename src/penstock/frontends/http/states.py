@@ -12,7 +12,7 @@ from msgspec import Meta
 from penstock.core.errors import InvalidArgument, NameDoesNotExist
 from penstock.frontends.http.finding import found
 from penstock.frontends.http.routing import Call, Route
-from penstock.frontends.http.shapes import Answer, Id, Query
+from penstock.frontends.http.shapes import Answer, Id, Moment, Query
 from penstock.runtime.key_states import state_of
 
 KeyType = Literal["string", "int", "float", "bool", "time"]
@@ -31,7 +31,7 @@ class StateQuery(Query, frozen=True):
 class StateAnswer(Answer, frozen=True):
     event_id: int
     """Of the event that made the properties so."""
-    published: datetime
+    published: Moment
     properties: dict[str, Any]
     found_in: str
 
@@ -96,4 +96,4 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "time": _time,
 }
 
-ROUTES = (Route("GET", "channels/{channel}/state", "channel.subscribe", state),)
+ROUTES = (Route("getKeyState", "GET", "channels/{channel}/state", "channel.subscribe", state),)

@@ -243,7 +243,7 @@ class Tar:
 
 
 ROUTES = (
-    Route("GET", "channels/{channel}/export", "channel.export", export),
-    Route("GET", "queues/{queue}/export", "queue.export", export),
-    Route("POST", "imports", "channel.import", import_, 201),
+    Route("exportChannel", "GET", "channels/{channel}/export", "channel.export", export),
+    Route("exportQueue", "GET", "queues/{queue}/export", "queue.export", export),
+    Route("importStore", "POST", "imports", "channel.import", import_, 201),
 )

@@ -1,0 +1,97 @@
+"""JSON schemas as programs can read them that generate clients: the same meaning, said plainly.
+
+What a generator stumbles on is said in another way: tuples are lists of a length, a value or null
+is a list of types, and names of generic types are words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_REF: Final = "#/components/schemas/"
+_GENERIC: Final = re.compile(r"(\w+?)_(\w+)_")
+
+
+def readable(tree: Any) -> Any:
+    """The same document, in the words that generators know. Raises ``ValueError`` for a schema
+    that has none."""
+    if isinstance(tree, list):
+        return [readable(each) for each in tree]
+    if not isinstance(tree, Mapping):
+        return tree
+    said = {key: readable(value) for key, value in tree.items()}
+    if isinstance(said.get("$ref"), str):
+        said["$ref"] = _REF + worded(said["$ref"].removeprefix(_REF))
+    if isinstance(said.get("enum"), list) and "type" not in said:
+        said = _with_type(said)
+    if "prefixItems" in said:
+        said = _without_tuple(said)
+    if "anyOf" in said:
+        said = _without_choice(said)
+    return said
+
+
+def worded(name: str) -> str:
+    """``Page_JoinAnswer_`` as ``JoinAnswerPage``."""
+    generic = _GENERIC.fullmatch(name)
+    return name if generic is None else f"{generic[2]}{generic[1]}"
+
+
+def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``components`` that ``paths`` refer to, through others or not, in their order."""
+    used: set[str] = set()
+    waiting = [paths]
+    while waiting:
+        for name in _referred(waiting.pop()) - used:
+            used.add(name)
+            waiting.append(components[name])
+    return {name: schema for name, schema in components.items() if name in used}
+
+
+def _referred(tree: Any) -> set[str]:
+    if isinstance(tree, list):
+        return {name for each in tree for name in _referred(each)}
+    if not isinstance(tree, Mapping):
+        return set()
+    found = {name for each in tree.values() for name in _referred(each)}
+    reference = tree.get("$ref")
+    if isinstance(reference, str):
+        found.add(reference.removeprefix(_REF))
+    return found
+
+
+def _with_type(said: dict[str, Any]) -> dict[str, Any]:
+    """One of some words says that it is text; what can only be true says that it is a boolean."""
+    if all(isinstance(each, str) for each in said["enum"]):
+        return {**said, "type": "string"}
+    if all(isinstance(each, bool) for each in said["enum"]):
+        return {**{key: said[key] for key in said if key != "enum"}, "type": "boolean"}
+    raise ValueError(f"generators know no choice of {said['enum']}; use words")
+
+
+def _without_tuple(said: dict[str, Any]) -> dict[str, Any]:
+    items = said.pop("prefixItems")
+    if any(each != items[0] for each in items):
+        raise ValueError(f"generators know no list of {items}; use a struct")
+    return {**said, "items": items[0], "minItems": len(items), "maxItems": len(items)}
+
+
+def _without_choice(said: dict[str, Any]) -> dict[str, Any]:
+    """A choice between something and null as a list of types; one of structs, or of types without
+    bounds, stays."""
+    options = [each for each in said["anyOf"] if each != {"type": "null"}]
+    has_null = len(options) < len(said["anyOf"])
+    if all(each.keys() & {"$ref", "type"} == each.keys() for each in options) and (
+        len(options) > 1 or "$ref" in options[0]
+    ):
+        return said
+    if len(options) > 1:
+        raise ValueError(f"generators know no choice of {options}; say their bounds elsewhere")
+    rest = {key: value for key, value in said.items() if key != "anyOf"}
+    [only] = options
+    kind = only["type"]
+    if "enum" in only and has_null:
+        only = {**only, "enum": [*only["enum"], None]}
+    return {**rest, **only, "type": [kind, "null"] if has_null else kind}

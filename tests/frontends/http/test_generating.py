@@ -1,0 +1,141 @@
+"""Clients can be generated of the API's document: it says things in the words generators know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from penstock.frontends.http.generating import readable, without_unused, worded
+from penstock.frontends.http.openapi import document
+from penstock.frontends.http.routes import TABLE
+
+DOCUMENT = document(TABLE, "0")
+OPERATIONS = {
+    f"{method.upper()} {path.removeprefix('/api/v1/')}": operation["operationId"]
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+}
+NAMES = """
+browseDurable browseEvents cancelChannelScheduledEvent cancelQueueScheduledEvent changeMyPassword
+checkSelector createChannel createDurable createGroup createJoin createQueue createUser
+deleteChannel deleteDurable deleteGroup deleteJoin deleteQueue deleteUser editChannel editGroup
+editQueue editRealm endConnection exportChannel exportQueue getChannel getChannelEvent
+getChannelStorage getDurable getKeyState getMe getOpenApi getPipeline getQueue getQueueEvent
+getQueueStorage getRealm grantRights importStore listChannelColumns listChannelMissingIds
+listChannels listConnections listDurables listGroups listJoins listNames listPipelines
+listQueueColumns listQueueMissingIds listQueues listRights listScheduledEvents listUsers login
+logout maintainChannel maintainQueue peekEvents popEvents publishEvents purgeChannel purgeDurable
+purgeQueue pushEvents readAuditLog redriveDeadEvents revokeRights setUserPassword
+summarizeChannelDeadEvents summarizeQueueDeadEvents unbindDurable watchChannel watchQueue watchRates
+"""
+"""Programs are written with them: one may be added, none may change."""
+
+
+def schemas(tree: Any) -> Iterator[dict[str, Any]]:
+    """Everything in the document that might be a schema."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from schemas(each)
+    elif isinstance(tree, dict):
+        yield tree
+        for each in tree.values():
+            yield from schemas(each)
+
+
+def test_operations_have_the_names_they_always_had() -> None:
+    assert set(NAMES.split()) - set(OPERATIONS.values()) == set()
+    assert OPERATIONS["GET channels/{channel}"] == "getChannel"
+    assert OPERATIONS["POST channels/{channel}/events"] == "publishEvents"
+    assert OPERATIONS["GET channels/{channel}/events"] == "browseEvents"
+    assert OPERATIONS["POST channels/{channel}/durables"] == "createDurable"
+    assert OPERATIONS["POST queues/{queue}/pop"] == "popEvents"
+
+
+def test_each_operation_has_a_name_in_camel_case_of_its_own() -> None:
+    names = list(OPERATIONS.values())
+
+    assert all(re.fullmatch(r"[a-z]+([A-Z][a-z]+)*", name) for name in names)
+    assert len({name.lower() for name in names}) == len(names)
+
+
+def test_each_schema_is_one_that_generators_know() -> None:
+    for schema in schemas(DOCUMENT):
+        assert schema.get("items") is not False, schema
+        assert "prefixItems" not in schema
+        assert "allOf" not in schema
+        assert "oneOf" not in schema
+        assert "const" not in schema
+        for option in schema.get("anyOf", ()):
+            assert option.keys() in ({"$ref"}, {"type"}), schema
+        if isinstance(schema.get("enum"), list):
+            assert {*schema["enum"]} - {None}
+            assert all(isinstance(each, str | None) for each in schema["enum"])
+            assert "string" in schema["type"]
+
+
+def test_each_reference_leads_somewhere_and_nothing_is_there_for_nothing() -> None:
+    components = DOCUMENT["components"]["schemas"]
+    referred = {
+        schema["$ref"].rpartition("/")[2]
+        for schema in schemas(DOCUMENT)
+        if isinstance(schema.get("$ref"), str)
+    }
+
+    assert referred == components.keys()
+    assert all(re.fullmatch(r"([A-Z][a-z]+)+", name) for name in components)
+    assert all(schema["title"] == name for name, schema in components.items())
+
+
+def test_times_are_told_as_such() -> None:
+    realm = DOCUMENT["components"]["schemas"]["RealmAnswer"]["properties"]
+
+    assert realm["started"] == {"type": "string", "format": "date-time"}
+
+
+def test_a_value_or_none_is_a_list_of_types() -> None:
+    numbers = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}], "default": None}
+
+    assert readable(numbers) == {"type": ["integer", "null"], "minimum": 0, "default": None}
+    words = {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}
+    assert readable(words) == {"type": ["string", "null"], "enum": ["a", "b", None]}
+
+
+def test_a_tuple_is_a_list_of_a_length() -> None:
+    [schema], _ = msgspec.json.schema_components([tuple[int, int]])
+
+    assert readable(schema) == {
+        "type": "array",
+        "items": {"type": "integer"},
+        "minItems": 2,
+        "maxItems": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [tuple[int, str], Annotated[int, msgspec.Meta(ge=0)] | str],
+    ids=["tuple", "bounds"],
+)
+def test_what_no_generator_knows_is_refused_where_it_is_written(kind: Any) -> None:
+    [schema], _ = msgspec.json.schema_components([kind])
+
+    with pytest.raises(ValueError, match="generators know no"):
+        readable(schema)
+
+
+def test_generic_types_have_names_of_words() -> None:
+    assert worded("Page_JoinAnswer_") == "JoinAnswerPage"
+    assert worded("JoinAnswer") == "JoinAnswer"
+    assert readable({"$ref": "#/components/schemas/Page_A_"}) == {
+        "$ref": "#/components/schemas/APage"
+    }
+
+
+def test_only_what_is_referred_to_is_kept() -> None:
+    kept = {"A": {"items": {"$ref": "#/components/schemas/B"}}, "B": {}, "C": {}}
+
+    assert list(without_unused([{"$ref": "#/components/schemas/A"}], kept)) == ["A", "B"]
