@@ -2,7 +2,7 @@
 
 There is no socket: bytes go in where the transport would put them, so that whatever is raised
 there is raised here. Whoever breaks the protocol is shut out; a request that fails for a reason
-nobody thought of is answered with the bare code ``penstock``, and that must not happen either.
+nobody thought of is answered as ``internal``, and that must not happen either.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock.bootstrap import native_listener, open_realm
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
 from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.core.errors import Internal, PenstockError
 from penstock.core.ids import Span
 from penstock.core.messages import Definition
 from penstock.core.starts import FromEarliest
@@ -31,6 +32,9 @@ EXAMPLES_A_REALM: Final = 200
 TURNS_MAX: Final = 200
 UNSENT_BYTES_MAX: Final = 32 << 20
 """More than that for some frames in would be a lever."""
+
+UNFORESEEN: Final = (PenstockError.code, Internal.code)
+"""What a request is answered with where nobody thought of what has happened."""
 
 _LENGTHS: Final = struct.Struct("<II")
 
@@ -74,15 +78,16 @@ class Wire(asyncio.Transport):
 class Served:
     """A realm in memory on a loop of its own, and native connections to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, examples_a_realm: int = EXAMPLES_A_REALM) -> None:
         self._loop = asyncio.new_event_loop()
+        self._each = examples_a_realm
         self._left = 0
         self._tasks: list[asyncio.Task[Any]] = []
 
     def take(self, data: bytes) -> None:
         if not self._left:
             self._loop.run_until_complete(self._restart())
-            self._left = EXAMPLES_A_REALM
+            self._left = self._each
         self._left -= 1
         self._loop.run_until_complete(self._serve(data))
 
@@ -132,7 +137,7 @@ class Served:
         connection.connection_lost(None)
         await asyncio.sleep(0)
         for message in _heard(bytes(out.said)):
-            unforeseen = isinstance(message, wire.Failed) and message.code == "penstock"
+            unforeseen = isinstance(message, wire.Failed) and message.code in UNFORESEEN
             assert not unforeseen, f"nobody has thought of this: {message}"
 
 

@@ -44,7 +44,7 @@ from penstock.storage.embedded.records import decode_record, encode_record
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
-from tests.fuzz import amqp, connections, http, stored
+from tests.fuzz import amqp, connections, extremes, http, stored
 from tests.protocols import ORDER, shop
 
 
@@ -279,6 +279,7 @@ TARGETS: Final[dict[str, Target]] = {
     "amqp": Target(amqp.serve, amqp.conversations),
     "amqp_messages": Target(amqp.messages, amqp.letters),
     "frames": Target(frames, _asked),
+    "extremes": Target(extremes.serve, extremes.headers),
     "connections": Target(connections.serve, connections.conversations),
     "http": Target(http.serve, http.conversations),
     "answers": Target(answers, _answered),

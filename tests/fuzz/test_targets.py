@@ -21,7 +21,7 @@ from tests.fuzz.targets import TARGETS, Target, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB = 768
-SLOW = {"realms": 8, "tables": 25, "connections": 40, "amqp": 60, "http": 60}
+SLOW = {"realms": 8, "tables": 25, "connections": 40, "extremes": 60, "amqp": 60, "http": 60}
 """Targets with directories and realms behind them, and how many inputs they get here."""
 
 
@@ -53,7 +53,7 @@ GROUPS = (
     ("frames", "bodies", "schemas", "selectors", "answers", "segments"),
     ("journal", "blocks", "tables", "snapshots", "records", "manifests"),
     ("amqp", "amqp_messages"),
-    ("connections", "http", "realms"),
+    ("connections", "extremes", "http", "realms"),
     ("settings", "pipelines", "descriptors", "messages"),
 )
 """Those that share a process with a limit on its memory."""

@@ -16,16 +16,17 @@ from penstock.core.messages import Definition, Storage
 from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.messages import FromClient, FromServer, Message
+from penstock.wire.scram import KEY_BYTES, SALT_BYTES, Verifier
 from tests.thorough import examples
 
 TEXT = st.text(max_size=8)
-COUNT = st.integers(0, 2**63 - 1)
+COUNT = st.integers(0, 2**63 - 2)  # the bounds of an event id, the narrowest there are
 SPANS = st.lists(st.builds(Span, COUNT, COUNT), max_size=3).map(tuple)
 STARTS = st.one_of(
     st.builds(FromId, COUNT),
     st.just(FromEarliest()),
     st.just(FromLatest()),
-    st.builds(FromTime, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(FromTime, st.integers(-(2**62), 2**62)),
 )
 DEFINITIONS = st.builds(
     Definition, type=TEXT, ttl=COUNT, capacity=COUNT, storage=st.builds(Storage, st.booleans())
@@ -36,6 +37,16 @@ ANSWERS = st.recursive(
 st.register_type_strategy(Span, st.builds(Span, COUNT, COUNT))
 st.register_type_strategy(int, COUNT)
 st.register_type_strategy(str, TEXT)
+st.register_type_strategy(
+    Verifier,
+    st.builds(
+        Verifier,
+        st.binary(min_size=SALT_BYTES, max_size=SALT_BYTES),
+        COUNT,
+        st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
+        st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
+    ),
+)
 BY_FIELD: dict[str, st.SearchStrategy[object]] = {
     "start": STARTS,
     "definition": DEFINITIONS,
@@ -95,7 +106,7 @@ def test_tags_are_given_once() -> None:
 def test_random_bytes_are_a_violation_or_a_message(junk: bytes) -> None:
     for decode in (wire.decode_from_client, wire.decode_from_server):
         with contextlib.suppress(RemoteProtocolViolation):
-            assert isinstance(decode(memoryview(junk)), Message)
+            assert isinstance(decode(memoryview(junk)), Message | wire.Unreadable)
 
 
 @pytest.mark.parametrize("tag", [b"\x65", b"\x0a", b"\x3c"])
@@ -121,3 +132,37 @@ def test_a_malformed_header_is_a_violation(header: bytes) -> None:
 def test_a_server_message_from_a_client_is_a_violation() -> None:
     with pytest.raises(RemoteProtocolViolation, match="no client message"):
         wire.decode_from_client(memoryview(wire.encode(wire.Finished(1))))
+
+
+def test_a_value_beyond_its_bound_is_refused_with_the_request_it_came_in() -> None:
+    refusals: list[tuple[list[object], str]] = [
+        ([46, 7, 2, [[0, 2**63]], False, False], "Settle: spans has to be at most"),
+        ([46, 7, 2, [[-1, 3]], False, False], "Settle: spans has to be at least 0"),
+        ([30, 7, 1, "x" * 256, "shared", ["FromEarliest"]], "name may have at most 255 characters"),
+        ([23, 7, ["s"] * 10_001], "DropStages: stages may have at most 10000 entries"),
+        ([60, 7, 1, 2, 3, "more than it has"], ""),
+    ]
+    for header, told in refusals:
+        refused = wire.decode_from_client(memoryview(msgspec.msgpack.encode(header)))
+
+        if told:
+            assert isinstance(refused, wire.Unreadable)
+            assert refused.request == 7
+            assert told in str(refused.reason)
+        else:
+            assert refused == wire.Ping(7)
+
+
+def test_what_no_client_says_is_a_violation() -> None:
+    said: list[object] = [
+        [46],
+        [46, 7],
+        [999, 1],
+        ["x"],
+        [2, -1],
+        [46, 2**63, 1, [], False, False],
+        {},
+    ]
+    for header in said:
+        with pytest.raises(RemoteProtocolViolation, match="no client message"):
+            wire.decode_from_client(memoryview(msgspec.msgpack.encode(header)))

@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 from penstock.client.conversation import Conversation
+from penstock.core.bounds import SPANS_MAX
 from penstock.core.errors import ConnectionLost, PenstockError, SessionClosed
 from penstock.core.ids import IdSet
+from penstock.core.messages import Spans
 from penstock.wire.native import messages as wire
 
 NOBODY = -1
@@ -48,8 +50,16 @@ class Settlements:
     def send(
         self, ids: IdSet, *, roll_back: bool = False, previous: bool = False
     ) -> asyncio.Future[Any]:
-        """Settle now; the future is done when that is on disk, or has the refusal."""
-        message = wire.Settle(0, self.subscription, ids.spans, roll_back, previous)
+        """Settle now; the future is done when that is on disk, or has the refusal. What does not
+        fit into one request goes before it, in requests that :meth:`confirm` waits for."""
+        spans = ids.spans
+        while len(spans) > SPANS_MAX:
+            self.watch(self._sent(spans[:SPANS_MAX], roll_back=roll_back, previous=False))
+            spans = spans[SPANS_MAX:]
+        return self._sent(spans, roll_back=roll_back, previous=previous)
+
+    def _sent(self, spans: Spans, *, roll_back: bool, previous: bool) -> asyncio.Future[Any]:
+        message = wire.Settle(0, self.subscription, spans, roll_back, previous)
         answer = self._conversation.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)

@@ -23,6 +23,7 @@ from penstock.columns.body import body_of
 from penstock.columns.event import Event, Moment
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.tables import bodies_of_table
+from penstock.core.bounds import SPANS_MAX
 from penstock.core.errors import (
     AlreadyAborted,
     AlreadyCommitted,
@@ -390,7 +391,7 @@ class JointTransaction(Unit):
 
     def _leaving(self) -> tuple[wire.Leaving, ...]:
         none = IdSet()
-        return tuple(
+        leaving = tuple(
             wire.Leaving(
                 number,
                 self._redriven.get(number, none).spans,
@@ -398,6 +399,13 @@ class JointTransaction(Unit):
             )
             for number in sorted({*self._redriven, *self._purged})
         )
+        ranges = sum(len(each.redriven) + len(each.purged) for each in leaving)
+        if ranges > SPANS_MAX:
+            raise InvalidArgument(
+                f"this transaction takes {ranges} ranges of ids off their stores; {SPANS_MAX} may "
+                "be in one: commit some of it before"
+            )
+        return leaving
 
     async def _in(self, store: Named) -> Gathered:
         if not isinstance(store, Named):

@@ -31,6 +31,8 @@ from penstock.core.exported_file import ExportedFile
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened, ExportBegun, ExportedBytes
 
+MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
+"""A larger one is sent as the body of its request."""
 PART_BYTES = 4 << 20
 """Sent in one request of an import."""
 
@@ -92,8 +94,13 @@ async def import_from(
             f"{source} is an export of the {manifest.kind} {manifest.name}; "
             f"import it as a {manifest.kind}"
         )
-    begin = wire.BeginImport(0, name or manifest.name, manifest.encoded())
-    known: str = await conversation.ask(begin, str, resend=False)
+    encoded = manifest.encoded()
+    begin = wire.BeginImport(0, name or manifest.name, encoded)
+    if len(encoded) <= MANIFEST_IN_HEADER_BYTES_MAX:
+        known: str = await conversation.request(begin, resend=False)
+    else:
+        begin = wire.BeginImport(0, begin.name, b"")
+        known = await conversation.request(begin, [encoded], resend=False)
     try:
         for number in (len(manifest.files), *range(len(manifest.files))):
             await _send(conversation, known, number, manifest, source)

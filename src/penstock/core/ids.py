@@ -5,9 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from penstock.core.bitmaps import LAST, SHIFT, Blocks, runs_of
+from penstock.core.bounds import SPANS_MAX, EndId, EventId
 from penstock.core.packing import pack, unpack
 from penstock.core.runs import Runs, cut, merged, part, put, size
 
@@ -21,8 +24,8 @@ _FEW = 16
 class Span(NamedTuple):
     """A half-open range of event ids: ``first`` is in, ``end`` is not."""
 
-    first: int
-    end: int
+    first: EventId
+    end: EndId
 
     @property
     def size(self) -> int:
@@ -36,6 +39,9 @@ class Span(NamedTuple):
         first = max(self.first, other.first)
         return Span(first, max(first, min(self.end, other.end)))
 
+
+BoundedSpans = Annotated[tuple[Span, ...], Meta(max_length=SPANS_MAX)]
+"""Ranges of ids as a request names them."""
 
 _span: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
 """A span of a pair, without the detour of a named tuple."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.core.bounds import EventId, TimeUs
+
 
 class Start(Struct, frozen=True, tag=True):
     """Where a subscription or durable begins (SEM E6)."""
 
 
 class FromId(Start, frozen=True):
-    event_id: int
+    event_id: EventId
 
 
 class FromEarliest(Start, frozen=True):
@@ -22,7 +24,7 @@ class FromLatest(Start, frozen=True):
 
 
 class FromTime(Start, frozen=True):
-    at_us: int
+    at_us: TimeUs
 
 
 AnyStart = FromId | FromEarliest | FromLatest | FromTime

@@ -6,6 +6,7 @@ from penstock.columns.check import check_body
 from penstock.columns.ipc import batch_from, schema_from
 from penstock.columns.layout import BODY_ROWS_MAX
 from penstock.columns.one_row import MESSAGE_BYTES_MAX, one_row_in
+from penstock.core.bounds import SCHEMAS_BYTES_MAX
 from penstock.core.errors import InvalidArgument, InvalidEvent, RemoteProtocolViolation
 from penstock.runtime.bodies import Body
 
@@ -18,6 +19,7 @@ class Announced:
 
     def __init__(self) -> None:
         self._schemas: dict[int, bytes] = {}
+        self._size = 0
 
     def learn(self, number: int, schema: bytes) -> None:
         """Raises ``RemoteProtocolViolation`` for too many, and for what is no schema."""
@@ -26,8 +28,15 @@ class Announced:
                 f"more than {SCHEMAS_MAX} schemas on one connection; publish events of like kind "
                 "together, or open another session"
             )
+        size = self._size + len(schema) - len(self._schemas.get(number, b""))
+        if size > SCHEMAS_BYTES_MAX:
+            raise RemoteProtocolViolation(
+                f"schemas of {size} bytes on one connection; {SCHEMAS_BYTES_MAX} are allowed: "
+                "publish events of like kind together, or open another session"
+            )
         schema_from(schema)
         self._schemas[number] = schema
+        self._size = size
 
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
         """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.errors import (
     ConnectionLost,
     LimitReached,
@@ -78,7 +79,11 @@ class Connection(asyncio.BufferedProtocol):
         """Those that were being opened as the connection was lost: they may come back."""
         self._early: dict[int, list[wire.FromClient]] = {}
         """What has come for those before they were open."""
-        self._reader = FrameReader(preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX)
+        self._reader = FrameReader(
+            preface=PREFACE,
+            frame_bytes_max=GREETING_BYTES_MAX,
+            header_bytes_max=HEADER_BYTES_MAX,
+        )
         self._announced = Announced()
         self._requests = Requests(self)
         self.deliveries = Deliveries(self)
@@ -155,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- in ------------------------------------------------------------------------------
 
-    def _receive(self, message: wire.FromClient, body: memoryview) -> None:
+    def _receive(self, message: wire.FromClient | wire.Unreadable, body: memoryview) -> None:
         if not self._is_open:
             return
         match message:
@@ -165,10 +170,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._signing_in.proven(data)
             case _ if not self.session:
                 raise RemoteProtocolViolation("the first frame has to be a Hello")
-            case wire.Schema(number):
-                self._announced.learn(number, bytes(body))
-            case wire.Bye():
-                self.end(None)
+            case wire.Unreadable() | wire.Schema() | wire.Bye():
+                self._receive_aside(message, body)
             case (
                 wire.Settle(_, number)
                 | wire.Hold(_, number)
@@ -185,6 +188,18 @@ class Connection(asyncio.BufferedProtocol):
                 self._ask(message, body)
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
+
+    def _receive_aside(
+        self, message: wire.Unreadable | wire.Schema | wire.Bye, body: memoryview
+    ) -> None:
+        """What is no request that could be done."""
+        match message:
+            case wire.Unreadable(request, reason):
+                self.fail(request, reason)
+            case wire.Schema(number):
+                self._announced.learn(number, bytes(body))
+            case wire.Bye():
+                self.end(None)
 
     def _ask(self, message: wire.Request, body: memoryview) -> None:
         if self._quota is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import InvalidEvent, PenstockError
+from penstock.core.errors import InvalidArgument, InvalidEvent
+from penstock.core.messages import Spans
 from penstock.runtime.bodies import Body
 from penstock.runtime.leaving import Leaving
 from penstock.runtime.transactions import Part
@@ -42,7 +43,7 @@ class Publications:
                 reply,
                 publisher=connection.publisher,
             )
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             reply(None, error)
 
     def stage(self, message: wire.StageEvents, body: memoryview) -> None:
@@ -52,7 +53,7 @@ class Publications:
             bodies = connection.bodies(message.schema, message.sizes, body)
             self._realm.digest(bodies)
             self._realm.stages.put(message.stage, message.channel, bodies)
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             connection.fail(message.request, error)
         else:
             connection.send(wire.Done(message.request))
@@ -119,10 +120,13 @@ class Publications:
         connection.listener.pending_bytes += size
         try:
             parts = self._parts(message, body)
-        except PenstockError as error:
+            leaving = [
+                Leaving(each.channel, checked(each.redriven), checked(each.purged))
+                for each in message.leaving
+            ]
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             reply(None, error)
             return
-        leaving = [Leaving(each.channel, each.redriven, each.purged) for each in message.leaving]
         realm.transactions.commit(
             message.transaction, parts, reply, connection.publisher, leaving=leaving
         )
@@ -141,3 +145,11 @@ class Publications:
         if at != len(body):
             raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
         return found
+
+
+def checked(spans: Spans) -> Spans:
+    """Ranges of ids a client names. Raises ``InvalidArgument`` for one that has none."""
+    for first, end in spans:
+        if first >= end:
+            raise InvalidArgument(f"a range of ids from {first} to {end} (exclusive) has no id")
+    return spans

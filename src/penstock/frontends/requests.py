@@ -8,12 +8,11 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument, PenstockError, RemoteProtocolViolation
+from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
-from penstock.core.messages import Spans
 from penstock.frontends.administration import Administration
 from penstock.frontends.deliveries import Subscription
-from penstock.frontends.publications import Publications
+from penstock.frontends.publications import Publications, checked
 from penstock.frontends.transfers import Transfers
 from penstock.runtime.delivery import Outlet
 from penstock.runtime.subscriptions import Opened
@@ -40,14 +39,12 @@ class Requests:
 
     def take(self, message: wire.Request, body: memoryview) -> None:
         """Do what can be done at once; spawn what has to wait."""
-        if self._connection.permits is None:
-            self._take(message, body)
-            return
+        permits = self._connection.permits
         try:
-            if isinstance(message, AT_ONCE):
-                self._connection.permits.check(message)
+            if permits is not None and isinstance(message, AT_ONCE):
+                permits.check(message)
             self._take(message, body)
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             self._connection.fail(message.request, error)
 
     def _take(  # noqa: C901  one case a message
@@ -116,7 +113,7 @@ class Requests:
             case wire.Hold(_, number, first, end):
                 return subscriptions.holding.hold(self._realms(number), Span(first, end))
             case wire.Bury(_, number, spans, reason):
-                return subscriptions.holding.bury(self._realms(number), _checked(spans), reason)
+                return subscriptions.holding.bury(self._realms(number), checked(spans), reason)
             case _:
                 return self._administration.answer(message)
 
@@ -246,7 +243,7 @@ class Requests:
         subscription = self._realms(message.subscription)
         self._realm.subscriptions.settle(
             subscription,
-            _checked(message.spans),
+            checked(message.spans),
             lambda _, error: self._done(message.request, error),
             roll_back=message.roll_back,
             previous=message.previous,
@@ -261,10 +258,3 @@ class Requests:
 
 async def _once(through: asyncio.Event) -> None:
     await through.wait()
-
-
-def _checked(spans: Spans) -> Spans:
-    for first, end in spans:
-        if not 0 <= first < end:
-            raise RemoteProtocolViolation(f"a range of ids from {first} to {end}")
-    return spans

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.wire.native import messages as wire
 
@@ -22,6 +24,8 @@ class Transfers:
         self._backups = connection.realm.backups
 
     def take(self, message: wire.Transfer, body: memoryview) -> None:
+        if isinstance(message, wire.BeginImport) and len(body):
+            message = replace(message, manifest=bytes(body))
         permits = self._connection.permits
         if permits is None:
             self._connection.spawn(message.request, lambda: self._answer(message, body))

@@ -7,7 +7,7 @@ scheduled) is decided here too, so it lies in the same block: all of it or nothi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -74,6 +74,11 @@ class Group:
         """Whether the disk takes events that move; if not, they stay where they are, unseen."""
         self.may_move = True
         """Whether it is their turn; if not, they stay as well."""
+        self._changes = 0
+        """Counts what was made true, here and in the block."""
+        self._stands = (0, 0)
+        """How many of these, and of the bodies, stand by themselves, whatever becomes of the work
+        at hand."""
         self._settled: dict[tuple[int, str], IdSet] = {}
         """Acknowledged, by channel and durable, and not applied yet."""
         self._waits: set[int] = set()
@@ -133,6 +138,24 @@ class Group:
                 "publishing is paused on this realm; try again once an administrator resumes it"
             )
 
+    # --- work that fails -----------------------------------------------------------------
+
+    def begin_work(self) -> None:
+        """What is done from now on belongs together, until this is called again."""
+        self._stands = self._changes, len(self.bodies)
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether the work at hand has made anything true: then it has to be done as a whole."""
+        return (self._changes, len(self.bodies)) != self._stands
+
+    def _by_itself(self, step: Callable[[], None]) -> None:
+        """Do what comes before the work at hand, and stands whatever becomes of that."""
+        is_first = not self.is_half_done
+        step()
+        if is_first:
+            self.begin_work()
+
     # --- deciding ------------------------------------------------------------------------
 
     def do(self, number: int, command: Command, *, reason: str | None = None) -> Decided:
@@ -156,13 +179,17 @@ class Group:
         self._asked.add(number)
         durable, ids = channel.acknowledged(command)
         if ids:
+            self._changes += 1
             self._settled.setdefault((number, durable), IdSet()).add_all(ids)
         channel.attend(command, self.now_us)
 
     def settle(self) -> None:
         """Apply what was acknowledged: before anything else is decided."""
-        if not self._settled:
-            return
+        if self._settled:
+            self._by_itself(self._settle)
+
+    def _settle(self) -> None:
+        self._changes += 1  # others are to be answered that these are stored
         settled, self._settled = self._settled, {}
         for (number, durable), ids in settled.items():
             self._store(number, self.channel(number), Acked(durable, ids.spans))
@@ -183,6 +210,9 @@ class Group:
                 return
         if channel.state.moves_dead:
             self._moved.add(number)
+        self._by_itself(lambda: self._sweep(number))
+
+    def _sweep(self, number: int) -> None:
         decided = self.do(number, Sweep(may_write=self.has_room))
         if any(isinstance(fact, Removed) and fact.dead for fact in decided.facts):
             self.has_moved = True
@@ -367,6 +397,7 @@ class Group:
         self, number: int, channel: Channel, fact: StoredFact, reason: str | None = None
     ) -> None:
         """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
+        self._changes += 1
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
             moving.move(self, number, channel, fact, reason)
         elif isinstance(fact, Secured):
@@ -377,6 +408,7 @@ class Group:
 
     def apply(self, number: int, channel: Channel, fact: StoredFact) -> None:
         """Make a fact true, here and in the block."""
+        self._changes += 1
         recorded = channel.recorded(fact)
         if recorded is not None:
             self.record(number, recorded)
@@ -387,6 +419,7 @@ class Group:
     def record(
         self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
     ) -> None:
+        self._changes += 1
         self.records.append(Record(number, fact, refs))
         storage = self.channel(number).state.definition.storage if number else None
         if storage is None:
@@ -423,6 +456,7 @@ class Group:
         *,
         in_journal: bool,
     ) -> None:
+        self._changes += 1
         recorded = channel.recorded(fact)
         pieces = self._pieces(channel, fact, bodies, publisher)
         in_journal = in_journal or channel.state.engine.merges  # its states are in memory

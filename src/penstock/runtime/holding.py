@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.columns.layout import REASON_CHARACTERS_MAX
 from penstock.core.durable import Durable
 from penstock.core.errors import IllegalState
 from penstock.core.holding import Bury, Hold
@@ -66,8 +67,10 @@ class Holding:
             assert isinstance(answer, int), "it is answered with a count"
             return answer
 
-        size = self._shard.state.channels[number].state.event_bytes + len(reason)
-        room = int(2 * size) * sum(span[1] - span[0] for span in spans)
+        state = self._shard.state.channels[number].state
+        # What is there, not what the client names: it may name any range of ids.
+        named = len(state.stored.overlap(IdSet(spans)))
+        room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * named
         count: int = await self._shard.act(bury, sweeps=(number,), room=room)
         return count
 

@@ -321,6 +321,13 @@ class Shard:
 
     async def _with_room(self, waiting: list[Work]) -> list[Work]:
         """Make sure that what waits will find room on disk, before anything is decided."""
+        try:
+            return await self._room_made(waiting)
+        except Exception:  # noqa: BLE001  of one of them, which is over then; else it is raised again
+            waiting = self._serving = self._foreseeable(waiting)
+            return await self._room_made(waiting)
+
+    async def _room_made(self, waiting: list[Work]) -> list[Work]:
         size = sum([_size(work) for work in waiting])
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, rest = _cut(waiting, GROUP_BYTES_MAX)
@@ -340,6 +347,23 @@ class Shard:
             self._has_room = False
             return self._without_room(waiting, failure)
         return waiting
+
+    def _foreseeable(self, waiting: list[Work]) -> list[Work]:
+        """Those of which it can be told what they bring; the others are over: what nobody
+        foresaw costs them alone."""
+        kept = []
+        for work in waiting:
+            try:
+                for number, bodies in work.offered:
+                    if not leads_nowhere(self.state, number):
+                        bytes_that_follow(self.state, number, bodies)
+            except PenstockError as refusal:
+                _reply(work.reply, None, refusal)
+            except Exception as failure:  # noqa: BLE001
+                _reply(work.reply, None, failure)
+            else:
+                kept.append(work)
+        return kept
 
     def _leads_nowhere(self, waiting: Sequence[Work]) -> bool:
         """Whether what waits is publishes that write nothing but their own events, and
@@ -461,10 +485,20 @@ class Shard:
 
 
 def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:
+    """The answer, or what it was refused with. What nobody foresaw costs this work alone, where it
+    has made nothing true; else the realm has to be built anew from what is on disk, and it is
+    raised."""
+    group.begin_work()
     try:
         return work.run(group), None
     except PenstockError as refusal:
         return None, refusal
+    except Exception as failure:
+        if group.is_half_done:
+            raise
+        if work.reply is None:  # else whoever is told writes it down
+            _log.exception("work.failed", work=type(work).__name__)
+        return None, failure
 
 
 def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> None:

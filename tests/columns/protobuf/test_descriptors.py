@@ -135,7 +135,7 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
             ),
             r"descriptor file 'shop\.proto': ",
         ),
-        (b"\x0a" * (DESCRIPTORS_BYTES_MAX + 1), "a channel takes at most 1,048,576"),
+        (b"\x0a" * (DESCRIPTORS_BYTES_MAX + 1), "a channel takes at most 983,040"),
     ],
     ids=["text", "no types", "import missing", "import cycle", "unknown type", "too large"],
 )

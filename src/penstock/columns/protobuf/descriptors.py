@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.core.errors import InvalidDescriptor, InvalidEvent, Unavailable
 
-DESCRIPTORS_BYTES_MAX: Final = 1 << 20
+DESCRIPTORS_BYTES_MAX: Final = 960 << 10
 """Bytes of a channel's descriptors: they travel with what describes the channel."""
 
 FIELDS_MAX: Final = 10_000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from penstock.core.acl import Entry
+from penstock.core.bounds import ENTRIES_MAX, Count, Name, Number, Subject
 from penstock.wire.native.headers import Message, Request
 from penstock.wire.scram import Verifier
 
@@ -37,7 +38,7 @@ class ListUsers(Request, frozen=True, tag=83):
 
 
 class CreateUser(Request, frozen=True, tag=84):
-    name: str
+    name: Name
     verifier: Verifier | None
     """Of the password, which stays with the client; None: signs in with a token or certificate."""
 
@@ -45,12 +46,12 @@ class CreateUser(Request, frozen=True, tag=84):
 class SetPassword(Request, frozen=True, tag=85):
     """Of a user; of oneself, who needs no right for it."""
 
-    name: str
+    name: Name
     verifier: Verifier
 
 
 class DeleteUser(Request, frozen=True, tag=86):
-    name: str
+    name: Name
 
 
 class ListGroups(Request, frozen=True, tag=87):
@@ -58,48 +59,48 @@ class ListGroups(Request, frozen=True, tag=87):
 
 
 class CreateGroup(Request, frozen=True, tag=88):
-    name: str
-    members: tuple[str, ...] = ()
+    name: Name
+    members: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class ChangeGroup(Request, frozen=True, tag=89):
-    name: str
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
+    name: Name
+    add: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+    remove: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class DeleteGroup(Request, frozen=True, tag=90):
-    name: str
+    name: Name
 
 
 class ListEntries(Request, frozen=True, tag=91):
     """What has been granted on the realm, a channel or a queue."""
 
-    kind: str
-    name: str = ""
+    kind: Name
+    name: Name = ""
 
 
 class Grant(Request, frozen=True, tag=92):
-    kind: str
-    name: str
-    subject: str
-    rights: tuple[str, ...]
+    kind: Name
+    name: Name
+    subject: Subject
+    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 class Revoke(Request, frozen=True, tag=93):
     """No rights: all that the subject was granted there."""
 
-    kind: str
-    name: str
-    subject: str
-    rights: tuple[str, ...] = ()
+    kind: Name
+    name: Name
+    subject: Subject
+    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class ReadAudit(Request, frozen=True, tag=94):
     """The newest records, or the newest below number ``before``; the newest first."""
 
-    limit: int = 100
-    before: int | None = None
+    limit: Count = 100
+    before: Number | None = None
 
 
 AccessRequest = (

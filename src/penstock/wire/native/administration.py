@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from penstock.core.bounds import Name, Number, SelectorText
 from penstock.wire.native.headers import Kind, Request
 
 
 class CreateJoin(Request, frozen=True, tag=70):
     """Copy what is published on one store to another (SEM L1)."""
 
-    source: str
-    destination: str
-    selector: str = ""
+    source: Name
+    destination: Name
+    selector: SelectorText = ""
     archive: bool = False
     """To a queue, duplicates kept (SEM L3)."""
 
 
 class DeleteJoin(Request, frozen=True, tag=71):
-    source: str
-    destination: str
+    source: Name
+    destination: Name
 
 
 class ListJoins(Request, frozen=True, tag=72):
@@ -27,10 +28,10 @@ class ListJoins(Request, frozen=True, tag=72):
 class Redrive(Request, frozen=True, tag=73):
     """Publish dead events again, each once, and take them out of their store (SEM T10)."""
 
-    source: str
-    destination: str = ""
+    source: Name
+    destination: Name = ""
     """Empty: each to where it came from."""
-    selector: str = ""
+    selector: SelectorText = ""
     dry_run: bool = False
 
 
@@ -47,7 +48,7 @@ class Transfer(Request, frozen=True):
 class BeginExport(Transfer, frozen=True, tag=75):
     """Capture a channel or queue as it stands now (SEM C7); answered by ``ExportBegun``."""
 
-    name: str
+    name: Name
     kind: Kind = "channel"
 
 
@@ -57,13 +58,13 @@ class ReadExport(Transfer, frozen=True, tag=76):
     Files of events are numbered from 0; the state comes after them and is read last.
     """
 
-    export: str
-    file: int
-    offset: int
+    export: Name
+    file: Number
+    offset: Number
 
 
 class EndExport(Transfer, frozen=True, tag=77):
-    export: str
+    export: Name
 
 
 class BeginImport(Transfer, frozen=True, tag=78):
@@ -72,27 +73,27 @@ class BeginImport(Transfer, frozen=True, tag=78):
     Nothing is seen of it before :class:`CommitImport`.
     """
 
-    name: str
+    name: Name
     """What it will be called here."""
     manifest: bytes
-    """``manifest.json`` of the export."""
+    """``manifest.json`` of the export; one too large for a header is the body instead."""
 
 
 class PutImport(Transfer, frozen=True, tag=79):
     """Body: bytes of a file of the export, from ``offset`` on: the state first, then the files
     of events in their order, each from its beginning to its end."""
 
-    import_: str
-    file: int
+    import_: Name
+    file: Number
     """Numbered as in :class:`ReadExport`."""
-    offset: int
+    offset: Number
 
 
 class CommitImport(Transfer, frozen=True, tag=80):
     """Every file was put: make it true, in one step. Answered by ``ChannelOpened``."""
 
-    import_: str
+    import_: Name
 
 
 class AbortImport(Transfer, frozen=True, tag=81):
-    import_: str
+    import_: Name

@@ -6,6 +6,7 @@ import typing
 
 import msgspec
 
+from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.wire.native import messages as wire
 
@@ -25,9 +26,17 @@ def check_request(message: wire.Request) -> None:
     that is going on in it.
     """
     try:
-        wire.decode_from_client(memoryview(wire.encode(message)))
+        header = wire.encode(message)
+        read = wire.decode_from_client(memoryview(header))
     except (RemoteProtocolViolation, *_UNREADABLE) as error:
         raise InvalidArgument(_what_is_wrong(message) or str(error)) from None
+    if isinstance(read, wire.Unreadable):
+        raise InvalidArgument(_what_is_wrong(message) or str(read.reason))
+    if len(header) > HEADER_BYTES_MAX:
+        raise InvalidArgument(
+            f"this {type(message).__name__} takes {len(header)} bytes; a request may have "
+            f"{HEADER_BYTES_MAX}, apart from events: ask for less at a time"
+        )
 
 
 def _what_is_wrong(message: wire.Request) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.core.bounds import Name, Number
 from penstock.wire.native.administration import Transfer
 
 FORMAT: Final = 1
@@ -20,14 +21,14 @@ class BeginBackup(Transfer, frozen=True, tag=110):
 class ReadBackup(Transfer, frozen=True, tag=111):
     """Bytes of one of the captured files, from ``offset`` on; answered by them."""
 
-    backup: str
-    file: int
+    backup: Name
+    file: Number
     """By its place in ``BackupBegun.files``."""
-    offset: int
+    offset: Number
 
 
 class EndBackup(Transfer, frozen=True, tag=112):
-    backup: str
+    backup: Name
 
 
 class CapturedFile(Struct, frozen=True):

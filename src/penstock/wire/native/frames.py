@@ -70,8 +70,15 @@ class FrameReader:
     body is received in place, without a copy.
     """
 
-    def __init__(self, *, preface: bytes = b"", frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        preface: bytes = b"",
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self._preface = preface
+        self._header_bytes_max = header_bytes_max
         self.frame_bytes_max = frame_bytes_max
         """A peer that has not said who it is may be held to less."""
         self._chunk_bytes = _CHUNK_BYTES_MIN
@@ -162,4 +169,9 @@ class FrameReader:
         if header_length + 4 > length:
             raise RemoteProtocolViolation(
                 f"a header of {header_length} bytes does not fit a frame of {length}"
+            )
+        if header_length > self._header_bytes_max:
+            raise RemoteProtocolViolation(
+                f"a header of {header_length} bytes was announced; {self._header_bytes_max} are "
+                "allowed, apart from the body"
             )

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from penstock.core.bounds import Number
+
 Kind = Literal["channel", "queue"]
 """What a name is meant to be; the other is refused."""
 
@@ -17,4 +19,4 @@ class Message(Struct, frozen=True, array_like=True):
 class Request(Message, frozen=True):
     """Asks for an answer: ``Done`` or ``Failed`` with the same number."""
 
-    request: int
+    request: Number

@@ -7,11 +7,27 @@ connection are worked through in order, and may be pipelined.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Annotated, Any, get_args
 
 import msgspec
+from msgspec import Meta, Struct
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.bounds import (
+    BATCHES_MAX,
+    NUMBER_MAX,
+    Count,
+    EndId,
+    EventId,
+    LastId,
+    Name,
+    Number,
+    SelectorText,
+    Text,
+    Window,
+)
+from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.ids import BoundedSpans
 from penstock.core.messages import Definition, Spans
 from penstock.core.starts import AnyStart
 
@@ -70,14 +86,14 @@ from penstock.wire.native.staging import (
 class Hello(Message, frozen=True, tag=1):
     """The first frame of a connection."""
 
-    client: str
+    client: Name
     """Name and version of the client's software, for people."""
-    session: str
+    session: Name
     """The session this connection belongs to; the same after a reconnect."""
-    user: str = ""
-    token: str = ""
+    user: Name = ""
+    token: Text = ""
     """A bearer token, if that is the proof."""
-    mechanism: str = ""
+    mechanism: Name = ""
     """``SCRAM-SHA-256``: the proof follows, on the server's :class:`Challenge`; empty: a token, a
     client certificate, or none."""
     data: bytes = b""
@@ -87,26 +103,26 @@ class Hello(Message, frozen=True, tag=1):
 class Schema(Message, frozen=True, tag=2):
     """Body: an Arrow schema. Both sides name it by ``number`` from now on."""
 
-    number: int
+    number: Number
 
 
 class CreateChannel(Request, frozen=True, tag=10):
-    name: str
+    name: Name
     definition: Definition
 
 
 class OpenChannel(Request, frozen=True, tag=11):
-    name: str
+    name: Name
     kind: Kind = "channel"
 
 
 class DeleteChannel(Request, frozen=True, tag=12):
-    name: str
+    name: Name
     kind: Kind = "channel"
 
 
 class EditChannel(Request, frozen=True, tag=13):
-    name: str
+    name: Name
     definition: Definition
     """Its ``kind`` says whether a channel or a queue is meant."""
 
@@ -116,16 +132,16 @@ class ListChannels(Request, frozen=True, tag=14):
 
 
 class DescribeChannel(Request, frozen=True, tag=15):
-    name: str
+    name: Name
     kind: Kind = "channel"
 
 
 class PurgeChannel(Request, frozen=True, tag=16):
-    channel: int
-    first_id: int | None
-    last_id: int | None
+    channel: Number
+    first_id: EventId | None
+    last_id: LastId | None
     """Inclusive."""
-    selector: str = ""
+    selector: SelectorText = ""
 
 
 class DescribeRealm(Request, frozen=True, tag=17):
@@ -135,13 +151,13 @@ class DescribeRealm(Request, frozen=True, tag=17):
 class DescribeColumns(Request, frozen=True, tag=18):
     """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
 
-    channel: int
+    channel: Number
 
 
 class MaintainChannel(Request, frozen=True, tag=19):
     """Rewrite a single-file store without its dead events (SEM S, maintain)."""
 
-    name: str
+    name: Name
     kind: Kind = "channel"
 
 
@@ -152,75 +168,75 @@ class PublishEvents(Request, frozen=True, tag=20):
     answer has their numbers in the channel's schedule.
     """
 
-    channel: int
-    producer: str
-    sequence: int
-    schema: int
-    sizes: tuple[int, ...]
+    channel: Number
+    producer: Name
+    sequence: Number
+    schema: Number
+    sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
 
 
 class OpenSchedule(Request, frozen=True, tag=28):
     """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
     and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
 
-    channel: int
+    channel: Number
 
 
 class CreateDurable(Request, frozen=True, tag=30):
-    channel: int
-    name: str
-    kind: str
+    channel: Number
+    name: Name
+    kind: Name
     start: AnyStart
-    selector: str = ""
+    selector: SelectorText = ""
     persistent: bool | None = None
-    max_deliveries: int = 0
+    max_deliveries: Count = 0
     cluster_wide: bool = False
     strict_order: bool = False
-    order_by: str = ""
+    order_by: Name = ""
 
 
 class DeleteDurable(Request, frozen=True, tag=31):
-    channel: int
-    name: str
+    channel: Number
+    name: Name
 
 
 class ListDurables(Request, frozen=True, tag=32):
-    channel: int
+    channel: Number
 
 
 class DescribeDurable(Request, frozen=True, tag=33):
-    channel: int
-    name: str
+    channel: Number
+    name: Name
 
 
 class PurgeDurable(Request, frozen=True, tag=34):
     """Take events off what is outstanding at a durable; the others keep them."""
 
-    channel: int
-    name: str
-    first_id: int | None
-    last_id: int | None
+    channel: Number
+    name: Name
+    first_id: EventId | None
+    last_id: LastId | None
     """Inclusive."""
-    selector: str = ""
+    selector: SelectorText = ""
 
 
 class UnbindDurable(Request, frozen=True, tag=35):
     """End all subscriptions of a durable (SEM D14); answered by how many there were."""
 
-    channel: int
-    name: str
+    channel: Number
+    name: Name
 
 
 class Subscribe(Request, frozen=True, tag=40):
     """Read a channel: live, or up to and including ``last_id`` (a browse; -1: all there is)."""
 
-    channel: int
-    subscription: int
+    channel: Number
+    subscription: Number
     start: AnyStart
-    credit: int
-    selector: str = ""
+    credit: Count
+    selector: SelectorText = ""
     browse: bool = False
-    last_id: int | None = None
+    last_id: LastId | None = None
     confirms: bool = False
     """The client says what has arrived when it is asked to (:class:`Credit`, SEM J5)."""
     deltas: bool = False
@@ -230,12 +246,12 @@ class Subscribe(Request, frozen=True, tag=40):
 class Attach(Request, frozen=True, tag=41):
     """Take a seat at a durable."""
 
-    channel: int
-    subscription: int
-    durable: str
-    window: int | None = None
+    channel: Number
+    subscription: Number
+    durable: Name
+    window: Window | None = None
     pull: bool = False
-    selector: str = ""
+    selector: SelectorText = ""
     auto_ack: bool = False
     """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
     sole: bool = False
@@ -246,38 +262,38 @@ class BrowseDurable(Request, frozen=True, tag=42):
     """See what is outstanding at a durable, or on a queue (its durable is called ""), in order;
     changes nothing (SEM D16, Q4)."""
 
-    channel: int
-    subscription: int
-    durable: str
-    credit: int
-    selector: str = ""
+    channel: Number
+    subscription: Number
+    durable: Name
+    credit: Count
+    selector: SelectorText = ""
 
 
 class Unsubscribe(Request, frozen=True, tag=43):
-    subscription: int
+    subscription: Number
 
 
 class Credit(Message, frozen=True, tag=44):
     """The client can take ``count`` more events of a plain subscription."""
 
-    subscription: int
-    count: int
-    next_id: int = 0
+    subscription: Number
+    count: Count
+    next_id: EndId = 0
     """What was sent of lower ids has arrived."""
 
 
 class Demand(Message, frozen=True, tag=45):
     """A synchronous consumer wants ``count`` events now; answered by :class:`Finished`."""
 
-    subscription: int
-    count: int
+    subscription: Number
+    count: Count
 
 
 class Settle(Request, frozen=True, tag=46):
     """Acknowledge or roll back. ``previous``: everything up to the last id named."""
 
-    subscription: int
-    spans: Spans
+    subscription: Number
+    spans: BoundedSpans
     roll_back: bool = False
     previous: bool = False
 
@@ -285,15 +301,15 @@ class Settle(Request, frozen=True, tag=46):
 class RecallSeen(Message, frozen=True, tag=47):
     """The answer to a :class:`Recalled`: it counts in all that follows from this client."""
 
-    subscription: int
+    subscription: Number
 
 
 class Locate(Request, frozen=True, tag=50):
     """Where the stored events of an id range can be read (sealed files, or over the wire)."""
 
-    channel: int
-    first_id: int
-    end_id: int
+    channel: Number
+    first_id: EventId
+    end_id: EndId
     publishers: bool = False
     """Whether to say who published them."""
 
@@ -301,9 +317,9 @@ class Locate(Request, frozen=True, tag=50):
 class DescribeMissing(Request, frozen=True, tag=51):
     """Why ids of a range have no event any more."""
 
-    channel: int
-    first_id: int
-    end_id: int
+    channel: Number
+    first_id: EventId
+    end_id: EndId
 
 
 class Ping(Request, frozen=True, tag=60):
@@ -454,20 +470,70 @@ _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(From
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
 
 
+_requests: dict[Any, type[Message]] = {
+    kind.__struct_config__.tag: kind for kind in get_args(FromClient) if issubclass(kind, Request)
+}
+_PLACE = re.compile(r" - at `\$\[(\d+)\].*", re.DOTALL)
+_FAULTS = (
+    (re.compile(r"Expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
+    (
+        re.compile(r"Expected `bytes` of length (>=|<=) (\d+)"),
+        r"is of another length than \2 bytes",
+    ),
+    (re.compile(r"Expected `array` of length <= (\d+)"), r"may have at most \1 entries"),
+    (re.compile(r"Expected `\w+` <= (\d+)"), r"has to be at most \1"),
+    (re.compile(r"Expected `\w+` >= (-?\d+)"), r"has to be at least \1"),
+)
+"""Bounds a decoder finds exceeded, and how a person would say it."""
+
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are none; the last one for nesting without end."""
+
+
+class Unreadable(Struct, frozen=True):
+    """A request with a value beyond its bound; its connection stays as it is."""
+
+    request: int
+    reason: InvalidArgument
 
 
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_from_client(header: memoryview) -> FromClient:
-    """Raises ``RemoteProtocolViolation`` for anything that is no client message."""
+def decode_from_client(header: memoryview) -> FromClient | Unreadable:
+    """A client's message, or which bound a request is beyond. Raises ``RemoteProtocolViolation``
+    for anything else."""
     try:
         return _from_client.decode(header)
+    except msgspec.ValidationError as error:
+        if (refused := _unreadable(header, str(error))) is not None:
+            return refused
+        raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
+
+
+def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
+    """Which request a fault is about, in words about its fields; None where it is about none."""
+    try:
+        tag, request, *_ = msgspec.msgpack.decode(header, type=list[Any])
+    except (*_NO_MESSAGE, ValueError):
+        return None
+    kind = _requests.get(tag) if isinstance(tag, int) else None
+    if kind is None or not isinstance(request, int) or not 0 <= request <= NUMBER_MAX:
+        return None
+    if (place := _PLACE.search(fault)) is None:
+        return None  # not about a field: a header that is too short, say
+    fields = msgspec.structs.fields(kind)
+    at = int(place[1]) - 1
+    name = fields[at].name if 0 <= at < len(fields) else "a field"
+    told = fault[: place.start()]
+    for pattern, words in _FAULTS:
+        if (found := pattern.fullmatch(told)) is not None:
+            said = f"{kind.__name__}: {name} {found.expand(words)}"
+            return Unreadable(request, InvalidArgument(said))
+    return None  # of another type altogether
 
 
 def decode_from_server(header: memoryview) -> FromServer:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
+from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
 from penstock.wire.native.headers import Request
 
 
 class StageEvents(Request, frozen=True, tag=21):
     """Put batches aside on the server, to be published by :class:`CommitStages`."""
 
-    channel: int
-    stage: str
-    schema: int
-    sizes: tuple[int, ...]
+    channel: Number
+    stage: Name
+    schema: Number
+    sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
 
 
 class CommitStages(Request, frozen=True, tag=22):
     """Publish staged batches, in the order given, in one step (SEM X1, X3)."""
 
-    channel: int
-    producer: str
-    sequence: int
-    stages: tuple[str, ...]
+    channel: Number
+    producer: Name
+    sequence: Number
+    stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 class DropStages(Request, frozen=True, tag=23):
-    stages: tuple[str, ...]
+    stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 class CommitStagedParts(Request, frozen=True, tag=29):
     """Publish staged batches of several channels, in one step and once in the realm (SEM X3)."""
 
-    producer: str
-    sequence: int
-    parts: tuple[tuple[int, tuple[str, ...]], ...]
+    producer: Name
+    sequence: Number
+    parts: Annotated[tuple[tuple[Number, tuple[Name, ...]], ...], Meta(max_length=ENTRIES_MAX)]
     """Channels, and their stages in order."""

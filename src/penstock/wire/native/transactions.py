@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
 
-from penstock.core.messages import Spans
+from msgspec import Meta, Struct
+
+from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
+from penstock.core.ids import BoundedSpans
 from penstock.wire.native.headers import Request
 
 
 class BeginTransaction(Request, frozen=True, tag=24):
-    transaction: str
+    transaction: Name
     """Chosen by the client; unique for ever."""
-    channels: tuple[int, ...]
+    channels: Annotated[tuple[Number, ...], Meta(max_length=ENTRIES_MAX)]
     """Where it will publish."""
 
 
 class TransactionPart(Struct, frozen=True, array_like=True):
     """Events of a transaction for one channel or queue: batches in the frame's body, or staged."""
 
-    channel: int
-    schema: int
-    sizes: tuple[int, ...]
-    stages: tuple[str, ...] = ()
+    channel: Number
+    schema: Number
+    sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
+    stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class Leaving(Struct, frozen=True, array_like=True):
     """Events that leave a channel or queue with a transaction, if all of them are there."""
 
-    channel: int
-    redriven: Spans
+    channel: Number
+    redriven: BoundedSpans
     """Published again by it (SEM T10)."""
-    purged: Spans
+    purged: BoundedSpans
     """Not wanted any more (SEM T9)."""
 
 
 class CommitTransaction(Request, frozen=True, tag=25):
     """Body: the batches of all parts, one after the other (SEM X1)."""
 
-    transaction: str
-    parts: tuple[TransactionPart, ...]
-    leaving: tuple[Leaving, ...] = ()
+    transaction: Name
+    parts: Annotated[tuple[TransactionPart, ...], Meta(max_length=ENTRIES_MAX)]
+    leaving: Annotated[tuple[Leaving, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class AbortTransaction(Request, frozen=True, tag=26):
-    transaction: str
+    transaction: Name
 
 
 class DescribeTransaction(Request, frozen=True, tag=27):
     """What became of a transaction (SEM X2)."""
 
-    transaction: str
+    transaction: Name

@@ -1,0 +1,53 @@
+"""How large may be what comes from outside: one table, read by every front end.
+
+The types are for messages: msgspec holds a value to its bounds as it decodes it, so nothing
+behind a decoder ever sees a number that no event, count or size could have. What is stored is
+not held to them again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+EVENT_ID_MAX: Final = (1 << 63) - 2
+"""The largest event id: the id after it still fits 64 bits."""
+NUMBER_MAX: Final = (1 << 63) - 1
+"""The largest number of a channel, subscription, schema, sequence or request, and the largest
+count: what 64 bits with a sign hold."""
+TIME_US_MAX: Final = 1 << 62
+"""The latest time, in microseconds since 1970."""
+NAME_CHARACTERS_MAX: Final = 255
+"""Characters of a name or id: of channels, durables, users, sessions, producers, stages,
+transactions."""
+SELECTOR_CHARACTERS_MAX: Final = 65_536
+"""Characters of a selector."""
+TEXT_CHARACTERS_MAX: Final = 65_536
+"""Characters of a text that is no name: a reason, a token."""
+HEADER_BYTES_MAX: Final = 1 << 20
+"""Bytes of a request's header, apart from its body."""
+SPANS_MAX: Final = 50_000
+"""Ranges of ids in one request; more are sent in several."""
+BATCHES_MAX: Final = 100_000
+"""Arrow batches in the body of one request."""
+ENTRIES_MAX: Final = 10_000
+"""Channels, stages, members or rights that one request may name."""
+SCHEMAS_BYTES_MAX: Final = 64 << 20
+"""Bytes of all schemas that one connection has announced."""
+
+EventId = Annotated[int, Meta(ge=0, le=EVENT_ID_MAX)]
+EndId = Annotated[int, Meta(ge=0, le=EVENT_ID_MAX + 1)]
+"""Where a range of ids ends: the id after its last."""
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Count = Number
+TimeUs = Annotated[int, Meta(ge=-TIME_US_MAX, le=TIME_US_MAX)]
+Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
+SelectorText = Annotated[str, Meta(max_length=SELECTOR_CHARACTERS_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+LastId = Annotated[int, Meta(ge=-1, le=EVENT_ID_MAX)]
+"""The last id of a range; -1: of all there is."""
+Window = Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+"""What a client asks for as its window; which of them may be is the durable's to say."""
+Subject = Annotated[str, Meta(max_length=3 * NAME_CHARACTERS_MAX)]
+"""``user@host``, or ``group:name``."""

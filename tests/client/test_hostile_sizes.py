@@ -1,0 +1,70 @@
+"""Requests that claim more than there is: they cost themselves, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Never
+
+import pytest
+
+import penstock
+from penstock.core.errors import Internal, InvalidArgument
+from penstock.core.ids import Span
+from penstock.core.messages import Definition
+from penstock.frontends.announced import Announced
+from penstock.wire.native import messages as wire
+
+
+def ask(session: penstock.Session, request: wire.Request) -> Any:
+    async def asked() -> Any:
+        return await session._inner.request(request, waits=False)
+
+    return session._loop.call(asked())
+
+
+def test_no_room_is_made_for_events_that_are_only_claimed(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        session.channels.create("dead")
+        orders = session.channels.create("orders", dead_event_store="dead")
+        durable = orders.durables.create("d", type="shared")
+        orders.publish_many([penstock.Event(b"a"), penstock.Event(b"b"), penstock.Event(b"c")])
+        ask(session, wire.Attach(0, orders._inner.number, 9, "d", sole=True))
+
+        assert ask(session, wire.Bury(0, 9, (Span(0, 2**62),), "claimed")) == 3
+
+        assert durable.info().outstanding == 0
+
+
+def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        with pytest.raises(InvalidArgument, match="DropStages: stages may have at most 10000"):
+            ask(session, wire.DropStages(0, ("s",) * 10_001))
+        with pytest.raises(InvalidArgument, match=r"CreateChannel takes .* bytes; a request may"):
+            session._loop.call(_large(session))
+
+        assert orders.publish(b"still here") == 0
+
+
+async def _large(session: penstock.Session) -> Any:
+    definition = Definition(descriptors=b"x" * (1 << 20))
+    return await session._inner.request(wire.CreateChannel(0, "large", definition))
+
+
+def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bodies(*_: object) -> Never:
+        raise KeyError("unforeseen")
+
+    with penstock.Realm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        listener = realm._listener
+        assert listener is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(Announced, "bodies", bodies)
+            with pytest.raises(Internal, match="incident"):
+                orders.publish(b"x")
+
+        assert listener.pending_bytes == 0
+        assert orders.publish(b"y") == 0

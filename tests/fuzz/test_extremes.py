@@ -1,0 +1,31 @@
+"""Every field of every message beyond its bounds: the realm lives, and nobody else notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ids import Span
+from penstock.wire.native import messages as wire
+from tests.fuzz.bounding import in_time
+from tests.fuzz.extremes import conversation, kinds, messages, serve, served
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(kinds()))
+def test_no_value_of_a_request_harms_anybody_else(name: str) -> None:
+    for header in messages(name):
+        with in_time():
+            served().take(conversation(header))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Settle(77, 2, (Span(0, 2**63),)),
+        wire.CommitTransaction(77, "tx", (), (wire.Leaving(1, (Span(0, 2**63),), (Span(0, 3),)),)),
+        wire.CommitTransaction(77, "tx", (), (wire.Leaving(1, (Span(0, 3),), (Span(0, 2**63),)),)),
+    ],
+    ids=["Settle", "redriven", "purged"],
+)
+def test_an_id_that_no_event_can_have_ends_nothing(message: wire.Request) -> None:
+    serve(wire.encode(message))
