@@ -124,6 +124,8 @@ class Durable:
         for seat in self.seats:
             if seat.wanted:
                 seat.wanted.discard_all(ids)
+            if seat.refused:
+                seat.refused.discard_all(ids)
 
     def roll_back(self, ids: IdSet) -> int:
         """Take ``ids`` out of all hands: at once, one more redelivery on the count of those that
@@ -258,7 +260,7 @@ class Durable:
         granted: list[tuple[Seat, Spans]] = []
         if self.lanes is not None:
             return self._by_lane(self.lanes, chunk, below)
-        if any(seat.wanted is not None for seat in self.seats):
+        if any(seat.wanted is not None or seat.refused for seat in self.seats):
             return self._selective(stored, chunk, below)
         while seats := self.kind.servable(self.seats):
             wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
@@ -316,6 +318,8 @@ class Durable:
             ready = self.pending.within(Span(0, below))
             if seat.wanted is not None:
                 ready = ready.overlap(seat.wanted)
+            if seat.refused:
+                ready.discard_all(seat.refused)
             share = max(1, len(ready) // len(seats))
             spans = self._lowest(ready, min(seat.credit, share, chunk))
             if spans:
@@ -324,7 +328,7 @@ class Durable:
                 idle = 0
                 continue
             idle += 1
-            if idle >= len(seats):
+            if idle >= (len(seats) if len(seats) > 1 else len(self.seats)):
                 break
             self._hand(seat, ())  # its turn is over
         return granted

@@ -178,11 +178,24 @@ class Lanes:
 
     def _next(self, seat: Seat, below: int, pending: IdSet) -> int | None:
         own = self._own.get(seat.subscription)
-        mine = None if own is None else self._first(own, seat, pending)
-        free = self._first(self._free, None, pending)
+        mine = None if own is None else self._wanted(own, seat, seat.refused, pending)
+        free = self._wanted(self._free, None, seat.refused, pending)
         if mine is None or (free is not None and free < mine):
             mine = free
         return None if mine is None or mine >= below else mine
+
+    def _wanted(
+        self, heap: list[int], owner: Seat | None, refused: IdSet, pending: IdSet
+    ) -> int | None:
+        """The same, but for lanes that begin with what is ``refused``: they are others'."""
+        found = self._first(heap, owner, pending)
+        aside = []
+        while found is not None and found in refused:
+            aside.append(heapq.heappop(heap))
+            found = self._first(heap, owner, pending)
+        for event_id in aside:
+            heapq.heappush(heap, event_id)
+        return found
 
     def _first(self, heap: list[int], owner: Seat | None, pending: IdSet) -> int | None:
         """The lowest head of the lanes of ``owner``."""

@@ -269,6 +269,8 @@ class AckPrevious(Command, frozen=True):
 class RollBack(Command, frozen=True):
     subscription: int
     spans: Spans
+    elsewhere: bool = False
+    """This client does not get them again; others may."""
 
 
 class ConfirmRecall(Command, frozen=True):

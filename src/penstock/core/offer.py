@@ -49,9 +49,9 @@ def attend(  # noqa: C901, PLR0912  one case a command
             hold(state, command, now_us)
         case Demand():
             _demand(state, command)
-        case RollBack(subscription, spans):
-            _park(state, subscription, spans)
-            _touch(state, subscription, now_us)
+        case RollBack():
+            _rolled_back(state, command)
+            _touch(state, command.subscription, now_us)
         case ConfirmRecall(subscription):
             _confirm_recall(state, subscription)
         case AssignLanes():
@@ -185,11 +185,14 @@ def _detach(state: ChannelState, subscription: int) -> None:
     state.dirty = True
 
 
-def _park(state: ChannelState, subscription: int, spans: Spans) -> None:
-    durable, _ = state.seats[subscription]
+def _rolled_back(state: ChannelState, command: RollBack) -> None:
+    durable, seat = state.seats[command.subscription]
+    ids = IdSet(Span(*span) for span in command.spans)
     if not durable.kind.redelivers_at_once:
-        durable.park(IdSet(Span(*span) for span in spans))
+        durable.park(ids)
         state.has_left = state.has_left or bool(state.passing)  # it is kept from now on (SEM J7)
+    elif command.elsewhere:
+        seat.refused.add_all(ids.overlap(durable.outstanding))
 
 
 def _confirm_recall(state: ChannelState, subscription: int) -> None:

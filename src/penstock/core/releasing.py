@@ -15,6 +15,8 @@ class Release(Command, frozen=True):
 
     subscription: int
     spans: Spans
+    elsewhere: bool = False
+    """It does not get them again; others may."""
 
 
 def decide_release(state: ChannelState, command: Release) -> Decided:
@@ -27,5 +29,8 @@ def decide_release(state: ChannelState, command: Release) -> Decided:
 def release(state: ChannelState, command: Release) -> None:
     """Take them out of the client's hands."""
     durable, seat = state.seats[command.subscription]
-    durable.unsent(seat.in_flight.overlap(IdSet(Span(*span) for span in command.spans)))
+    ids = seat.in_flight.overlap(IdSet(Span(*span) for span in command.spans))
+    if command.elsewhere:
+        seat.refused.add_all(ids)
+    durable.unsent(ids)
     state.dirty = True

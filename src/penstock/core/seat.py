@@ -22,6 +22,7 @@ class Seat:
         "in_flight",
         "reach",
         "recalls",
+        "refused",
         "selector",
         "session",
         "sole",
@@ -59,6 +60,8 @@ class Seat:
         """The session's connection cannot take more right now."""
         self.recalls: list[IdSet] = []
         """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
+        self.refused = IdSet()
+        """What its client does not want again, though others may."""
         self.selector = selector
         """This reader's own; the durable's is applied before (SEM Q1)."""
         self.wanted = IdSet(Span(*span) for span in matched) if selector else None

@@ -20,6 +20,7 @@ if find_spec("proton") is None:
     ]
 else:
     from tests.frontends.amqp.clients import Client
+    from tests.frontends.amqp.peers import Peer
 
 
 @pytest.fixture
@@ -49,3 +50,22 @@ class Connect:
 def connect(realm: penstock.Realm) -> Iterator[Connect]:
     with ExitStack() as stack:
         yield Connect(realm.listen_amqp(), stack)
+
+
+class Dial:
+    """Opens peers that write frames of their own, and hangs up at the end of the test."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self._url = url
+        self._stack = stack
+
+    def __call__(self) -> Peer:
+        peer = Peer(self._url)
+        self._stack.callback(peer.hang_up)
+        return peer
+
+
+@pytest.fixture
+def dial(realm: penstock.Realm) -> Iterator[Dial]:
+    with ExitStack() as stack:
+        yield Dial(realm.listen_amqp(), stack)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import penstock
 from penstock.wire.amqp.frames import Frame
 from penstock.wire.amqp.types import UInt
 from tests.frontends.amqp.clients import WAIT_S
+from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (
     ATTACH,
     BEGIN,
@@ -33,10 +33,8 @@ _HANDLE, _COUNT, _CREDIT, _DRAIN, _ECHO = 4, 5, 6, 8, 9
 
 
 @pytest.fixture
-def peer(realm: penstock.Realm) -> Iterator[Peer]:
-    peer = Peer(realm.listen_amqp())
-    yield peer
-    peer.hang_up()
+def peer(dial: Dial) -> Peer:
+    return dial()
 
 
 @pytest.fixture

@@ -183,6 +183,7 @@ class Attaching:
             opened = await subscriptions.attach(
                 destination.number, READERS, consumer, window=None, pull=True
             )
+            consumer.reader = (destination.number, READERS)
         consumer.subscription = opened.number
         return consumer
 
@@ -236,6 +237,7 @@ class Attaching:
             number, name, consumer, window=None, pull=True
         )
         consumer.subscription = opened.number
+        consumer.reader = (number, name)
         self._hub.wished(durable, (wish.selector, wish.no_local))
         attached.durable = (number, name)
         attached.ends_durable = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -12,10 +12,11 @@ from msgspec import Struct
 from penstock.columns.selectors import Selector
 from penstock.core.errors import IllegalState, PenstockError
 from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Demand, Spans
+from penstock.core.messages import Demand, RollBack, Spans
 from penstock.core.releasing import Release
 from penstock.frontends.amqp.conditions import condition_of, description_of
 from penstock.frontends.amqp.ends import Outgoing
+from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.runtime.bodies import Body
@@ -66,12 +67,12 @@ class Consumer:
         self.session = connection.session
         self.selector = selector
         self.subscription = 0
+        self.reader: Hashable = self
+        """By what others know of its events that may come again: by them, too."""
         self.link: Outgoing | None = None
         self.needs: tuple[str, str] = ("", "")
         """The operation it lives by, and on what."""
         self.is_over = False
-        self.is_aside: dict[int, None] = {}
-        """What this link must not get again, and nobody else can have while it is there."""
         self._no_local = no_local
         self._held: deque[tuple[int, bytes]] = deque()
         """Waits for credit."""
@@ -139,7 +140,7 @@ class Consumer:
                 passed.append(event_id)
                 continue
             count = counts.get(event_id, 0)
-            message = messages.message(row, count)
+            message = self._message(event_id, messages.message(row, count))
             if keeps:
                 self._kept[event_id] = (messages, row, count)
             if credit > 0 and not self._held:
@@ -153,6 +154,14 @@ class Consumer:
         if link.settled:
             self.acknowledge(ids)
         self._connection.flush_soon()
+
+    def _message(self, event_id: int, message: bytes) -> bytes:
+        """The message, with what receivers have added to it."""
+        modifications = self._connection.hub.modifications
+        if not modifications:
+            return message
+        added = modifications.of(self.reader, event_id)
+        return message if added is None else annotated(message, added)
 
     def _pass_over(self, ids: list[int]) -> None:
         """The client has sent them itself, and does not want them."""
@@ -232,10 +241,10 @@ class Consumer:
         """One that is not just accepted; answered once it is stored."""
         event_id, state = outcome.event_id, outcome.state
         reply = self.answer(outcome)
-        if state == REJECTED or outcome.undeliverable:
+        if state == REJECTED or (outcome.undeliverable and self._moves_dead):
             self._refused(outcome, reply)
         elif state in (RELEASED, MODIFIED) or state == 0:
-            self.give_back([event_id], counted=state == MODIFIED and outcome.failed, reply=reply)
+            self.returned(outcome, reply)
         else:
             self.acknowledge([event_id], reply)
 
@@ -305,24 +314,57 @@ class Consumer:
         """These never come again; ``done`` is what the realm was told."""
         for event_id in ids:
             self._kept.pop(event_id, None)
+        self._connection.hub.modifications.forget(self.reader, ids)
         if done is not None and done.previous:
             self._through = max(self._through, done.spans[0][0])
 
-    def give_back(self, ids: Sequence[int], *, counted: bool, reply: Reply | None = None) -> None:
-        """These are to be delivered again; ``counted``: the client has tried."""
+    def returned(self, outcome: Outcome, reply: Reply | None = None) -> None:
+        """The client gives an event back, for itself or for others."""
+        if outcome.added:
+            hub = self._connection.hub
+            hub.modifications.note(self.reader, outcome.event_id, outcome.added)
+        self.give_back(
+            [outcome.event_id],
+            counted=outcome.state == MODIFIED and outcome.failed,
+            elsewhere=outcome.undeliverable,
+            reply=reply,
+        )
+
+    def give_back(
+        self,
+        ids: Sequence[int],
+        *,
+        counted: bool,
+        elsewhere: bool = False,
+        reply: Reply | None = None,
+    ) -> None:
+        """These are to be delivered again; ``counted``: the client has tried; ``elsewhere``: not
+        to this one."""
         reply = reply or _ignored
-        if self.manner.keeps:
+        if self.manner.keeps and elsewhere:
+            self._leave(ids, reply)
+        elif self.manner.keeps:
             reply(None, None)  # first: the event comes again by the same tag
             self._again(ids, counted=counted)
         elif not self.manner.seat:  # a browser holds nothing
             reply(None, None)
-        elif counted:
-            spans = IdSet.of(sorted(ids)).spans
-            settle = self._realm.subscriptions.settle
-            settle(self.subscription, spans, reply, roll_back=True, previous=False)
         else:
-            released = Release(self.subscription, IdSet.of(sorted(ids)).spans)
-            self._realm.shard.submit(Do(self.number, released, reply))
+            spans = IdSet.of(sorted(ids)).spans
+            back = RollBack if counted else Release
+            command = back(self.subscription, spans, elsewhere)
+            self._realm.shard.submit(Do(self.number, command, reply))
+
+    def _leave(self, ids: Sequence[int], reply: Reply) -> None:
+        """These are not for this client: a durable's next one has them; the one that everybody
+        else has of a topic is none the worse for it."""
+        if not self.manner.seat:
+            self.consumed(ids, None)
+            reply(None, None)
+            return
+        for event_id in ids:
+            self._kept.pop(event_id, None)
+        spans = IdSet.of(sorted(ids)).spans
+        self._realm.shard.submit(Do(self.number, RollBack(self.subscription, spans), reply))
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
         """Deliver again what the realm would not, ahead of what waits."""
@@ -334,28 +376,27 @@ class Consumer:
             messages, row, count = kept
             count += counted
             self._kept[event_id] = (messages, row, count)
-            waiting[event_id] = messages.message(row, count)
+            waiting[event_id] = self._message(event_id, messages.message(row, count))
         self._held = deque(sorted(waiting.items()))
         if self.link is not None and not self.link.is_over:
             self._send_held()
             self._connection.flush_soon()
 
     def _refused(self, outcome: Outcome, reply: Reply) -> None:
-        """It is of no use to this client: dead, where the dead have a place (SEM T10). Else it is
-        consumed if it was rejected, and kept from this link if it may be of use to another."""
-        channel = self._realm.shard.state.channels.get(self.number)
+        """It is of no use to this client: dead, where the dead have a place (SEM T10), and
+        consumed elsewhere."""
         event_id = outcome.event_id
-        if self.manner.seat and channel is not None and channel.state.moves_dead:
+        if self._moves_dead:
             self._kept.pop(event_id, None)
+            self._connection.hub.modifications.forget(self.reader, [event_id])
             self._connection.spawn(self._bury(event_id, outcome.reason, reply))
-        elif outcome.state == REJECTED:
-            self.acknowledge([event_id], reply)
         else:
-            if self.manner.seat:
-                self.is_aside[event_id] = None
-            else:
-                self._kept.pop(event_id, None)
-            reply(None, None)
+            self.acknowledge([event_id], reply)
+
+    @property
+    def _moves_dead(self) -> bool:
+        channel = self._realm.shard.state.channels.get(self.number)
+        return self.manner.seat and channel is not None and channel.state.moves_dead
 
     async def _bury(self, event_id: int, reason: str, reply: Reply) -> None:
         error: PenstockError | None = None
@@ -372,6 +413,8 @@ class Consumer:
         """The link is over: what it held goes back (SEM D13)."""
         self.is_over = True
         self._held.clear()
+        if self._kept:
+            self._connection.hub.modifications.forget(self, list(self._kept))
         self._kept.clear()
         self._realm.subscriptions.detach(self.subscription, reply)
 

@@ -11,6 +11,7 @@ from penstock.core.durable import Durable
 from penstock.core.errors import NameAlreadyBound
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
+from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.runtime.rows import Rows
 
@@ -44,6 +45,7 @@ class AmqpHub:
         self.limits = limits or AmqpLimits()
         self._containers: dict[str, AmqpConnection] = {}
         self._wishes: WeakKeyDictionary[Durable, tuple[str, bool]] = WeakKeyDictionary()
+        self.modifications = Modifications()
         self._written: list[tuple[Rows, Messages]] = []
 
     def connection(self) -> AmqpConnection:

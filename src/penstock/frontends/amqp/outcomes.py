@@ -8,6 +8,8 @@ from typing import Any, Final
 from cproton_ffi import lib as pn
 from proton import Delivery, Described, ProtonException
 
+from penstock.frontends.amqp.modified import added_by
+
 ACCEPTED: Final[int] = pn.PN_ACCEPTED
 REJECTED: Final[int] = pn.PN_REJECTED
 RELEASED: Final[int] = pn.PN_RELEASED
@@ -26,6 +28,7 @@ class Outcome:
     """What a receiver says of a delivery, besides that it is accepted."""
 
     __slots__ = (
+        "added",
         "delivery",
         "event_id",
         "failed",
@@ -43,6 +46,8 @@ class Outcome:
         self.failed = False
         self.undeliverable = False
         self.reason = ""
+        self.added: dict[Any, bytes] = {}
+        """Annotations the message has from now on."""
         self.transaction: bytes | None = None
 
 
@@ -77,12 +82,21 @@ def describe(outcome: Outcome, delivery: Delivery) -> None:
             outcome.state = _code(inner.descriptor)
             values = list(inner.value) if isinstance(inner.value, list | tuple) else []
             if outcome.state == MODIFIED:
-                failed, undeliverable, *_ = [*values, None, None]
+                failed, undeliverable, annotations, *_ = [*values, None, None, None]
                 outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
+                outcome.added = added_by(annotations)
     elif outcome.state == MODIFIED:
         outcome.failed, outcome.undeliverable = bool(found.failed), bool(found.undeliverable)
+        outcome.added = _annotations(found)
     elif outcome.state == REJECTED:
         outcome.reason = _reason(found)
+
+
+def _annotations(found: Any) -> dict[Any, bytes]:
+    try:
+        return added_by(found.annotations)
+    except UNREADABLE:
+        return {}
 
 
 def _reason(found: Any) -> str:

@@ -21,7 +21,7 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.ends import Incoming
-from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome, Pointer
+from penstock.frontends.amqp.outcomes import ACCEPTED, REJECTED, Outcome, Pointer
 from penstock.runtime.bodies import Body
 from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork
 from penstock.wire.amqp.sections import VALUE, sections_of
@@ -207,8 +207,7 @@ class Transactions:
         """What the client has given back in the transaction."""
         for consumer, outcome in transaction.settled:
             if outcome.state not in (ACCEPTED, REJECTED) and not consumer.is_over:
-                counted = outcome.state == MODIFIED and outcome.failed
-                consumer.give_back([outcome.event_id], counted=counted)
+                consumer.returned(outcome)
 
     def _roll_back(self, transaction: Transaction) -> None:
         taken: dict[Consumer, list[int]] = {}

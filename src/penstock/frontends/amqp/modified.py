@@ -1,0 +1,155 @@
+"""What receivers add to the annotations of messages they give back (AMQP, messaging, 3.4.5).
+
+Events do not change; what was added is remembered as long as the event may be delivered again by
+AMQP, and the realm runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import proton
+
+from penstock.wire.amqp.sections import HEADER, MESSAGE_ANNOTATIONS, places_of, section
+from penstock.wire.amqp.types import (
+    Byte,
+    Char,
+    Decimal,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    mapped,
+    read,
+    skip,
+    written,
+)
+
+BYTES_MAX: Final = 16 << 20
+"""Of all that is remembered; the oldest is forgotten first."""
+_OVERHEAD: Final = 512
+
+Added = Mapping[Any, bytes]
+"""Values as AMQP encodes them, by key."""
+
+
+class Modifications:
+    """What was added to which event of whom."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._added: OrderedDict[tuple[Hashable, int], dict[Any, bytes]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._added)
+
+    def note(self, reader: Hashable, event_id: int, added: Added) -> None:
+        """Whoever gets the event again as ``reader`` finds this in it."""
+        key = (reader, event_id)
+        known = self._added.pop(key, {})
+        self._bytes -= _size(known)
+        merged = {**known, **added}
+        self._added[key] = merged
+        self._bytes += _size(merged)
+        while self._bytes > self._bytes_max:
+            _, oldest = self._added.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+    def of(self, reader: Hashable, event_id: int) -> Added | None:
+        """What was added."""
+        return self._added.get((reader, event_id))
+
+    def forget(self, reader: Hashable, ids: Iterable[int]) -> None:
+        """They are not delivered again."""
+        for event_id in ids if self._added else ():
+            self._bytes -= _size(self._added.pop((reader, event_id), {}))
+
+
+def _size(added: Added) -> int:
+    return sum(map(len, added.values())) + _OVERHEAD * len(added)
+
+
+def annotated(message: bytes, added: Added) -> bytes:
+    """A message with more annotations; one that is there already has the new value."""
+    places = places_of(message)
+    at = places.get(MESSAGE_ANNOTATIONS)
+    kept: dict[Any, bytes] = {}
+    if at is not None:
+        begin, end = at - 3, skip(message, at)
+        kept = _entries(message, at, end)
+    else:
+        begin = end = skip(message, places[HEADER]) if HEADER in places else 0
+    merged = {**kept, **added}
+    pairs = [each for key, value in merged.items() for each in (written(key), value)]
+    return message[:begin] + section(MESSAGE_ANNOTATIONS, mapped(pairs)) + message[end:]
+
+
+def _entries(message: bytes, at: int, end: int) -> dict[Any, bytes]:
+    found: dict[Any, bytes] = {}
+    at += 3 if message[at] == 0xC1 else 9
+    while at < end:
+        key, value_at = read(message, at)
+        at = skip(message, value_at)
+        found[key] = message[value_at:at]
+    return found
+
+
+# --- Proton's values --------------------------------------------------------------------------
+
+
+def added_by(annotations: Any) -> dict[Any, bytes]:
+    """Annotations a receiver has given, in Proton's objects; what makes no sense, and an array,
+    is left out."""
+    found: dict[Any, bytes] = {}
+    for key, value in annotations.items() if isinstance(annotations, dict) else ():
+        try:
+            own = _own(key)
+            if type(own) in (Symbol, ULong):
+                found[own] = written(_own(value))
+        except (KeyError, ValueError, OverflowError):
+            continue
+    return found
+
+
+_TYPES: Final[dict[type, Callable[[Any], Any]]] = {
+    type(None): lambda value: None,
+    bool: bool,
+    proton.ubyte: UByte,
+    proton.ushort: UShort,
+    proton.uint: UInt,
+    proton.ulong: ULong,
+    proton.byte: Byte,
+    proton.short: Short,
+    proton.int32: Int,
+    int: int,
+    proton.float32: Float,
+    float: float,
+    proton.char: Char,
+    proton.timestamp: Timestamp,
+    proton.decimal32: lambda value: Decimal(int(value).to_bytes(4, "big")),
+    proton.decimal64: lambda value: Decimal(int(value).to_bytes(8, "big")),
+    proton.decimal128: Decimal,
+    UUID: lambda value: value,
+    bytes: bytes,
+    memoryview: bytes,
+    str: str,
+    proton.symbol: lambda value: Symbol(str(value)),
+    proton.Described: lambda value: Described(_own(value.descriptor), _own(value.value)),
+    list: lambda value: [_own(each) for each in value],
+    dict: lambda value: {_own(key): _own(each) for key, each in value.items()},
+}
+
+
+def _own(value: Any) -> Any:
+    """Raises ``KeyError`` for types that are none of AMQP's single ones, lists and maps."""
+    return _TYPES[type(value)](value)
