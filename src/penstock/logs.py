@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -29,7 +30,7 @@ def configure(level: Level, style: Format = "auto", stream: TextIO | None = None
     as_text = style == "text" or (style == "auto" and out.isatty())
     shared: list[Processor] = [
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if as_text else "iso", utc=not as_text),
+        _local_time if as_text else structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rendering = _text(coloured=out.isatty()) if as_text else _json()
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -73,6 +74,12 @@ def configure_unless_done() -> None:
     """Warnings and worse on standard error, unless the application has set up structlog."""
     if not structlog.is_configured():
         configure("warning", "text")
+
+
+def _local_time(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What the clock on the wall shows, with its zone: two machines may have two."""
+    entry["timestamp"] = datetime.now().astimezone().isoformat(" ", "milliseconds")
+    return entry
 
 
 def _text(*, coloured: bool) -> list[Processor]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import structlog
 
 from penstock import __version__
-from penstock.bootstrap import http_server, native_listener, open_realm
+from penstock.bootstrap import http_server, native_listener, notifying, open_realm, with_certificate
 from penstock.client.threads import fast_loop
 from penstock.client.urls import SCHEME, TLS_SCHEME
 from penstock.core.errors import AddressInUse, InvalidArgument, PenstockError
@@ -23,15 +23,13 @@ from penstock.frontends.amqp import hub_of
 from penstock.frontends.native import NativeListener, check_exposed
 from penstock.runtime.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
-from penstock.settings import Settings
+from penstock.settings import HTTP_PORT, Settings
+from penstock.wire.addresses import is_loopback
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
 
 _log = structlog.get_logger("penstock.realm")
-
-HTTP_PORT = 9_080
-"""Where HTTP is served when nobody says where."""
 
 AMQP_SCHEME = "amqp://"
 AMQP_TLS_SCHEME = "amqps://"
@@ -98,6 +96,7 @@ async def _serve(directory: Path, settings: Settings) -> None:
         _log_limits(settings)
         _collect_rarely()
         show_first_password(realm)
+        settings = with_certificate(directory, settings)
         listener = native_listener(realm, settings, __version__)
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGHUP, lambda: reload(realm, listener)
@@ -134,7 +133,10 @@ async def run(
                     await _listen_http(http, settings)
                 if settings.listen.amqp_port is not None:
                     await _listen_amqp(listener, settings)
-                _log.info("realm.listening", url=_url(settings.listen.host, port, scheme))
+                _warn_of_eavesdroppers(listener, settings)
+                url = _url(settings.listen.host, port, scheme)
+                _log.info("realm.listening", url=url)
+                notifying.ready(f"listening on {url}")
                 await stopping.wait()
             finally:
                 if http is not None:
@@ -162,6 +164,14 @@ def show_first_password(realm: RunningRealm) -> None:
 def reload(realm: RunningRealm, listener: NativeListener) -> None:
     """Read certificates and the keys of tokens again; connections go on. Files that do not do
     are said, and the old ones stay in use."""
+    notifying.reloading()
+    try:
+        _reload(realm, listener)
+    finally:
+        notifying.ready("reloaded")
+
+
+def _reload(realm: RunningRealm, listener: NativeListener) -> None:
     realm.access.reload()
     if listener.tls is not None:
         try:
@@ -170,6 +180,19 @@ def reload(realm: RunningRealm, listener: NativeListener) -> None:
             _log.error("realm.not_reloaded", reason=str(error))
             return
     _log.info("realm.reloaded", tls=listener.tls is not None)
+
+
+def _warn_of_eavesdroppers(listener: NativeListener, settings: Settings) -> None:
+    """Without TLS everybody on the way reads what is published, and any password that is sent."""
+    hosts = {settings.listen.host, settings.http.host or settings.listen.host}
+    open_ = sorted(host for host in hosts if not is_loopback(host))
+    if listener.tls is None and open_:
+        _log.warning(
+            "network.without_tls",
+            hosts=open_,
+            passwords="taken" if settings.access.cleartext_passwords else "refused",
+            remedy="name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed",
+        )
 
 
 async def _listen_amqp(listener: NativeListener, settings: Settings) -> None:
@@ -206,6 +229,7 @@ def _stop_on_signals() -> asyncio.Event:
             _log.warning("realm.abandoned", signal=number.name)
             os._exit(128 + number)
         _log.info("realm.stopping", signal=number.name)
+        notifying.stopping()
         stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

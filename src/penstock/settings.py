@@ -6,16 +6,51 @@ Order: default, settings file (TOML), environment (``PENSTOCK_LISTEN_PORT``), co
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.errors import InvalidArgument
 from penstock.core.lockout import LockoutRules
+
+HTTP_PORT: Final = 9_080
+"""Where HTTP is served when nobody says where."""
+
+PREFIX: Final = "PENSTOCK_"
+OTHER_VARIABLES: Final = (
+    *("PENSTOCK_URL", "PENSTOCK_USER", "PENSTOCK_PASSWORD", "PENSTOCK_TOKEN"),
+    *("PENSTOCK_NEW_PASSWORD", "PENSTOCK_COMPLETE"),
+)
+"""Variables with our prefix that clients and commands read, which are no settings."""
+_ORCHESTRATED: Final = re.compile(
+    r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP)(_\w+)?=.*|=(tcp|udp)://.*))"
+).fullmatch
+"""Kubernetes gives every container such variables of a service that is called ``penstock``, or
+``penstock-…``: a realm must start beside them."""
+
+PATH_LISTS: Final = frozenset(("http.pipelines",))
+PATHS: Final = frozenset(
+    (
+        *("listen.tls_certificate", "listen.tls_key", "listen.tls_client_ca"),
+        *("listen.tls_client_revoked", "access.token_keys", *PATH_LISTS),
+    )
+)
+"""Options that name files and folders; relative ones in a settings file are of its folder."""
+_UNITS: Final = {
+    "bytes": "bytes",
+    "ms": "ms",
+    "s": "s",
+    "days": "days",
+    "rounds": "rounds",
+}
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +92,21 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     tls_client_required: Annotated[
         bool, Meta(description="Refuse connections without a client certificate.")
     ] = False
+    tls_client_revoked: Annotated[
+        str,
+        Meta(
+            description="PEM file of the revocation lists of those authorities, one of each; who "
+            "shows a certificate that is on one is refused, and its sessions end."
+        ),
+    ] = ""
+    tls_self_signed: Annotated[
+        str,
+        Meta(
+            description="Names and addresses, with commas between them, of a certificate that the "
+            "realm makes for itself where `tls_certificate` is empty; it is kept in `tls/` of the "
+            "data directory, for clients to believe. Empty: none is made."
+        ),
+    ] = ""
 
 
 class AccessSettings(Section, frozen=True, kw_only=True):
@@ -75,7 +125,26 @@ class AccessSettings(Section, frozen=True, kw_only=True):
             description="Rounds of PBKDF2 for new passwords; more make guessing and signing in "
             "slower.",
         ),
-    ] = 200_000
+    ] = 600_000
+    password_length_min: Annotated[
+        int, Meta(ge=1, le=128, description="Fewest characters of a new password.")
+    ] = 8
+    cleartext_passwords: Annotated[
+        bool,
+        Meta(
+            description="Take passwords and tokens that come over the network without TLS, where "
+            "everybody on the way can read them. Passwords of native clients never travel, so "
+            "they come in all the same."
+        ),
+    ] = False
+    audit_files: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Files of each audit log kept beside the newest, of 16 MiB each; the "
+            "oldest is deleted. 0: none ever is.",
+        ),
+    ] = 20
     failure_delay_s: Annotated[
         float, Meta(ge=0, description="How long a failed sign-in waits for its answer.")
     ] = 1.0
@@ -290,76 +359,216 @@ class Settings(Section, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
 
+Origin = Literal["default", "file", "environment", "flag"]
+
+
+class InForce(Struct, frozen=True):
+    """One option as a server takes it."""
+
+    option: str
+    value: Any
+    unit: str
+    """``bytes``, ``s``, ``ms`` and so on; empty: a number of things, a name or a choice."""
+    origin: Origin = msgspec.field(name="from")
+    variable: str
+    default: Any
+    help: str
+
+
 def load(
     document: str = "",
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    *,
+    file: str = "",
 ) -> Settings:
     """Settings from TOML text, then environment variables, then ``{"listen.port": 9001}``.
 
-    Raises ``InvalidArgument`` naming the path of an unknown key or a bad value.
+    ``file`` is where the text comes from: messages name it, and relative paths in the text are
+    of its folder. Raises ``InvalidArgument`` naming the option, or the variable, that is none or
+    has a bad value.
     """
-    try:
-        tree: dict[str, Any] = tomllib.loads(document)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"the settings are no TOML: {error}") from error
-    for path, text in _from_environment(environment or {}):
-        _put(tree, path, text)
-    for path, value in (overrides or {}).items():
-        if value is not None:
-            _put(tree, path, value)
-    try:
-        return msgspec.convert(tree, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(f"settings: {error}") from error
+    return _Reading(document, environment or {}, overrides or {}, file).settings()
 
 
-def in_effect(
-    document: str, environment: Mapping[str, str]
-) -> list[tuple[str, Any, Literal["default", "file", "environment"]]]:
-    """Path, value and origin of every option, as a server would take them.
+def in_force(
+    document: str = "",
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    file: str = "",
+) -> list[InForce]:
+    """Every option as a server takes it, and where its value comes from; what is secret in a value
+    is hidden.
 
     Raises ``InvalidArgument`` as :func:`load` does.
     """
-    settings = load(document, environment)
-    written = tomllib.loads(document)
-    found: list[tuple[str, Any, Literal["default", "file", "environment"]]] = []
-    for path, *_ in described():
-        value: Any = settings
-        tree: Any = written
-        for part in path.split("."):
-            value = getattr(value, part)
-            tree = tree.get(part) if isinstance(tree, dict) else None
-        if variable_of(path) in environment:
-            found.append((path, value, "environment"))
-        else:
-            found.append((path, value, "default" if tree is None else "file"))
-    return found
+    reading = _Reading(document, environment or {}, overrides or {}, file)
+    settings = reading.settings()
+    return [
+        InForce(
+            option=path,
+            value=_without_secret(path, _value_at(settings, path)),
+            unit=unit_of(path),
+            origin=reading.origins.get(path, "default"),
+            variable=variable_of(path),
+            default=default,
+            help=sentence,
+        )
+        for path, default, sentence in described()
+    ]
+
+
+class _Reading:
+    """One set of settings on its way from texts to values."""
+
+    def __init__(
+        self,
+        document: str,
+        environment: Mapping[str, str],
+        overrides: Mapping[str, Any],
+        file: str,
+    ) -> None:
+        self._file = file
+        self._tree: dict[str, Any] = {}
+        self.origins: dict[str, Origin] = {}
+        """Of the options that somebody has given."""
+        try:
+            written = tomllib.loads(document)
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidArgument(f"{file or 'the settings'} is no TOML: {error}") from error
+        self._from_file(written, "")
+        for path, text in _from_environment(environment):
+            self._put(path, text, "environment")
+        for path, value in overrides.items():
+            if value is not None:
+                self._check_known(path, "setting")
+                self._put(path, value, "flag")
+
+    def settings(self) -> Settings:
+        try:
+            return msgspec.convert(self._tree, Settings, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(self._refusal(str(error))) from error
+
+    def _from_file(self, section: Mapping[str, Any], prefix: str) -> None:
+        for key, value in section.items():
+            path = f"{prefix}{key}"
+            if path in _sections():
+                if not isinstance(value, dict):
+                    raise InvalidArgument(
+                        f"{self._where}: {path} is {value!r}; it has to be a table, [{path}]"
+                    )
+                self._from_file(value, f"{path}.")
+                continue
+            self._check_known(path, f"setting ({self._where})")
+            if path in PATHS and isinstance(value, str) and self._file:
+                value = _below(Path(self._file).parent, path, value)
+            self._put(path, value, "file")
+
+    @property
+    def _where(self) -> str:
+        return self._file or "settings"
+
+    def _check_known(self, path: str, what: str) -> None:
+        known = [each for each, *_ in described()]
+        if path not in known:
+            near = _nearest(path, [*known, *_sections()])
+            raise InvalidArgument(f"{path} is no {what}{near}")
+
+    def _put(self, path: str, value: Any, origin: Origin) -> None:
+        *sections, key = path.split(".")
+        tree = self._tree
+        for section in sections:
+            tree = tree.setdefault(section, {})
+        tree[key] = value
+        self.origins[path] = origin
+
+    def _refusal(self, said: str) -> str:
+        """What a bad value is told with: whoever gave it knows it by the name given here."""
+        reason, _, at = said.partition(" - at `$.")
+        path = at.rstrip("`")
+        wanted = reason[:1].lower() + reason[1:]
+        match self.origins.get(path):
+            case "environment":
+                given = f"{variable_of(path)} is {_value_at(self._tree, path)!r} ({path})"
+            case "file":
+                given = f"{self._where}: {path} is {_value_at(self._tree, path)!r}"
+            case _:
+                given = f"settings: {path} is {_value_at(self._tree, path)!r}"
+        return f"{given}: {wanted}"
 
 
 def variable_of(path: str) -> str:
     """The environment variable of an option: ``PENSTOCK_LISTEN_PORT`` for ``listen.port``."""
-    return f"PENSTOCK_{path.upper().replace('.', '_')}"
+    return f"{PREFIX}{path.upper().replace('.', '_')}"
+
+
+def unit_of(path: str) -> str:
+    """What the number of an option counts, as its name tells; empty: things, or it is none."""
+    words = path.rpartition(".")[2].split("_")
+    if "per" in words and "s" in words:
+        return "1/s"
+    return next((_UNITS[word] for word in words if word in _UNITS), "")
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Path and text of every option the environment has. Raises ``InvalidArgument`` for a variable
+    that would be one but for its name; its value is not repeated, for it may be a password."""
     known = {variable_of(path): path for path, *_ in described()}
-    return [(path, environment[name]) for name, path in known.items() if name in environment]
+    found = []
+    for name in sorted(environment):
+        if name in known:
+            found.append((known[name], environment[name]))
+        elif name.startswith(PREFIX) and name not in OTHER_VARIABLES:
+            if _ORCHESTRATED(f"{name}={environment[name]}"):
+                continue
+            near = _nearest(name, [*known, *OTHER_VARIABLES])
+            raise InvalidArgument(f"the environment variable {name} is no setting{near}")
+    return found
 
 
-def _put(tree: dict[str, Any], path: str, value: Any) -> None:
-    *sections, key = path.split(".")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise InvalidArgument(f"settings: {section} is {tree!r}; it has to be a table")
-    tree[key] = value
+def _nearest(name: str, known: Iterable[str]) -> str:
+    by_rest = {each.removeprefix(PREFIX): each for each in known}  # which all of them share
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), by_rest, n=1)
+    if not near:
+        return "; `penstock settings --list` has them all"
+    return f"; did you mean {by_rest[near[0]]}?"
+
+
+def _below(folder: Path, path: str, value: str) -> str:
+    """A relative path in a settings file is one of the file's folder."""
+    if "://" in value or not value:
+        return value
+    parts = value.split(":") if path in PATH_LISTS else [value]
+    return ":".join(str(folder / Path(part).expanduser()) if part else "" for part in parts)
+
+
+def _without_secret(path: str, value: Any) -> Any:
+    """A URL may have a password, or a key behind its question mark."""
+    if path not in PATHS or not isinstance(value, str) or "://" not in value:
+        return value
+    parts = urlsplit(value)
+    host = parts.netloc.rpartition("@")[2]
+    netloc = f"***@{host}" if "@" in parts.netloc else host
+    return urlunsplit((parts.scheme, netloc, parts.path, "***" if parts.query else "", ""))
+
+
+def _value_at(tree: Any, path: str) -> Any:
+    for part in path.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else getattr(tree, part, None)
+    return tree
 
 
 @cache
 def described() -> Sequence[tuple[str, Any, str]]:
     """Path, default and sentence of every option, for the reference page."""
     return tuple(_described(Settings, ""))
+
+
+@cache
+def _sections() -> frozenset[str]:
+    return frozenset(path.rpartition(".")[0] for path, *_ in described()) - {""}
 
 
 def _described(section: type[Struct], prefix: str) -> list[tuple[str, Any, str]]:

@@ -58,7 +58,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("POST", "acl/grant", {"kind": "realm", "subject": "nobody", "rights": ["access"]}),
     ),
     "me.read": (("GET", "me", None),),
-    "me.password": (("POST", "me/password", {"password": PASSWORD}),),
+    "me.password": (("POST", "me/password", {"password": PASSWORD, "old": PASSWORD}),),
     "join.list": (("GET", "joins", None),),
     "join.create": (("POST", "joins", {"source": OTHER, "destination": OTHER}),),
     "join.delete": (("DELETE", f"joins/{_NONE}", None),),

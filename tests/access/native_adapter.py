@@ -73,7 +73,7 @@ class NativeCaller:
         self._session.access.me()
 
     def _me_password(self) -> None:
-        self._session.access.set_password(self._session.access.me().user, PASSWORD)
+        self._session.access.set_password(self._session.access.me().user, PASSWORD, PASSWORD)
 
     def _transaction_describe(self) -> None:
         self._session.is_committed("unknown")

@@ -10,7 +10,11 @@ from typing import Any
 import penstock
 from tests.access.certificates import Authority
 
-QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+QUICK: dict[str, Any] = {
+    "access__password_rounds": 4_096,
+    "access__password_length_min": 1,
+    "access__failure_delay_s": 0.0,
+}
 
 
 def authority_in(folder: Path) -> Authority:

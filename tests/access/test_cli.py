@@ -18,6 +18,7 @@ Run = Callable[..., Result]
 QUICK: dict[str, Any] = {
     "access__mode": "mandatory",
     "access__password_rounds": 4_096,
+    "access__password_length_min": 1,
     "access__failure_delay_s": 0.0,
 }
 
@@ -25,7 +26,10 @@ QUICK: dict[str, Any] = {
 @pytest.fixture
 def realm() -> Iterator[penstock.Realm]:
     with penstock.Realm(
-        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.0
+        access__mode="mandatory",
+        access__password_rounds=4_096,
+        access__password_length_min=1,
+        access__failure_delay_s=0.0,
     ) as realm:
         yield realm
 

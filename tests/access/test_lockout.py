@@ -19,6 +19,7 @@ def realm_with(**settings: Any) -> penstock.Realm:
     realm = penstock.Realm(
         access__mode="mandatory",
         access__password_rounds=4_096,
+        access__password_length_min=1,
         access__failure_delay_s=0.0,
         access__lockout_failures=3,
         **settings,

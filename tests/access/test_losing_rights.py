@@ -26,7 +26,9 @@ User = Callable[[str], Session]
 
 @pytest.fixture
 def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm(access__mode="mandatory", access__password_rounds=4_096) as realm:
+    with penstock.Realm(
+        access__mode="mandatory", access__password_rounds=4_096, access__password_length_min=1
+    ) as realm:
         yield realm
 
 

@@ -28,7 +28,9 @@ WHERE = {"realm": "", "channel": CHANNEL, "queue": QUEUE}
 @pytest.fixture(scope="module")
 def realm() -> Iterator[penstock.Realm]:
     """With a channel and a queue that cannot be deleted, for others bury their dead there."""
-    with penstock.Realm(access__mode="mandatory", access__password_rounds=4_096) as realm:
+    with penstock.Realm(
+        access__mode="mandatory", access__password_rounds=4_096, access__password_length_min=1
+    ) as realm:
         with realm.connect() as session:
             channel = session.channels.create(CHANNEL)
             channel.durables.create("kept", type="shared")

@@ -28,7 +28,10 @@ Redrive = Callable[..., int]
 def realm() -> Iterator[penstock.Realm]:
     """Two places with one dead event each, in stores of their own, and one that has both."""
     with penstock.Realm(
-        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.0
+        access__mode="mandatory",
+        access__password_rounds=4_096,
+        access__password_length_min=1,
+        access__failure_delay_s=0.0,
     ) as realm:
         with realm.connect() as session:
             for kind in ("channel", "queue"):

@@ -73,7 +73,9 @@ def test_verifiers_of_fewer_rounds_than_the_realm_wants_are_refused() -> None:
 
 
 def strict() -> penstock.Realm:
-    return penstock.Realm(access__mode="mandatory", access__password_rounds=12_345)
+    return penstock.Realm(
+        access__mode="mandatory", access__password_rounds=12_345, access__password_length_min=1
+    )
 
 
 @pytest.mark.spec("A4")
@@ -157,7 +159,7 @@ def test_users_groups_rights_and_audit_survive_a_restart(tmp_path: Path) -> None
 
 def test_a_changed_password_counts_at_once(realm: penstock.Realm) -> None:
     with penstock.connect(url_for(realm, "alice:secret")) as session:
-        session.access.set_password("alice", "another")
+        session.access.set_password("alice", "another", "secret")
         session.info()
 
     with pytest.raises(AuthenticationFailed):

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 import structlog
@@ -45,7 +46,9 @@ def test_text_is_one_line_an_event() -> None:
 
     structlog.get_logger().warning("realm.damage", what="block 7")
 
-    assert out.getvalue().endswith("[warning  ] realm.damage         what='block 7'\n")
+    line = out.getvalue()
+    assert line.endswith("[warning  ] realm.damage         what='block 7'\n")
+    assert datetime.fromisoformat(line.partition(" [")[0]).tzinfo is not None
 
 
 @pytest.mark.parametrize(("level", "lines"), [("debug", 3), ("warning", 1), ("error", 0)])

@@ -22,7 +22,7 @@ from penstock.cli.output import Table, cell, count, duration, size
         ("caf\u00e9", "caf\u00e9"),
         (b"text", "text"),
         (b"\xff\x00\x01\x02\x03", "ff 00010203"),
-        (datetime(2026, 5, 4, 12, 0, 0, 1_500, tzinfo=UTC), "2026-05-04 12:00:00.001"),
+        (datetime(2026, 5, 4, 12, 0, 0, 1_500, tzinfo=UTC), "2026-05-04 12:00:00.001Z"),
         ([{"a": 1}], '[{"a":1}]'),
         ("x" * 41, "x" * 39 + "\u2026"),
         (b"x" * 200, "x" * 39 + "\u2026"),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_setting_is_listed_with_its_variable(penstock_command: Run) -> None:
-    listed = json.loads(penstock_command("settings", "--format", "json").stdout)
+    listed = json.loads(penstock_command("settings", "--list", "--format", "json").stdout)
 
     assert [each["option"] for each in listed] == [path for path, *_ in described()]
     assert all(each["help"] for each in listed)
@@ -31,29 +31,37 @@ def test_every_setting_is_listed_with_its_variable(penstock_command: Run) -> Non
     ).items()
 
 
-def test_the_table_of_settings_has_the_same(penstock_command: Run) -> None:
-    shown = penstock_command("settings").stdout
+def test_the_list_of_settings_explains_each(penstock_command: Run) -> None:
+    shown = penstock_command("settings", "--list").stdout
 
     assert all(path in shown and sentence in shown for path, _, sentence in described())
     assert "PENSTOCK_LIMITS_MAX_EVENT_BYTES\n" in shown
 
 
-def test_a_settings_file_is_checked_and_what_is_in_effect_shown(
+def test_what_is_in_force_is_shown_with_its_unit_and_where_it_comes_from(
     penstock_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "realm.toml"
-    file.write_text("[listen]\nport = 9001\nhost = '::1'\n")
+    file.write_text("[listen]\nport = 9001\nhost = '::1'\ntls_key = 'realm.key'\n")
     monkeypatch.setenv("PENSTOCK_LISTEN_HOST", "127.0.0.2")
+    flags = ("settings", "--settings", str(file), "--http-port", "9081", "--no-http")
 
-    shown = penstock_command("settings", "--settings", str(file), "--format", "json")
-    table = penstock_command("settings", "--settings", str(file)).stdout
+    shown = json.loads(penstock_command(*flags, "--format", "json").stdout)
+    table = penstock_command(*flags).stdout.splitlines()
 
-    found = {each["option"]: (each["value"], each["from"]) for each in json.loads(shown.stdout)}
-    assert found["listen.port"] == (9_001, "file")
-    assert found["listen.host"] == ("127.0.0.2", "environment")
-    assert found["log.level"] == ("info", "default")
-    assert len(found) == len(described())
-    assert "listen.port" in table
+    found = {each["option"]: (each["value"], each["unit"], each["from"]) for each in shown}
+    assert found["listen.port"] == (9_001, "", "file")
+    assert found["listen.host"] == ("127.0.0.2", "", "environment")
+    assert found["listen.tls_key"] == (str(tmp_path / "realm.key"), "", "file")
+    assert found["listen.idle_timeout_s"] == (45.0, "s", "default")
+    assert found["http.port"] == (9_081, "", "flag")
+    assert len(found) == len(described()) == len(table) - 1
+    rows = {line.split()[0]: line.split() for line in table}
+    assert rows["listen.port"] == ["listen.port", "9001", "file", str(file)]
+    assert rows["listen.host"][-2:] == ["environment", "PENSTOCK_LISTEN_HOST"]
+    assert rows["listen.tls_key"][1] == str(tmp_path / "realm.key")
+    assert rows["http.enabled"] == ["http.enabled", "false", "flag"]
+    assert rows["limits.memory_bytes"][2:] == ["bytes", "default"]
 
 
 def test_a_settings_file_that_does_not_do_is_refused(penstock_command: Run, tmp_path: Path) -> None:

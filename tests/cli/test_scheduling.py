@@ -26,9 +26,7 @@ def test_an_event_may_be_published_later(penstock_command: Run, orders: Channel)
     printed = penstock_command("publish", "orders", "later", "--deliver-at", LATER, "--tag", "t")
     (waiting,) = orders.scheduled.list()
 
-    assert printed.stdout == (
-        "event scheduled on orders for 2100-05-04 12:00:00.000 UTC, number 0\n"
-    )
+    assert printed.stdout == ("event scheduled on orders for 2100-05-04 12:00:00.000Z, number 0\n")
     assert (waiting.deliver_at, waiting.event.tag) == (AT, "t")
     assert orders.info().events == 5
 
@@ -52,7 +50,7 @@ def test_what_waits_is_listed(penstock_command: Run, work: Queue) -> None:
     (listed,) = json.loads(penstock_command("schedule", "list", "work", "--format", "json").stdout)
 
     assert header.split() == ["number", "deliver_at", "tag", "data", "properties"]
-    assert row.split() == ["0", "2100-05-04", "12:00:00.000", "later", '{"minutes":7}']
+    assert row.split() == ["0", "2100-05-04", "12:00:00.000Z", "later", '{"minutes":7}']
     assert (listed["number"], listed["deliver_at"]) == (0, "2100-05-04T12:00:00Z")
     assert (listed["data"], listed["properties"]) == ("later", {"minutes": 7})
 

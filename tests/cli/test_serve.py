@@ -147,8 +147,24 @@ def test_text_is_for_people(serve: Serve, tmp_path: Path) -> None:
     with pytest.raises(ServerDidNotStart) as stopped, taken_port() as port:
         serve("--log-format", "text", "--port", str(port))
 
-    line = next(line for line in str(stopped.value).splitlines() if "realm.recovered" in line)
+    lines = str(stopped.value).splitlines()
+    line = next(line for line in lines if "realm.recovered" in line)
     assert "channels=0 events=0" in line
+    assert "[error    ] realm.failed         code=address-in-use reason=" in lines[-1]
+
+
+def test_a_misspelt_variable_keeps_it_from_starting(tmp_path: Path) -> None:
+    environment = {"PENSTOCK_LISTN_PORT": "0"}
+    with (
+        pytest.raises(ServerDidNotStart) as stopped,
+        ServerProcess(tmp_path / "data", environment=environment),
+    ):
+        pass
+
+    check_one_clear_line(
+        str(stopped.value), "did you mean PENSTOCK_LISTEN_PORT?", "invalid-argument"
+    )
+    assert not (tmp_path / "data").exists()
 
 
 @contextmanager
@@ -168,9 +184,11 @@ def refusal(directory: Path, *arguments: str) -> str:
 def check_one_clear_line(text: str, message: str, code: str) -> None:
     assert text.startswith("exit status 1,")
     assert "Traceback" not in text
-    (line,) = (line for line in text.splitlines() if line.startswith("error: "))
-    assert message in line
-    assert line.endswith(f" [{code}]")
+    *_, last = text.splitlines()
+    entry = json.loads(last)
+    assert (entry["level"], entry["event"], entry["code"]) == ("error", "realm.failed", code)
+    assert message in entry["reason"]
+    assert "timestamp" in entry
 
 
 def test_a_taken_port_is_refused(tmp_path: Path) -> None:
@@ -240,10 +258,10 @@ def test_without_authentication_only_this_machine_may_come(tmp_path: Path, host:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[listen]\nprot = 9000\n", "unknown field `prot` - at `$.listen`"),
-        ("[limits]\nmemory_bytes = -1\n", "Expected `int` >= 0 - at `$.limits.memory_bytes`"),
+        ("[listen]\nprot = 9000\n", "did you mean listen.port?"),
+        ("[limits]\nmemory_bytes = -1\n", "limits.memory_bytes is -1: expected `int` >= 0"),
         ("listen = 5\n", "listen"),
-        ("port: 9000\n", "the settings are no TOML"),
+        ("port: 9000\n", "settings.toml is no TOML"),
         (None, "cannot be read"),
     ],
 )

@@ -25,6 +25,7 @@ def asking(tmp_path: Path, elsewhere: ThreadPoolExecutor) -> Iterator[tuple[str,
             tmp_path,
             access__mode="mandatory",
             access__password_rounds=4_096,
+            access__password_length_min=1,
             access__failure_delay_s=0.0,
         )
         return realm, realm.listen_http(), realm.access.first_password

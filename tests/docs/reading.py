@@ -55,5 +55,7 @@ def _here(commands: Iterable[Command]) -> Iterable[Command]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What commands are run with."""
-    return {**os.environ, "PENSTOCK_URL": url, "COLUMNS": "120"}
+    """What commands are run with; those that look for a realm on this machine find that of the
+    page."""
+    where = {"PENSTOCK_LISTEN_PORT": url.rpartition(":")[2], "PENSTOCK_HTTP_ENABLED": "false"}
+    return {**os.environ, **where, "PENSTOCK_URL": url, "COLUMNS": "120"}

@@ -30,6 +30,7 @@ QUICK: dict[str, Any] = {
     "access__mode": "mandatory",
     "access__failure_delay_s": 0.0,
     "access__password_rounds": 4_096,
+    "access__password_length_min": 1,
 }
 
 pytestmark = pytest.mark.slow

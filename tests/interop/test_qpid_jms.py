@@ -70,6 +70,7 @@ def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
         penstock.Realm(
             access__mode="mandatory",
             access__password_rounds=4_096,
+            access__password_length_min=1,
             access__failure_delay_s=0.0,
             listen__tls_certificate=str(certificate),
             listen__tls_key=str(key),

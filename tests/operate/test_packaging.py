@@ -7,12 +7,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import typer.main
+from typer.testing import CliRunner
 
+import penstock
 from penstock.cli.program import app
 from penstock.settings import described, load, variable_of
 
@@ -21,9 +24,10 @@ UNIT = FOLDER / "penstock.service"
 DOCKERFILE = FOLDER / "Dockerfile"
 
 DIRECTIVES = {
-    "Unit": {"Description", "After", "Wants"},
+    "Unit": {"Description", "After", "Wants", "StartLimitIntervalSec", "StartLimitBurst"},
     "Service": {
-        *("Type", "User", "Group", "ExecStart", "ExecReload", "KillSignal", "TimeoutStopSec"),
+        *("Type", "NotifyAccess", "User", "Group", "ExecStart", "ExecReload", "KillSignal"),
+        "TimeoutStopSec",
         *("TimeoutStartSec", "Restart", "RestartSec", "LimitNOFILE", "StateDirectory"),
         *("StateDirectoryMode", "ConfigurationDirectory", "UMask", "NoNewPrivileges"),
         *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "LockPersonality"),
@@ -77,6 +81,16 @@ def test_the_unit_starts_a_realm_where_systemd_makes_its_folder() -> None:
     assert int(service["LimitNOFILE"]) >= load().listen.connections_max + 1_024
 
 
+def test_the_unit_is_ready_when_the_realm_is_and_gives_up_in_the_end() -> None:
+    """What the realm tells systemd is tested in ``test_notifying.py``."""
+    service, limits = unit()["Service"], unit()["Unit"]
+    restart_s, burst = int(service["RestartSec"]), int(limits["StartLimitBurst"])
+
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+    assert "$MAINPID" in service["ExecReload"]
+    assert burst * restart_s < int(limits["StartLimitIntervalSec"])  # else it never gives up
+
+
 def complaints(file: Path) -> list[str]:
     """What systemd says of a unit; where there is no systemd, the test before this one counts."""
     if shutil.which("systemd-analyze") is None:
@@ -118,8 +132,8 @@ def test_the_image_is_of_a_fixed_version_and_built_in_two_stages() -> None:
     images = all_of("FROM")
 
     assert len(images) == 2
-    assert all(re.search(r":\d[\w.-]+", image) for image in images)
-    assert all("latest" not in image for image in images)
+    assert len({image.partition(" ")[0] for image in images}) == 1
+    assert all(re.match(r"python:3\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", each) for each in images)
 
 
 def test_the_image_does_not_run_as_root() -> None:
@@ -142,7 +156,8 @@ def test_pip_keeps_no_cache_and_takes_the_versions_of_the_lock() -> None:
     (install,) = [text for text in all_of("RUN") if "pip install" in text]
 
     assert "--no-cache-dir" in install
-    assert "--constraint" in install
+    assert "PIP_CONSTRAINT=/build/versions.txt" in install  # also for what builds the package
+    assert "requirements-build.lock" in install
     assert all("sudo" not in text and "chmod 777" not in text for text in all_of("RUN"))
 
 
@@ -157,25 +172,66 @@ def test_the_image_has_amqp_and_no_compiler() -> None:
     assert "gcc" not in last
 
 
+def test_what_builds_the_package_is_of_one_version_and_the_one_in_the_lock() -> None:
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
+    lock = (FOLDER.parent / "requirements-build.lock").read_text()
+    (backend,) = project["build-system"]["requires"]
+
+    assert re.fullmatch(r"hatchling==[\d.]+", backend)
+    assert f"{backend} " in lock
+    assert backend in project["dependency-groups"]["build"]
+
+
 def test_the_image_asks_for_health_where_the_realm_answers() -> None:
     (check,) = all_of("HEALTHCHECK")
     ports = {int(port) for text in all_of("EXPOSE") for port in text.split()}
-    code = check.partition("CMD ")[2]
+    program, *arguments = msgspec.json.decode(check.partition("CMD ")[2])
+    settings = load(environment=given())
 
-    assert "http://127.0.0.1:9080/health" in check
-    assert code.startswith("[")
-    compile(msgspec.json.decode(code)[2], "healthcheck", "exec")
-    assert ports == {9_000, 9_080}
+    assert program == "penstock"
+    assert parse(arguments) | {"timeout": None} == parse(["health"]) | {"timeout": None}
+    assert ports == {settings.listen.port, settings.http.port}
+    (limit,) = re.findall(r"--timeout=(\d+)s", check)
+    assert parse(["health"])["timeout"] * len(ports) < int(limit)
+
+
+def given() -> dict[str, str]:
+    """The environment of the image."""
+    return dict(pair.split("=", 1) for text in all_of("ENV") for pair in shlex.split(text))
+
+
+def test_a_realm_with_the_settings_of_the_image_is_healthy_over_tls(tmp_path: Path) -> None:
+    """As in a container: the same environment, but for the ports, for both commands."""
+    environment = {name: text for name, text in given().items() if name.startswith("PENSTOCK_")}
+    free = {"PENSTOCK_LISTEN_PORT": "0", "PENSTOCK_HTTP_PORT": "0"}
+    settings = load(environment=environment | free)
+    overrides = {
+        path.replace(".", "__"): value
+        for path, value in (
+            ("access.mode", settings.access.mode),
+            ("access.password_rounds", 4_096),
+            ("listen.tls_self_signed", settings.listen.tls_self_signed),
+        )
+    }
+    with penstock.Realm(tmp_path / "data", **overrides) as realm:
+        ports = {
+            "PENSTOCK_LISTEN_PORT": realm.listen().rpartition(":")[2],
+            "PENSTOCK_HTTP_PORT": realm.listen_http().rpartition(":")[2],
+        }
+        run = CliRunner().invoke(app, ["health"], env=environment | ports)
+
+    assert run.exit_code == 0, run.output
+    assert run.output.count("ok ") == 2
 
 
 def test_the_image_starts_a_realm_that_may_listen_on_all_addresses() -> None:
-    given = dict(pair.split("=", 1) for text in all_of("ENV") for pair in shlex.split(text))
     known = {variable_of(path) for path, _, _ in described()}
-    settings = load(environment=given)
+    settings = load(environment=given())
     (command,) = all_of("CMD")
 
-    assert {name for name in given if name.startswith("PENSTOCK_")} <= known
+    assert {name for name in given() if name.startswith("PENSTOCK_")} <= known
     assert settings.access.mode == "mandatory"
     assert settings.listen.host == "0.0.0.0"
+    assert settings.listen.tls_self_signed  # and nobody's password is read on the way
     assert str(parse(msgspec.json.decode(command))["data"]) in all_of("VOLUME")[0]
     assert all_of("ENTRYPOINT") == ['["penstock"]']

@@ -14,7 +14,11 @@ import penstock
 from penstock.client.backup import restore
 from penstock.storage.secrecy import mend
 
-MODES = {"access__mode": "mandatory", "access__password_rounds": 4_096}
+MODES = {
+    "access__mode": "mandatory",
+    "access__password_rounds": 4_096,
+    "access__password_length_min": 1,
+}
 
 
 @pytest.fixture

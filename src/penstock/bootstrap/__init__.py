@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from penstock import __version__
 from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.registries import registered as registered
@@ -102,12 +104,20 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
         file = FileAudit(absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
     kept = registry if wanted.mode != "off" else None
     return Access(
-        Accounts(kept, clock, asyncio.to_thread, rounds=wanted.password_rounds),
+        Accounts(
+            kept,
+            clock,
+            asyncio.to_thread,
+            rounds=wanted.password_rounds,
+            length_min=wanted.password_length_min,
+        ),
         Tokens(rules, fetched, clock, asyncio.to_thread),
         Audit(clock, file),
         Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
         asyncio.to_thread,
-        AccessRules(wanted.mode, wanted.failure_delay_s, wanted.lockout),
+        AccessRules(
+            wanted.mode, wanted.failure_delay_s, wanted.lockout, wanted.cleartext_passwords
+        ),
         clock,
     )
 
@@ -126,6 +136,23 @@ def tls(settings: Settings) -> Tls | None:
         wanted.tls_client_ca,
         client_required=wanted.tls_client_required,
     )
+
+
+def with_certificate(directory: Path | None, settings: Settings) -> Settings:
+    """The settings, naming the certificate that the realm makes for itself where it is to have
+    one of its own. Raises ``InvalidArgument``."""
+    listen = settings.listen
+    if listen.tls_certificate or not listen.tls_self_signed:
+        return settings
+    if directory is None:
+        raise InvalidArgument(
+            "listen.tls_self_signed needs a data directory, for clients to take it from"
+        )
+    from penstock.bootstrap.self_signed import own_certificate  # slow to import, and rarely needed
+
+    now_us = SystemClock().now_us()
+    certificate, key = own_certificate(Path(absolute(directory)), listen.tls_self_signed, now_us)
+    return replace(settings, listen=replace(listen, tls_certificate=certificate, tls_key=key))
 
 
 class Stores(Protocol):
@@ -258,6 +285,7 @@ class Realm:
     async def _start(self) -> None:
         realm = await open_realm(self._directory, self._settings)
         self._running = realm
+        self._settings = with_certificate(self._directory, self._settings)
         self._listener = native_listener(realm, self._settings, __version__)
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()

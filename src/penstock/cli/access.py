@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from penstock.cli.configuring import SettingsFile, chosen
 from penstock.cli.output import (
     ListFormat,
     moment,
@@ -86,15 +87,21 @@ def create_user(
 def change_password(user: User, url: Url = DEFAULT_URL) -> None:
     """Give a user, or yourself, a new password.
 
-    It is asked for, or taken from PENSTOCK_NEW_PASSWORD.
+    It is asked for, or taken from PENSTOCK_NEW_PASSWORD. Your own is changed with the old one,
+    which is what you sign in with: in the URL, or in PENSTOCK_PASSWORD.
 
     \b
     Example:
       penstock user password alice
     """
+    from penstock.client.credentials import Credentials
+    from penstock.client.urls import parse_url
+
     password = _new_password()
     with session(url) as realm:
-        realm.access.set_password(user, password)
+        is_own = realm.access.me().user == user
+        old = Credentials(parse_url(url)).password if is_own else ""
+        realm.access.set_password(user, password, old or None)
     write(f"user {user} has a new password")
 
 
@@ -104,12 +111,7 @@ def reset_admin(
         Path, typer.Option(help="Data directory of a realm that does not run.", metavar="DIR")
     ],
     user: Annotated[str, typer.Option(help="The administrator.", metavar="USER")] = "admin",
-    settings: Annotated[
-        Path | None,
-        typer.Option(
-            help="The realm's settings file; says how passwords are kept.", metavar="FILE"
-        ),
-    ] = None,
+    settings: SettingsFile = None,
 ) -> None:
     """Give the administrator a new password while the realm is stopped, and every right.
 
@@ -125,13 +127,11 @@ def reset_admin(
     from structlog.testing import capture_logs
 
     from penstock import bootstrap  # brings Arrow: not before a command needs it
-    from penstock.cli.server import text_of
-    from penstock.settings import load
 
-    chosen = load(text_of(settings), os.environ, {"access.mode": "mandatory"})
+    wanted = chosen(settings, {"access.mode": "mandatory"})
     given = os.environ.get(NEW_PASSWORD_VARIABLE, "")
     with capture_logs():  # standard output is for the password
-        password = asyncio.run(bootstrap.reset_administrator(data, chosen, user, given))
+        password = asyncio.run(bootstrap.reset_administrator(data, wanted, user, given))
     shown = "the password in PENSTOCK_NEW_PASSWORD" if given else f"password {password}"
     write(f"user {user} has {shown}, and every right; it counts from the next start on")
 

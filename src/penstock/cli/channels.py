@@ -121,7 +121,7 @@ def state(
     if format == "json":
         write_json(found)
         return
-    write(f"event {found.event_id} of {channel.name}, published {moment(found.published)} UTC")
+    write(f"event {found.event_id} of {channel.name}, published {moment(found.published)}")
     if found.found_in != channel.name:
         write(f"found in {found.found_in}")
     write_table(("property", "value"), list(found.properties.items()), "no properties")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.metadata
 import os
 import resource
 import shutil
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -158,16 +155,16 @@ def _lock(holder: str) -> Check:
 def ports(settings: Settings) -> Iterator[Check]:
     """Whether the realm can listen, or listens already."""
     listen, http_ = settings.listen, settings.http
-    scheme = "penstocks" if listen.tls_certificate else "penstock"
+    secure = bool(listen.tls_certificate or listen.tls_self_signed)
+    scheme = "penstocks" if secure else "penstock"
     yield _port(
         "port", listen.host, listen.port, "--port", lambda: _realm(scheme, listen.host, listen.port)
     )
     if http_.enabled:
-        from penstock.serving import HTTP_PORT
+        from penstock.settings import HTTP_PORT
 
         host = http_.host or listen.host
         port = HTTP_PORT if http_.port is None else http_.port
-        secure = bool(listen.tls_certificate)
         yield _port(
             "http port", host, port, "--http-port", lambda: _health(host, port, secure=secure)
         )
@@ -207,22 +204,11 @@ def _realm(scheme: str, host: str, port: int) -> str:
 
 
 def _health(host: str, port: int, *, secure: bool) -> str:
-    place = "localhost" if host in ("0.0.0.0", "::", "") else host
-    try:
-        if secure:
-            own = ssl.create_default_context()
-            own.check_hostname, own.verify_mode = False, ssl.CERT_NONE  # who it is does not matter
-            talk: http.client.HTTPConnection = http.client.HTTPSConnection(
-                place, port, timeout=ANSWER_S, context=own
-            )
-        else:
-            talk = http.client.HTTPConnection(place, port, timeout=ANSWER_S)
-        with closing(talk):
-            talk.request("GET", "/health")
-            said = talk.getresponse().read(200).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return ""
-    return f"a realm answers: {said}" if '"status"' in said else ""
+    from penstock.cli import probing
+
+    place = probing.Place(probing.near(host), port, secure)
+    answer = probing.over_http(place, "/health", ANSWER_S)
+    return f"a realm answers: {answer.said}" if answer.is_good else ""
 
 
 def file_limit(settings: Settings) -> Iterator[Check]:
@@ -258,6 +244,23 @@ def clock(directory: Path | None) -> Iterator[Check]:
 def _changed(directory: Path) -> Iterable[datetime]:
     for file in (directory / "journal").glob("*.log"):
         yield datetime.fromtimestamp(file.stat().st_mtime, UTC)
+
+
+def eavesdroppers(settings: Settings) -> Iterator[Check]:
+    """Whether somebody on the network could read passwords, and what is published."""
+    from penstock.wire.addresses import is_loopback
+
+    listen, access = settings.listen, settings.access
+    hosts = {listen.host, settings.http.host or listen.host}
+    open_ = ", ".join(sorted(host for host in hosts if not is_loopback(host)))
+    if not open_ or listen.tls_certificate or listen.tls_self_signed:
+        return
+    what = f"{open_} without TLS: events can be read on the way"
+    remedy = "name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed"
+    if access.cleartext_passwords:
+        yield Check("network", "warning", f"{what}, and passwords and tokens as well", remedy)
+    else:
+        yield Check("network", "warning", f"{what}; passwords and tokens are refused there", remedy)
 
 
 def certificates(settings: Settings) -> Iterator[Check]:

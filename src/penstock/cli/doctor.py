@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli import configuring
+from penstock.cli.configuring import SettingsFile
 from penstock.cli.output import ListFormat, count, write, write_json
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.checks import Check
-    from penstock.settings import Settings
 
 FOUND: Final = 1
 """Exit status when something has failed."""
@@ -30,9 +30,7 @@ def doctor(
     data: Annotated[
         Path | None, typer.Option("--data", help="Data directory to look at.", metavar="DIR")
     ] = None,
-    settings: Annotated[
-        Path | None, typer.Option(help="Settings file of the realm (TOML).", metavar="FILE")
-    ] = None,
+    settings: SettingsFile = None,
     spark: Annotated[bool, typer.Option("--spark", help="Start a Spark session, too.")] = False,
     format: ListFormat = "table",
 ) -> None:
@@ -68,7 +66,7 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
     yield from checks.installation()
     chosen = Settings()
     try:
-        chosen = _settings(file)
+        chosen = configuring.chosen(file)
     except PenstockError as error:
         remedy = "see `penstock settings` for the options"
         yield checks.Check("settings", "failed", str(error), remedy)
@@ -80,16 +78,10 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
     yield from checks.ports(chosen)
     yield from checks.file_limit(chosen)
     yield from checks.clock(data)
+    yield from checks.eavesdroppers(chosen)
     yield from checks.certificates(chosen)
     if spark:
         yield from checks.spark()
-
-
-def _settings(file: Path | None) -> Settings:
-    from penstock.cli.server import text_of
-    from penstock.settings import load
-
-    return load(text_of(file), os.environ)
 
 
 def _show(check: Check) -> None:

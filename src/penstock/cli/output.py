@@ -62,8 +62,8 @@ def _data_text(value: bytes) -> str:
 
 
 def moment(value: datetime) -> str:
-    """A time in UTC, to the millisecond."""
-    return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1_000:03d}"
+    """A time in UTC, to the millisecond, with its zone."""
+    return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1_000:03d}Z"
 
 
 class Table:

@@ -16,6 +16,7 @@ from penstock.cli import (
     channels,
     doctor,
     durables,
+    health,
     joins,
     pipelines,
     publishing,
@@ -65,7 +66,7 @@ _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
     *("realm", "store", "info", "settings"),
-    *("top", "doctor", "error", "bench"),
+    *("top", "health", "doctor", "error", "bench"),
 )
 
 
@@ -85,7 +86,7 @@ app = typer.Typer(
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
     *(scheduling, redriving, selectors, pipelines, access, administration),
-    *(store, top, doctor, reference),
+    *(store, top, health, doctor, reference),
 ):
     group.register(app)
 

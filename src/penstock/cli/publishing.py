@@ -177,7 +177,7 @@ def send(
     if at is None:
         write(f"event {number} {target.done} {target.store.name}")
     else:
-        write(f"event scheduled on {target.store.name} for {moment(at)} UTC, number {number}")
+        write(f"event scheduled on {target.store.name} for {moment(at)}, number {number}")
 
 
 class Target(NamedTuple):

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import ListFormat, Table, write, write_facts, write_json
+from penstock.cli.configuring import (
+    AmqpPort,
+    Host,
+    Http,
+    HttpPort,
+    LogFormat,
+    LogLevel,
+    Port,
+    SettingsFile,
+    shown,
+)
+from penstock.cli.output import ListFormat, write, write_facts, write_json
 from penstock.core.errors import InvalidArgument, PenstockError, error_classes
+
+if TYPE_CHECKING:
+    from penstock.settings import InForce
 
 
 def register(app: typer.Typer) -> None:
@@ -22,55 +35,88 @@ def register(app: typer.Typer) -> None:
 
 
 def settings(
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--settings", help="Check this file, and show what is in effect.", metavar="FILE"
-        ),
-    ] = None,
+    settings: SettingsFile = None,
+    host: Host = None,
+    port: Port = None,
+    amqp_port: AmqpPort = None,
+    http_port: HttpPort = None,
+    http: Http = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    explain: Annotated[
+        bool, typer.Option("--list", help="Say what each option is for, and its default.")
+    ] = False,
     format: ListFormat = "table",
 ) -> None:
-    """List every option of the server; with a file, check it and show what is in effect.
+    """Show what is in force: every option with its value, unit, and where that comes from.
 
-    An option the server does not know, or a value it does not take, is refused with its path.
+    It is what `penstock serve` would take here and now with the same file, environment and
+    flags. An option the server does not know, or a value it does not take, is refused with its
+    path; passwords in URLs are hidden.
 
     \b
     Examples:
-      penstock settings --format json
-      penstock settings --settings realm.toml
+      penstock settings
+      penstock settings --settings realm.toml --format json
+      penstock settings --list
     """
-    from penstock.settings import described, variable_of
-
-    if file is not None:
-        _show_in_effect(file, format)
+    flags = {
+        "listen.host": host,
+        "listen.port": port,
+        "listen.amqp_port": amqp_port,
+        "http.port": http_port,
+        "http.enabled": http,
+        "log.level": log_level,
+        "log.format": log_format,
+    }
+    if explain and format == "table":
+        _explain()
         return
+    found = shown(settings, flags)
     if format == "json":
-        write_json(
-            [
-                {"option": path, "variable": variable_of(path), "default": default, "help": text}
-                for path, default, text in described()
-            ]
-        )
+        write_json(found)
         return
+    rows = [(each.option, _said(each.value), each.unit, _origin(each, settings)) for each in found]
+    _aligned([("option", "value", "unit", "from"), *rows])
+
+
+def _aligned(rows: list[tuple[str, str, str, str]]) -> None:
+    """A table in which nothing is cut: half a path is no path."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    for row in rows:
+        write(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def _explain() -> None:
+    from penstock.settings import described, unit_of, variable_of
+
     width = max(len(path) for path, _, _ in described())
     for path, default, text in described():
-        write(f"{path.ljust(width)}  {default}")
+        write(f"{path.ljust(width)}  {_said(default)} {unit_of(path)}".rstrip())
         write(f"    {text}")
         write(f"    {variable_of(path)}")
     write("")
     write("In a settings file, [listen] port = 9000 is listen.port.")
 
 
-def _show_in_effect(file: Path, style: str) -> None:
-    from penstock.cli.server import text_of
-    from penstock.settings import in_effect
+def _said(value: Any) -> str:
+    """Numbers by digits, as settings files have them."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
-    found = in_effect(text_of(file), os.environ)
-    if style == "json":
-        write_json([{"option": path, "value": value, "from": by} for path, value, by in found])
-        return
-    shown = [(path, "" if value is None else value, by) for path, value, by in found]
-    Table(("option", "value", "from")).write(shown)
+
+def _origin(each: InForce, file: Path | None) -> str:
+    """Where to change it."""
+    match each.origin:
+        case "environment":
+            return f"environment {each.variable}"
+        case "file":
+            return f"file {file}"
+        case origin:
+            return origin
 
 
 def error(

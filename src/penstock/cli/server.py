@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from penstock.core.errors import InvalidArgument
+from penstock.cli.configuring import (
+    AmqpPort,
+    Host,
+    Http,
+    HttpPort,
+    LogFormat,
+    LogLevel,
+    Port,
+    SettingsFile,
+    chosen,
+)
+from penstock.core.errors import Internal, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+FAILED = 1
+"""Exit status of a realm that would not start, or could not go on."""
 
 
 def register(app: typer.Typer) -> None:
@@ -20,53 +37,26 @@ def serve(
         Path,
         typer.Option("--data", help="Data directory; made when it is missing.", metavar="DIR"),
     ],
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port; 0 takes any free one. [default: 9000]")
-    ] = None,
-    amqp_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port of AMQP 1.0, usually 5672; 0 takes any free one. [default: no AMQP]"
-        ),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port of the console, the API and the metrics; 0 takes any free one. "
-            "[default: 9080]"
-        ),
-    ] = None,
-    http: Annotated[
-        bool | None, typer.Option("--http/--no-http", help="Serve HTTP. [default: http]")
-    ] = None,
-    settings: Annotated[
-        Path | None, typer.Option(help="Settings file (TOML).", metavar="FILE")
-    ] = None,
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="Least important line to log. [default: info]"),
-    ] = None,
-    log_format: Annotated[
-        Literal["auto", "text", "json"] | None,
-        typer.Option(help="auto is text on a terminal, JSON lines elsewhere. [default: auto]"),
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    amqp_port: AmqpPort = None,
+    http_port: HttpPort = None,
+    http: Http = None,
+    settings: SettingsFile = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Run a realm, until SIGTERM or Ctrl-C.
 
     Every option has a place in the settings file and an environment variable; see
     `penstock settings`. Flags win over the environment, the environment over the file.
-    The log goes to standard error; the line `realm.listening` says that clients may come.
+    The log goes to standard error; the line `realm.listening` says that clients may come, and
+    `realm.failed` why there is no realm.
 
     \b
     Example:
       penstock serve --data ./data --port 9001
     """
-    from penstock import logs
-    from penstock.settings import load
-
     flags: dict[str, Any] = {
         "listen.host": host,
         "listen.port": port,
@@ -76,18 +66,47 @@ def serve(
         "log.level": log_level,
         "log.format": log_format,
     }
-    chosen = load(text_of(settings), os.environ, flags)
-    logs.configure(chosen.log.level, chosen.log.format)
+    try:
+        _serve(data.expanduser(), settings, flags)
+    except Exception as error:  # noqa: BLE001  whatever ends a realm is said where the rest is said
+        _log_failure(error)
+        raise typer.Exit(FAILED) from None
+
+
+def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
+    from penstock import logs
+
+    try:
+        wanted = chosen(file, flags)
+    except PenstockError:
+        logs.configure("info", _format_wanted(flags))
+        raise
+    _run(data, wanted)
+
+
+def _run(data: Path, wanted: Settings) -> None:
+    from penstock import logs
+
+    logs.configure(wanted.log.level, wanted.log.format)
     from penstock.serving import serve as run  # Arrow and the server: once the flags are right
 
-    run(data.expanduser(), chosen)
+    run(data, wanted)
 
 
-def text_of(file: Path | None) -> str:
-    """A settings file; nothing where none is named. Raises ``InvalidArgument``."""
-    if file is None:
-        return ""
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the settings file {file} cannot be read: {error}") from error
+def _format_wanted(flags: dict[str, Any]) -> Any:
+    """How the log is to be written where the settings as a whole do not do."""
+    from penstock.logs import Format
+
+    wanted = flags["log.format"] or os.environ.get("PENSTOCK_LOG_FORMAT", "auto")
+    return cast("Format", wanted if wanted in get_args(Format) else "auto")
+
+
+def _log_failure(error: Exception) -> None:
+    import structlog
+
+    _log = structlog.get_logger("penstock.realm")
+    if isinstance(error, PenstockError):
+        _log.error("realm.failed", code=error.code, reason=str(error))
+    else:
+        reason = "a fault of the realm; please report it"
+        _log.error("realm.failed", code=Internal.code, reason=reason, exc_info=error)

@@ -11,7 +11,14 @@ from penstock.client.conversation import Conversation
 from penstock.core.errors import InvalidArgument
 from penstock.wire.native import access as wire
 from penstock.wire.native.access import AclInfo, AuditRecord, GroupInfo, Me, UserInfo
-from penstock.wire.scram import SALT_BYTES, Verifier, verifier
+from penstock.wire.scram import (
+    SALT_BYTES,
+    Verifier,
+    check_length,
+    check_rounds,
+    proof_of,
+    verifier,
+)
 
 _USERS: Any = list[UserInfo]
 _GROUPS: Any = list[GroupInfo]
@@ -42,10 +49,20 @@ class Access:
         message = wire.CreateUser(0, name, made)
         return await self._conversation.ask(message, UserInfo, resend=False)
 
-    async def set_password(self, name: str, password: str) -> None:
-        """Of another user, or of oneself. Raises ``NameDoesNotExist``."""
-        message = wire.SetPassword(0, name, await self._verifier(password))
-        await self._conversation.request(message)
+    async def set_password(self, name: str, password: str, old: str | None = None) -> None:
+        """Of another user; or of oneself, for which the ``old`` one is needed. Raises
+        ``NameDoesNotExist``, ``InvalidArgument``, ``AuthenticationFailed``."""
+        made = await self._verifier(password)
+        proof = b"" if old is None else await self._proof(name, made, old)
+        message = wire.SetPassword(0, name, made, proof)
+        await self._conversation.request(message, resend=old is None)  # a proof is good once
+
+    async def _proof(self, name: str, made: Verifier, old: str) -> bytes:
+        """That the old password is known; it does not leave this process either."""
+        asked = await self._conversation.ask(wire.BeginPassword(0), wire.PasswordChallenge)
+        check_rounds(asked.rounds)
+        said = wire.change_said(asked.nonce, name, made)
+        return await asyncio.to_thread(proof_of, old, asked.salt, asked.rounds, said)
 
     async def delete_user(self, name: str) -> None:
         """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
@@ -55,9 +72,11 @@ class Access:
     async def _verifier(self, password: str) -> Verifier:
         """What the realm is to keep of a password, made as slowly as its settings want it; the
         password itself does not leave this process."""
-        rounds = (await self.me()).password_rounds
+        me = await self.me()
+        check_length(password, me.password_length_min)
+        check_rounds(me.password_rounds)
         salt = secrets.token_bytes(SALT_BYTES)
-        return await asyncio.to_thread(verifier, password, salt, rounds)
+        return await asyncio.to_thread(verifier, password, salt, me.password_rounds)
 
     # --- groups --------------------------------------------------------------------------
 

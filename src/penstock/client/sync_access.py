@@ -28,9 +28,9 @@ class Access:
         """Without a password the user signs in with a token or certificate only."""
         return self._loop.call(self._inner.create_user(name, password))
 
-    def set_password(self, name: str, password: str) -> None:
-        """Of another user, or of oneself."""
-        self._loop.call(self._inner.set_password(name, password))
+    def set_password(self, name: str, password: str, old: str | None = None) -> None:
+        """Of another user; or of oneself, for which the ``old`` one is needed."""
+        self._loop.call(self._inner.set_password(name, password, old))
 
     def delete_user(self, name: str) -> None:
         """The user's sessions end at once."""

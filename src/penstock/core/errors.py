@@ -254,6 +254,13 @@ class DataDirectoryInUse(Unavailable):
     code = "data-directory-in-use"
 
 
+class InsecureConnection(Refused):
+    """A password or token came over the network without TLS: it was not looked at, and whoever
+    listens on the way may have read it."""
+
+    code = "insecure-connection"
+
+
 class Internal(PenstockError):
     """The realm failed in a way nobody foresaw; its log has it under the incident that the
     message names. Whether anything was done is unknown."""

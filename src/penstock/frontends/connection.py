@@ -53,6 +53,8 @@ _log = structlog.get_logger("penstock.native")
 
 
 class Connection(asyncio.BufferedProtocol):
+    protocol = "native"
+
     def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
         """With a ``principal`` it is known who connects: this very process."""
         self.listener = listener
@@ -169,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Proof(data) if self._signing_in is not None:
                 self._signing_in.proven(data)
             case _ if not self.session:
-                raise RemoteProtocolViolation("the first frame has to be a Hello")
+                self._answer_stranger(message)
             case wire.Unreadable() | wire.Schema() | wire.Bye():
                 self._receive_aside(message, body)
             case (
@@ -200,6 +202,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._announced.learn(number, bytes(body))
             case wire.Bye():
                 self.end(None)
+
+    def _answer_stranger(self, message: wire.FromClient | wire.Unreadable) -> None:
+        """Whether somebody is here may be asked without saying who one is, and nothing else."""
+        if not isinstance(message, wire.Ping):
+            raise RemoteProtocolViolation("the first frame has to be a Hello")
+        self.send(wire.Done(message.request, None))
 
     def _ask(self, message: wire.Request, body: memoryview) -> None:
         if self._quota is not None:
@@ -379,6 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         """What an administrator sees of it."""
         return ConnectionInfo(
             number=self.number,
+            protocol=self.protocol,
             session=self.session,
             user=self.publisher,
             client=self._client,
@@ -422,6 +431,12 @@ class Connection(asyncio.BufferedProtocol):
         """What a verified certificate of the peer says."""
         found = self._transport.get_extra_info("peercert") if self._transport else None
         return cast("Mapping[str, Any] | None", found)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the peer speaks TLS."""
+        found = self._transport.get_extra_info("sslcontext") if self._transport else None
+        return found is not None
 
     def _peer(self) -> str:
         peer = self._transport.get_extra_info("peername") if self._transport else None

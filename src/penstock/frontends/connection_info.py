@@ -8,6 +8,8 @@ from msgspec import Struct
 class ConnectionInfo(Struct, frozen=True, kw_only=True):
     number: int
     """Of this realm's life."""
+    protocol: str
+    """``native`` or ``amqp``."""
     session: str
     user: str
     """``user@host``."""

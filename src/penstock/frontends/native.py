@@ -160,6 +160,14 @@ class NativeListener:
         self._sessions[session] = connection
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))
+        user = "" if connection.principal is None else connection.principal.name
+        _log.info(
+            "connection.opened",
+            connection=connection.number,
+            user=user,
+            protocol=connection.protocol,
+            tls=self.tls is not None,
+        )
 
     def _check_user(self, connection: Peer, older: Peer | None) -> None:
         most = self.limits.connections_per_user_max
@@ -202,6 +210,17 @@ class NativeListener:
     def closed(self, connection: Peer) -> None:
         self.connections.pop(connection, None)
         self.realm.connections = len(self.connections)
+        if connection.session:  # it was let in
+            info = connection.describe()
+            lasted = round(self._loop.time() - info.opened_s, 3)
+            _log.info(
+                "connection.closed",
+                connection=info.number,
+                user=info.user,
+                protocol=info.protocol,
+                client=info.client,
+                lasted_s=lasted,
+            )
         if self._sessions.get(connection.session) is connection:
             del self._sessions[connection.session]
 

@@ -14,6 +14,8 @@ class Peer(Protocol):
 
     number: int
     """Of this realm's life."""
+    protocol: str
+    """``native`` or ``amqp``."""
 
     @property
     def session(self) -> str:

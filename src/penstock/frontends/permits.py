@@ -87,6 +87,7 @@ ON_REALM: Mapping[type[wire.Request], str] = MappingProxyType(
         wire.AbortTransaction: "transaction.describe",
         wire.DescribeTransaction: "transaction.describe",
         accounts.WhoAmI: "me.read",
+        accounts.BeginPassword: "me.read",
         accounts.ListUsers: "user.list",
         accounts.CreateUser: "user.change",
         accounts.DeleteUser: "user.change",
@@ -294,7 +295,7 @@ class Permits:
     def _about_access(self, message: wire.Request) -> Iterator[Asked]:
         match message:
             case accounts.SetPassword(_, name):
-                is_own = name == self.principal.user and self.principal.proof == "password"
+                is_own = self._access.is_own_password(self.principal, name)
                 yield ("me.password" if is_own else "user.change"), ""
             case accounts.ListEntries(_, kind, name):
                 resource = checked_resource(kind, name)

@@ -62,7 +62,7 @@ class SignIn:
         if hello.mechanism:
             return await self._scram(hello, host)
         if hello.token:
-            return await self._access.token(hello.token, host)
+            return await self._access.token(hello.token, host, secure=self._connection.is_secure)
         known = self._access.certificate(self._connection.certificate, host)
         return known or self._access.anonymous(host)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -17,6 +17,8 @@ from penstock.core.acl import Entry
 from penstock.core.errors import (
     AccessDenied,
     AuthenticationFailed,
+    IllegalState,
+    InsecureConnection,
     InvalidArgument,
     PenstockError,
     SignInLocked,
@@ -36,6 +38,7 @@ from penstock.runtime.audit import Audit
 from penstock.runtime.logins import Logins
 from penstock.runtime.passwords import Passwords
 from penstock.runtime.tokens import TokenRules, Tokens
+from penstock.wire.addresses import is_loopback
 from penstock.wire.native.access import Me
 from penstock.wire.scram import NONCE_BYTES, ScramServer, Verifier
 
@@ -55,6 +58,8 @@ class AccessRules(Struct, frozen=True):
     failure_delay_s: float = 1.0
     """How long a sign-in that failed waits for its answer."""
     lockout: LockoutRules = LockoutRules()
+    cleartext_passwords: bool = False
+    """Take passwords and tokens that everybody on the way could read."""
 
 
 class Access:
@@ -82,6 +87,7 @@ class Access:
         self._passwords = Passwords(offload)
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
+        self._takes_cleartext = rules.cleartext_passwords
         self._clock = clock
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
@@ -140,12 +146,27 @@ class Access:
 
     # --- who is it -----------------------------------------------------------------------
 
-    async def password(self, user: str, password: str, host: str) -> Principal:
-        """A password given in the open: PLAIN over TLS, HTTP Basic, the console's form.
+    def is_private(self, host: str, *, secure: bool) -> bool:
+        """Whether a secret may come from ``host`` as it is: over TLS (``secure``), inside this
+        machine, or anyhow where the settings say so."""
+        return secure or self._takes_cleartext or is_loopback(host)
+
+    def check_private(self, host: str, *, secure: bool) -> None:
+        """Raises ``InsecureConnection`` where others could read what comes."""
+        if not self.is_private(host, secure=secure):
+            raise InsecureConnection(
+                "passwords and tokens are not taken over the network without TLS: use https, "
+                "amqps or penstocks, and change what was sent just now, for others may have read "
+                "it (access.cleartext_passwords takes them all the same)"
+            )
+
+    async def password(self, user: str, password: str, host: str, *, secure: bool) -> Principal:
+        """A password that travels: PLAIN, HTTP Basic, the console's form; over TLS if ``secure``.
 
         Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``,
-        ``SignInLocked``.
+        ``SignInLocked``, ``InsecureConnection``.
         """
+        self.check_private(host, secure=secure)
         self.check_locked(user, host)
         known = self.accounts.verifier_of(user)
         is_right = await self._passwords.is_right(password, known or self.accounts.decoy(user))
@@ -178,8 +199,10 @@ class Access:
                 wait_s,
             )
 
-    async def token(self, text: str, host: str) -> Principal:
-        """A bearer token. Raises ``AuthenticationFailed``, ``Unavailable``."""
+    async def token(self, text: str, host: str, *, secure: bool) -> Principal:
+        """A bearer token; over TLS if ``secure``. Raises ``AuthenticationFailed``,
+        ``Unavailable``, ``InsecureConnection``."""
+        self.check_private(host, secure=secure)
         try:
             return await self.tokens.principal(text, host)
         except AuthenticationFailed:
@@ -225,6 +248,43 @@ class Access:
                     "realm", "sign_in.lock", name, what=lock.what, host=host, seconds=lock.seconds
                 )
         await asyncio.sleep(self._failure_delay_s)
+
+    def is_own_password(self, principal: Principal, user: str) -> bool:
+        """Whether it is the password ``principal`` has signed in with."""
+        return user == principal.user and principal.proof == "password"
+
+    def own_verifier(self, principal: Principal) -> Verifier:
+        """The record of the password ``principal`` has signed in with. Raises ``IllegalState``
+        where that was by something else."""
+        known = self.accounts.verifier_of(principal.user)
+        if principal.proof != "password" or known is None:
+            raise IllegalState(
+                "only who has signed in with a password changes it by the old one; an "
+                "administrator can give another"
+            )
+        return known
+
+    async def check_old(
+        self, principal: Principal, is_right: Callable[[Verifier], bool | Awaitable[bool]]
+    ) -> None:
+        """Whoever changes their own password has to show the old one again: an open session is not
+        enough to take an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
+        ``IllegalState``."""
+        known = self.own_verifier(principal)
+        self.check_locked(principal.user, principal.host)
+        found = is_right(known)
+        if not (found if isinstance(found, bool) else await found):
+            await self.failed(principal.user, principal.host, "password")
+            raise AuthenticationFailed(
+                "the old password is missing or wrong; give it together with the new one"
+            )
+        self._lockout.passed(principal.user, principal.host)
+
+    async def change_own(self, principal: Principal, old: str, new: str) -> None:
+        """Change one's own password, both given as texts. Raises as :meth:`check_old` does, and
+        ``InvalidArgument``."""
+        await self.check_old(principal, lambda known: self._passwords.is_right(old, known))
+        await self.accounts.set_password(principal.user, new)
 
     def check_still(self, principal: Principal, now_us: int) -> None:
         """Raises when a session of ``principal`` has to end: ``AuthenticationFailed`` when its
@@ -298,6 +358,7 @@ class Access:
             mode=self.mode,
             realm=tuple(right for right in RIGHTS["realm"] if right in on_realm),
             password_rounds=self.accounts.rounds,
+            password_length_min=1 if self.is_open else self.accounts.length_min,
         )
 
     # --- acts ----------------------------------------------------------------------------

@@ -32,7 +32,15 @@ from penstock.core.rights import (
     parse_subject,
 )
 from penstock.wire.native.access import AclInfo, GroupInfo, UserInfo
-from penstock.wire.scram import NONCE_BYTES, ROUNDS_MAX, ROUNDS_MIN, SALT_BYTES, Verifier, verifier
+from penstock.wire.scram import (
+    NONCE_BYTES,
+    ROUNDS_MAX,
+    ROUNDS_MIN,
+    SALT_BYTES,
+    Verifier,
+    check_length,
+    verifier,
+)
 
 USERS_KEY = "access/users"
 ENTRIES_PREFIX = "access/entries/"
@@ -76,6 +84,7 @@ class Accounts:
         offload: Offload,
         *,
         rounds: int = ROUNDS_MIN,
+        length_min: int = 1,
     ) -> None:
         """Without a ``registry`` nothing is kept and nothing can be changed."""
         self._registry = registry
@@ -83,6 +92,8 @@ class Accounts:
         self._offload = offload
         self.rounds = rounds
         """Of PBKDF2, for new passwords."""
+        self.length_min = length_min
+        """Fewest characters of a new password."""
         self._record = _Users(b"")
         self._versions: dict[str, int] = {}
         self._changing = asyncio.Lock()
@@ -122,9 +133,16 @@ class Accounts:
         return known.verifier if known is not None else None
 
     def decoy(self, user: str) -> Verifier:
-        """What a user that has no password is asked with: always the same, like a real one."""
-        salt = hmac.digest(self._record.secret, user.encode(), "sha256")[:SALT_BYTES]
-        return Verifier(salt, self.rounds, secrets.token_bytes(32), secrets.token_bytes(32))
+        """What a user that has no password is asked with: always the same, like a real one. Its
+        rounds are among those in use, or those of earlier settings would tell who is real."""
+        salt = self._drawn(user)[:SALT_BYTES]
+        used = {each.verifier.rounds for each in self._record.users.values() if each.verifier}
+        # Each number draws a lot for this user: another one in use changes few users' rounds.
+        rounds = max(used or {self.rounds}, key=lambda each: self._drawn(f"{each} {user}"))
+        return Verifier(salt, rounds, secrets.token_bytes(32), secrets.token_bytes(32))
+
+    def _drawn(self, text: str) -> bytes:
+        return hmac.digest(self._record.secret, text.encode(), "sha256")
 
     def knows(self, user: str) -> bool:
         return user in self._record.users
@@ -220,6 +238,7 @@ class Accounts:
                     f"(access.password_rounds) to {ROUNDS_MAX} may be"
                 )
             return password
+        check_length(password, self.length_min)
         salt = secrets.token_bytes(SALT_BYTES)
         made = await self._offload(lambda: verifier(password, salt, self.rounds))
         return made

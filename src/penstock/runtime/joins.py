@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import structlog
+
 from penstock.columns.selectors import Selector
 from penstock.core.joins import Join
 from penstock.runtime.group import Group
 from penstock.runtime.shard import Shard
 from penstock.wire.native.answers import JoinInfo
+
+_log = structlog.get_logger("penstock.realm")
 
 
 class Joins:
@@ -28,6 +32,7 @@ class Joins:
             return _info(group, fact.join)
 
         info: JoinInfo = await self._shard.act(create)
+        _log.info("join.created", source=info.source, destination=info.destination)
         return info
 
     async def delete(self, source: str, destination: str) -> None:
@@ -37,6 +42,7 @@ class Joins:
             group.realm_fact(0, group.state.directory.decide_unjoin(source, destination))
 
         await self._shard.act(delete)
+        _log.info("join.deleted", source=source, destination=destination)
 
     async def list(self) -> tuple[JoinInfo, ...]:
         """All joins, by source and destination."""

@@ -12,6 +12,7 @@ from penstock.columns.protobuf import checked_descriptors
 from penstock.core.directory import Directory, PublishingPaused
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Definition, Digest, Edit
+from penstock.core.names import destination_name
 from penstock.core.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.core.state import Rules
 from penstock.runtime import views
@@ -238,6 +239,7 @@ class RunningRealm:
             return group.state.opened(fact.number)
 
         opened: ChannelOpened = await self.shard.act(create, sweeps=())
+        _log.info("store.created", name=opened.name, kind=definition.kind, type=definition.type)
         return opened
 
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
@@ -259,6 +261,7 @@ class RunningRealm:
         for file in await self.shard.act(delete):
             self.dispatch.files.close(file)
             await self.blobs.delete(file.name)
+        _log.info("store.deleted", name=destination_name(name), kind=kind)
 
     async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:
         """Rewrite a single-file channel without its dead events (SEM S, maintain).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import structlog
 from msgspec.structs import replace
 
 from penstock.columns.selectors import Selector
@@ -47,6 +48,8 @@ from penstock.runtime.work import Do, Reply
 from penstock.wire.native.answers import DurableInfo, Location
 
 _ENDLESS = 1 << 62
+
+_log = structlog.get_logger("penstock.realm")
 
 
 class Opened(NamedTuple):
@@ -241,16 +244,18 @@ class Subscriptions:
             return self._info(channel, channel.state.durable(name))
 
         info: DurableInfo = await self._act(number, create, reads=reads)
+        _log.info("durable.created", name=info.name, channel=info.channel, type=info.type)
         return info
 
     async def delete_durable(self, number: int, name: str) -> None:
-        def delete(group: Group) -> list[int]:
-            durable = group.channel(number).state.durable(durable_name(name))
-            seats = [seat.subscription for seat in durable.seats]
+        def delete(group: Group) -> tuple[str, list[int]]:
+            state = group.channel(number).state
+            seats = [seat.subscription for seat in state.durable(durable_name(name)).seats]
             group.do(number, DeleteDurable(name))
-            return seats
+            return state.name, seats
 
-        seats = await self._shard.act(delete, sweeps=(number,))
+        channel, seats = await self._shard.act(delete, sweeps=(number,))
+        _log.info("durable.deleted", name=name, channel=channel)
         self._ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
 
     async def unbind(self, number: int, name: str) -> int:

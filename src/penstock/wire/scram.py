@@ -44,6 +44,15 @@ class Verifier(Struct, frozen=True):
         return f"Verifier(rounds={self.rounds})"
 
 
+def check_rounds(rounds: int) -> None:
+    """Raises ``AuthenticationFailed`` for a realm that wants too few to protect a password, or so
+    many that they would keep this process busy."""
+    if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
+        raise AuthenticationFailed(
+            f"the realm wants {rounds} rounds; between {ROUNDS_MIN} and {ROUNDS_MAX} are done"
+        )
+
+
 def salted(password: str, salt: bytes, rounds: int) -> bytes:
     """The slow part: do it off the loop. Raises ``InvalidArgument`` for a password that has signs
     no password may have."""
@@ -58,6 +67,15 @@ def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
     return Verifier(salt, rounds, _digest(_hmac(key, b"Client Key")), _hmac(key, b"Server Key"))
 
 
+def check_length(password: str, length_min: int) -> None:
+    """Raises ``InvalidArgument`` for a new password that is shorter than the realm allows."""
+    if len(password) < length_min:
+        raise InvalidArgument(
+            f"a password of {len(password)} characters; {length_min} "
+            "(access.password_length_min) are the fewest"
+        )
+
+
 def is_right(password: str, known: Verifier) -> bool:
     """Whether this is the password of the record. Slow."""
     try:
@@ -65,6 +83,21 @@ def is_right(password: str, known: Verifier) -> bool:
     except InvalidArgument:
         return False
     return hmac.compare_digest(_digest(_hmac(key, b"Client Key")), known.stored_key)
+
+
+def proof_of(password: str, salt: bytes, rounds: int, said: bytes) -> bytes:
+    """Shows to who keeps the record of a password that ``said`` comes from somebody who knows it.
+    Slow. Raises ``InvalidArgument``."""
+    client_key = _hmac(salted(password, salt, rounds), b"Client Key")
+    return _xor(client_key, _hmac(_digest(client_key), said))
+
+
+def is_proven(proof: bytes, known: Verifier, said: bytes) -> bool:
+    """Whether :func:`proof_of` made this with the password of the record."""
+    signature = _hmac(known.stored_key, said)
+    if len(proof) != len(signature):
+        return False
+    return hmac.compare_digest(_digest(_xor(proof, signature)), known.stored_key)
 
 
 class ScramClient:
@@ -86,10 +119,7 @@ class ScramClient:
         salt = _decoded(fields.get("s", ""))
         if "m" in fields or not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
             raise AuthenticationFailed("the realm's challenge is no answer to this sign-in")
-        if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
-            raise AuthenticationFailed(
-                f"the realm wants {rounds} rounds; between {ROUNDS_MIN} and {ROUNDS_MAX} are done"
-            )
+        check_rounds(rounds)
         key = salted(self._password, salt, rounds)
         client_key = _hmac(key, b"Client Key")
         without_proof = f"c={_encoded(_NO_BINDING.encode())},r={nonce}"

@@ -21,7 +21,11 @@ from penstock.wire.amqp import sasl
 from penstock.wire.amqp.types import Symbol, written
 from tests.frontends.amqp.clients import WAIT_S, Client, Source, texts
 
-QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+QUICK: dict[str, Any] = {
+    "access__password_rounds": 4_096,
+    "access__password_length_min": 1,
+    "access__failure_delay_s": 0.0,
+}
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def realm(tmp_path: Path, authority: Authority) -> Iterator[penstock.Realm]:
     with penstock.Realm(
         access__mode="mandatory",
         access__password_rounds=4_096,
+        access__password_length_min=1,
         access__failure_delay_s=0.0,
         listen__tls_certificate=str(certificate),
         listen__tls_key=str(key),

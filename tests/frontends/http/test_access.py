@@ -18,7 +18,10 @@ OPEN = {"login", "openapi.json"}
 @pytest.fixture
 def realm() -> Iterator[penstock.Realm]:
     with penstock.Realm(
-        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.01
+        access__mode="mandatory",
+        access__password_rounds=4_096,
+        access__password_length_min=1,
+        access__failure_delay_s=0.01,
     ) as running:
         yield running
 
@@ -141,7 +144,9 @@ def test_users_and_groups_are_made_changed_and_removed(admin: Known, web: Web) -
 
     assert group == {"name": "ops", "members": ["bob"]}
     assert bob.get("me")["groups"] == ["ops"]
-    assert bob.send("POST", "me/password", {"password": "another one"}) == {"done": True}
+    assert bob.send(
+        "POST", "me/password", {"password": "another one", "old": made["password"]}
+    ) == {"done": True}
     assert bob.ask("GET", "me").status == 401
     bob = Known(web.url, "bob", "another one")
     assert bob.get("me")["user"] == "bob"

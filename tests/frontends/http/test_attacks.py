@@ -19,7 +19,10 @@ from tests.frontends.http.known import ANN, Known
 @pytest.fixture
 def realm() -> Iterator[penstock.Realm]:
     with penstock.Realm(
-        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.01
+        access__mode="mandatory",
+        access__password_rounds=4_096,
+        access__password_length_min=1,
+        access__failure_delay_s=0.01,
     ) as running:
         yield running
 

@@ -120,7 +120,10 @@ def test_answers_are_what_the_document_says(case: schemathesis.Case[Any], url: s
 def guarded() -> Iterator[tuple[str, tuple[str, str]]]:
     """A realm that wants to know who asks, and its administrator."""
     with penstock.Realm(
-        access__mode="mandatory", access__password_rounds=4_096, access__failure_delay_s=0.0
+        access__mode="mandatory",
+        access__password_rounds=4_096,
+        access__password_length_min=1,
+        access__failure_delay_s=0.0,
     ) as realm:
         yield realm.listen_http(), ("admin", realm.access.first_password)
 

@@ -52,6 +52,8 @@ _log = structlog.get_logger("penstock.amqp")
 
 
 class AmqpConnection(asyncio.Protocol):
+    protocol = "amqp"
+
     def __init__(self, hub: AmqpHub) -> None:
         self.hub = hub
         self.listener = hub.listener
@@ -441,6 +443,7 @@ class AmqpConnection(asyncio.Protocol):
         transport = self._transport
         return ConnectionInfo(
             number=self.number,
+            protocol=self.protocol,
             session=self.session,
             user=self.publisher,
             client=f"AMQP 1.0 {self.container}",

@@ -13,7 +13,6 @@ from penstock.core.errors import (
 )
 from penstock.core.rights import Principal
 from penstock.wire import scram
-from penstock.wire.addresses import is_loopback
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
@@ -40,9 +39,9 @@ class SignIn:
     @property
     def mechanisms(self) -> list[str]:
         """Those on offer, the best first. A password or token goes in the open only where nobody
-        listens: over TLS, or inside this machine."""
+        listens, over TLS or inside this machine, unless the settings say otherwise."""
         connection, access = self._connection, self._access
-        is_private = connection.is_secure or is_loopback(connection.host)
+        is_private = access.is_private(connection.host, secure=connection.is_secure)
         offered: list[str] = []
         if connection.certificate:
             offered.append(EXTERNAL)
@@ -95,10 +94,12 @@ class SignIn:
             user, password = _plain(init.response)
             if access.is_open:
                 return access.anonymous(connection.host, user)
-            return await access.password(user, password, connection.host)
+            return await access.password(
+                user, password, connection.host, secure=connection.is_secure
+            )
         if init.mechanism == TOKEN:
             wanted, token = _bearer(init.response)
-            known = await access.token(token, connection.host)
+            known = await access.token(token, connection.host, secure=connection.is_secure)
             _check_own(wanted, known.user.encode())
             return known
         if init.mechanism == EXTERNAL:

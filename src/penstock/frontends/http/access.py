@@ -34,7 +34,7 @@ class Guard:
         has shown a certificate with its name to whoever asks."""
         self.access = access
         self._hosts = LOCAL_HOSTS | {name.lower() for name in hosts}
-        self._is_secure = is_secure
+        self.is_secure = is_secure
 
     def check_site(self, headers: Mapping[str, str], local: str, *, changes: bool) -> None:
         """Refuse what a page of another site makes a browser ask.
@@ -67,7 +67,7 @@ class Guard:
         Raises ``AuthenticationFailed``.
         """
         named = headers.get("host", "")
-        if self.access.mode == "optional" and not (self._is_secure or self._knows(named)):
+        if self.access.mode == "optional" and not (self.is_secure or self._knows(named)):
             raise AuthenticationFailed(
                 f"without a user this realm answers to its addresses, to localhost and to names "
                 f"in http.hosts only, and {named[:80]!r} is none of them: say who you are, or "
@@ -100,9 +100,9 @@ class Guard:
         match scheme.lower():
             case "basic":
                 user, password = _basic(credentials)
-                return await self.access.password(user, password, host)
+                return await self.access.password(user, password, host, secure=self.is_secure)
             case "bearer":
-                return await self.access.token(credentials.strip(), host)
+                return await self.access.token(credentials.strip(), host, secure=self.is_secure)
             case "":
                 pass
             case _:
@@ -118,11 +118,11 @@ class Guard:
 
     def cookie(self, headers: Mapping[str, str]) -> str:
         """The name of the session's cookie, where the realm is asked for as ``headers`` say."""
-        return cookie_name(headers, is_secure=self._is_secure)
+        return cookie_name(headers, is_secure=self.is_secure)
 
     def secret_in(self, headers: Mapping[str, str]) -> str:
         """The secret of the session; empty: the request has none."""
-        return cookie_of(headers, is_secure=self._is_secure)
+        return cookie_of(headers, is_secure=self.is_secure)
 
     def check_still(self, principal: Principal, headers: Mapping[str, str], now_us: int) -> None:
         """Raises when a view that was opened with ``headers`` has to end: its token or session has

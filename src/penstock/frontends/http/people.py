@@ -21,6 +21,7 @@ from penstock.frontends.http.people_shapes import (
     NewGroup,
     NewUser,
     NewUserAnswer,
+    OwnPassword,
     Password,
     UserAnswer,
 )
@@ -38,7 +39,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 async def login(call: Call[NoQuery, Login]) -> Me:
     """Log in to the console: sets the session's cookie, and tells its CSRF token."""
     access, body = call.guard.access, call.body
-    principal = await access.password(body.user, body.password, call.host)
+    principal = await access.password(
+        body.user, body.password, call.host, secure=call.guard.is_secure
+    )
     access.require(principal, "session.open")
     opened = access.logins.open(principal)
     _set_cookie(call, opened.id, int(call.server.limits.login_total_s))
@@ -58,11 +61,11 @@ async def me(call: Call[NoQuery, None]) -> Me:
     return _me(call, call.principal, None if found is None else found.csrf)
 
 
-async def change_password(call: Call[NoQuery, Password]) -> Done:
-    """Change your own password; for that you have to have come with the old one."""
-    if call.principal.proof != "password":
-        raise IllegalState("a password is changed by somebody who has signed in with the old one")
-    await call.guard.access.accounts.set_password(call.principal.user, call.body.password)
+async def change_password(call: Call[NoQuery, OwnPassword]) -> Done:
+    """Change your own password; the old one is asked for again."""
+    body, access = call.body, call.guard.access
+    access.check_private(call.host, secure=call.guard.is_secure)
+    await access.change_own(call.principal, body.old, body.password)
     return Done()
 
 
@@ -114,7 +117,9 @@ async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
 
 
 async def set_password(call: Call[NoQuery, Password]) -> Done:
-    """Give a user another password; sessions of the console with the old one end."""
+    """Give another user a password; sessions of the console with the old one end."""
+    if call.guard.access.is_own_password(call.principal, call.params["user"]):
+        raise IllegalState("your own password is changed at me/password: it asks for the old")
     await call.guard.access.accounts.set_password(call.params["user"], call.body.password)
     return Done()
 

@@ -57,6 +57,13 @@ class Password(Body, frozen=True):
     password: Annotated[str, Meta(min_length=1, max_length=1_024)]
 
 
+class OwnPassword(Body, frozen=True):
+    password: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    """The new one."""
+    old: Annotated[str, Meta(max_length=1_024)] = ""
+    """The one it was up to now."""
+
+
 class NewGroup(Body, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     members: Members = field(default_factory=list)

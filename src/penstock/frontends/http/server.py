@@ -304,7 +304,7 @@ class HttpServer:
                 session=info.session,
                 user=info.user,
                 client=info.client,
-                protocol="native",
+                protocol=info.protocol,
                 opened=now - timedelta(seconds=now_s - info.opened_s),
                 idle_ms=int(1_000 * (now_s - info.heard_s)),
                 subscriptions=info.subscriptions,

@@ -14,7 +14,7 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
         *("protocol-violation", "local-protocol-violation", "remote-protocol-violation"),
     ),
     401: ("authentication-failed",),
-    403: ("access-denied", "cross-site"),
+    403: ("access-denied", "cross-site", "insecure-connection"),
     404: ("name-does-not-exist", "no-such-stage", "no-such-transaction"),
     409: (
         *("already-aborted", "already-committed", "address-in-use", "capacity-reached"),

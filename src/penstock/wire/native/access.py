@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.acl import Entry
 from penstock.core.bounds import ENTRIES_MAX, Count, Name, Number, Subject
 from penstock.wire.native.headers import Message, Request
-from penstock.wire.scram import Verifier
+from penstock.wire.scram import KEY_BYTES, Verifier
 
 # --- signing in ---------------------------------------------------------------------------
 
@@ -44,10 +45,30 @@ class CreateUser(Request, frozen=True, tag=84):
 
 
 class SetPassword(Request, frozen=True, tag=85):
-    """Of a user; of oneself, who needs no right for it."""
+    """Of a user; of oneself, who needs no right for it but has to show the old one again."""
 
     name: Name
     verifier: Verifier
+    proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
+    """Of the old password, for :func:`change_said`, where it is one's own."""
+
+
+class BeginPassword(Request, frozen=True, tag=115):
+    """One's own password is to be changed. Answered by :class:`PasswordChallenge`."""
+
+
+class PasswordChallenge(Struct, frozen=True, kw_only=True):
+    """How the old password is kept, and what makes its proof good for one change only."""
+
+    salt: bytes
+    rounds: int
+    nonce: bytes
+
+
+def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
+    """What the proof of the old password is about: this change, and no other."""
+    fields = (nonce, name, verifier.salt, verifier.rounds, verifier.stored_key, verifier.server_key)
+    return b"password change " + msgspec.msgpack.encode(fields)
 
 
 class DeleteUser(Request, frozen=True, tag=86):
@@ -108,6 +129,7 @@ AccessRequest = (
     | ListUsers
     | CreateUser
     | SetPassword
+    | BeginPassword
     | DeleteUser
     | ListGroups
     | CreateGroup
@@ -157,6 +179,8 @@ class Me(Struct, frozen=True, kw_only=True):
     """The rights it has on the realm."""
     password_rounds: int = 200_000
     """Of PBKDF2, for the verifiers of new passwords: fewer are refused."""
+    password_length_min: int = 1
+    """Fewest characters of a new password. The realm sees verifiers only, so clients check it."""
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):

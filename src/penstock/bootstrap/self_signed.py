@@ -1,0 +1,127 @@
+"""A certificate that a realm makes for itself, where nobody has given it one.
+
+It keeps who listens on the way from reading passwords. Clients believe it by its file
+(``?ca=…/tls/realm.pem``), which is to be taken from the data directory, not from the wire.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from penstock.core.errors import InvalidArgument
+from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
+
+FOLDER: Final = "tls"
+DAYS: Final = 825
+RENEWED: Final = datetime.timedelta(days=30)
+"""A start that finds less left makes another one."""
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+_log = structlog.get_logger("penstock.realm")
+
+
+def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]:
+    """Files of a certificate for ``names``, with commas between them, and of its key; made where
+    there is none that will do. Raises ``InvalidArgument``."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise InvalidArgument(f"listen.tls_self_signed is {names!r}: name at least one host")
+    folder = directory / FOLDER
+    certificate, key = folder / "realm.pem", folder / "realm.key"
+    now = _EPOCH + datetime.timedelta(microseconds=now_us)
+    alternatives = [_name(each) for each in wanted]
+    if not _will_do(certificate, key, alternatives, now):
+        folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        _make(certificate, key, alternatives, now)
+        _log.info("tls.certificate_made", file=str(certificate), names=wanted, days=DAYS)
+    return str(certificate), str(key)
+
+
+def _name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(text)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"listen.tls_self_signed has {text!r}, which is no name of a host: {error}"
+        ) from error
+
+
+def _will_do(
+    certificate: Path, key: Path, names: Sequence[x509.GeneralName], now: datetime.datetime
+) -> bool:
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        own = serialization.load_pem_private_key(key.read_bytes(), None)
+        held = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return False
+    return (
+        set(held) == set(names)
+        and now + RENEWED < found.not_valid_after_utc
+        and own.public_key() == found.public_key()
+    )
+
+
+def _make(
+    certificate: Path, key: Path, names: Sequence[x509.GeneralName], now: datetime.datetime
+) -> None:
+    made = ec.generate_private_key(ec.SECP256R1())
+    public = made.public_key()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Penstock realm")])
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=False,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clients' clocks may be behind
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        # Whoever believes it believes it as an authority, of itself alone.
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(made, hashes.SHA256())
+    )
+    secret = made.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write(key, secret, PRIVATE_FILE)
+    _write(certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Beside it first: what is found under its name is whole."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

@@ -1,0 +1,71 @@
+"""A realm's settings, as commands take them: a file, the environment, and flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from penstock.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock.settings import InForce, Settings
+
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", help="Settings file (TOML).", metavar="FILE")
+]
+Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
+Port = Annotated[int | None, typer.Option(help="Port; 0 takes any free one. [default: 9000]")]
+AmqpPort = Annotated[
+    int | None,
+    typer.Option(help="Port of AMQP 1.0, usually 5672; 0 takes any free one. [default: no AMQP]"),
+]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Port of the console, the API and the metrics; 0 takes any free one. [default: 9080]"
+    ),
+]
+Http = Annotated[bool | None, typer.Option("--http/--no-http", help="Serve HTTP. [default: http]")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"] | None,
+    typer.Option(help="Least important line to log. [default: info]"),
+]
+LogFormat = Annotated[
+    Literal["auto", "text", "json"] | None,
+    typer.Option(help="auto is text on a terminal, JSON lines elsewhere. [default: auto]"),
+]
+
+
+def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """What a server takes that is started with this file and these flags, here and now.
+
+    Raises ``InvalidArgument`` naming what is wrong, and where it was given.
+    """
+    from penstock.settings import load
+
+    return load(text_of(file), os.environ, flags, file=_name_of(file))
+
+
+def shown(file: Path | None, flags: Mapping[str, Any] | None = None) -> list[InForce]:
+    """The same, option by option, each with where it comes from."""
+    from penstock.settings import in_force
+
+    return in_force(text_of(file), os.environ, flags, file=_name_of(file))
+
+
+def _name_of(file: Path | None) -> str:
+    return "" if file is None else str(file.expanduser())
+
+
+def text_of(file: Path | None) -> str:
+    """A settings file; nothing where none is named. Raises ``InvalidArgument``."""
+    if file is None:
+        return ""
+    try:
+        return file.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the settings file {file} cannot be read: {error}") from error

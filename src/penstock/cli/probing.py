@@ -1,0 +1,137 @@
+"""Asking the ports of a realm on this machine whether it serves: no sign-in, nothing changed.
+
+Who answers is not proven: over TLS the certificate is that of the realm's name, not of the loopback
+address, and nothing secret is sent.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from contextlib import closing
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.errors import PenstockError
+
+_EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_AMQP: Final = b"AMQP\x03\x01\x00\x00"
+"""The header with which a client of AMQP wants to sign in; every realm answers it with the same."""
+_ANSWER_BYTES_MAX: Final = 64 << 10
+
+
+class Place(Struct, frozen=True):
+    """A port, and how it is spoken to."""
+
+    host: str
+    port: int
+    secure: bool
+    wants_certificate: bool = False
+    """Of its clients: without one it hangs up behind the handshake."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Answer(Struct, frozen=True):
+    """What a port had to say."""
+
+    is_good: bool
+    said: str
+
+
+def near(host: str) -> str:
+    """Where a listener of this machine is reached that listens on ``host``."""
+    return _EVERYWHERE.get(host, host)
+
+
+def native(place: Place, timeout_s: float) -> Answer:
+    """Ping the native protocol."""
+    from penstock.wire.native import messages as wire
+    from penstock.wire.native.frames import PREFACE, FrameReader, frame
+
+    reader = FrameReader()
+    try:
+        with closing(_connected(place, timeout_s)) as line:
+            line.sendall(PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Ping(1))))))
+            while reader.bytes_in < _ANSWER_BYTES_MAX:
+                received = line.recv(4_096)
+                if not received:
+                    return _hung_up(place)
+                reader.receive(received)
+                for header, _ in reader.frames():
+                    return _of_native(wire.decode_from_server(header))
+    except (OSError, PenstockError) as error:
+        return _failed(place, error)
+    return Answer(False, "speaks another protocol")
+
+
+def _of_native(message: object) -> Answer:
+    from penstock.wire.native import messages as wire
+
+    match message:
+        case wire.Done():
+            return Answer(True, "answers")
+        case wire.Goodbye(code, text) | wire.Failed(_, code, text):
+            return Answer(False, f"{text} [{code}]")
+        case _:
+            return Answer(False, "answers something else")
+
+
+def over_http(place: Place, path: str, timeout_s: float) -> Answer:
+    """Ask ``/health`` or ``/ready``."""
+    talk = http.client.HTTPConnection(place.host, place.port, timeout=timeout_s)
+    try:
+        with closing(talk):
+            talk.sock = _connected(place, timeout_s)
+            talk.request("GET", path)
+            reply = talk.getresponse()
+            said = reply.read(200).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        return _failed(place, error)
+    if '"status"' not in said:
+        return Answer(False, f"is no realm's: status {reply.status}")
+    return Answer(reply.status == http.client.OK, said)
+
+
+def amqp(place: Place, timeout_s: float) -> Answer:
+    """Begin to sign in over AMQP."""
+    try:
+        with closing(_connected(place, timeout_s)) as line:
+            line.sendall(_AMQP)
+            said = line.recv(len(_AMQP))
+    except OSError as error:
+        return _failed(place, error)
+    if not said:
+        return _hung_up(place)
+    return Answer(said == _AMQP, "answers" if said == _AMQP else "speaks another protocol")
+
+
+def _connected(place: Place, timeout_s: float) -> socket.socket:
+    plain = socket.create_connection((place.host, place.port), timeout_s)
+    if not place.secure:
+        return plain
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        return context.wrap_socket(plain)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _hung_up(place: Place) -> Answer:
+    """A realm that wants to see a certificate is there: it has shaken hands."""
+    if place.secure and place.wants_certificate:
+        return Answer(True, "speaks TLS, and wants a client certificate")
+    return Answer(False, "hung up without an answer")
+
+
+def _failed(place: Place, error: Exception) -> Answer:
+    if isinstance(error, http.client.RemoteDisconnected | ssl.SSLError | ConnectionResetError):
+        met = _hung_up(place)
+        if met.is_good:
+            return met
+    return Answer(False, str(error) or type(error).__name__)

@@ -1,0 +1,161 @@
+"""New passwords, and changing one's own; who is not known is asked like who is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.core.errors import AuthenticationFailed, IllegalState, InvalidArgument, SignInLocked
+from penstock.core.ports import inline
+from penstock.core.rights import Principal
+from penstock.runtime.accounts import Accounts
+from penstock.runtime.clock import SystemClock
+from penstock.settings import load
+from penstock.storage.memory import InMemory
+from penstock.wire.native import access as wire
+from penstock.wire.scram import is_proven, proof_of, verifier
+from tests.access.realms import QUICK
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    settings = QUICK | {"access__password_length_min": 6, "access__lockout_failures": 3}
+    with penstock.Realm(access__mode="mandatory", **settings) as realm:
+        with realm.connect() as session:
+            session.access.create_user("alice", "secret")
+            session.access.grant("alice@*", "access")
+        yield realm
+
+
+def connected(realm: penstock.Realm, password: str) -> penstock.Session:
+    return penstock.connect(realm.listen().replace("://", f"://alice:{password}@"))
+
+
+def test_new_passwords_are_kept_slowly_and_have_a_least_length_unless_told_otherwise() -> None:
+    access = load().access
+
+    assert (access.password_rounds, access.password_length_min) == (600_000, 8)
+
+
+def test_a_short_password_is_refused_by_client_and_realm(realm: penstock.Realm) -> None:
+    said = r"a password of 5 characters; 6 \(access.password_length_min\) are the fewest"
+    with realm.connect() as session:
+        with pytest.raises(InvalidArgument, match=said):
+            session.access.create_user("bob", "short")
+        with pytest.raises(InvalidArgument, match=said):
+            session.access.set_password("alice", "short")
+        assert [user.name for user in session.access.users()] == ["admin", "alice"]
+
+    with pytest.raises(InvalidArgument, match=said):
+        realm._loop.call(realm.access.accounts.create_user("bob", "short"))
+
+
+def test_changing_ones_own_asks_for_the_old_one(realm: penstock.Realm) -> None:
+    with connected(realm, "secret") as session:
+        for wrong in (None, "wrong!"):
+            with pytest.raises(AuthenticationFailed, match="the old password is missing or wrong"):
+                session.access.set_password("alice", "another", wrong)
+        session.access.set_password("alice", "another", "secret")
+
+    with pytest.raises(AuthenticationFailed):
+        connected(realm, "secret")
+    with connected(realm, "another") as session:
+        assert session.access.me().user == "alice"
+
+
+def test_an_administrator_changes_others_without_and_their_own_with_the_old_one(
+    realm: penstock.Realm,
+) -> None:
+    url = realm.listen().replace("://", f"://admin:{realm.access.first_password}@")
+    with penstock.connect(url) as session:
+        session.access.set_password("alice", "another")
+        with pytest.raises(AuthenticationFailed):
+            session.access.set_password("admin", "another")
+        session.access.set_password("admin", "another", realm.access.first_password)
+
+
+def test_guessing_the_old_one_in_an_open_session_locks_like_a_sign_in(
+    realm: penstock.Realm,
+) -> None:
+    with connected(realm, "secret") as session:
+        for _ in range(3):
+            with pytest.raises(AuthenticationFailed):
+                session.access.set_password("alice", "another", "guess!")
+        with pytest.raises(SignInLocked):
+            session.access.set_password("alice", "another", "secret")
+
+
+def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
+    with connected(realm, "secret") as session:
+        made = verifier("another", b"s" * 16, 4_096)
+
+        async def ask() -> wire.SetPassword:
+            begun = await session._inner.ask(wire.BeginPassword(0), wire.PasswordChallenge)
+            said = wire.change_said(begun.nonce, "alice", made)
+            proof = proof_of("secret", begun.salt, begun.rounds, said)
+            return wire.SetPassword(0, "alice", made, proof)
+
+        async def again(change: wire.SetPassword) -> None:
+            await session._inner.request(change)
+
+        change = session._loop.call(ask())
+        other = verifier("attacker", b"s" * 16, 4_096)
+        with pytest.raises(AuthenticationFailed):  # another change than was proven
+            session._loop.call(again(wire.SetPassword(0, "alice", other, change.proof)))
+        with pytest.raises(AuthenticationFailed):  # its challenge has been used
+            session._loop.call(again(change))
+
+
+@pytest.mark.parametrize("proof", [b"", b"x", b"x" * 31, b"x" * 32, b"x" * 33, b"\0" * 32])
+def test_what_is_no_proof_proves_nothing(proof: bytes) -> None:
+    assert not is_proven(proof, verifier("secret", b"s" * 16, 4_096), b"said")
+
+
+def test_who_came_without_a_password_has_none_to_change(realm: penstock.Realm) -> None:
+    by_token = Principal("alice", "h", proof="token")
+
+    with pytest.raises(IllegalState, match="signed in with a password"):
+        realm.access.own_verifier(by_token)
+    assert not realm.access.is_own_password(by_token, "alice")
+
+
+def test_who_is_not_known_is_asked_with_rounds_that_are_in_use_always_the_same() -> None:
+    async def life() -> tuple[list[int], list[int], list[int]]:
+        stores, clock = InMemory(), SystemClock()
+
+        async def accounts(rounds: int) -> Accounts:
+            made = Accounts(stores.registry, clock, inline, rounds=rounds)
+            await made.load()
+            return made
+
+        def asked(of: Accounts) -> list[int]:
+            return [of.decoy(f"nobody-{number}").rounds for number in range(60)]
+
+        first = await accounts(5_000)
+        empty = asked(first)
+        await first.create_user("old", "secret")
+        second = await accounts(6_000)
+        only_old = asked(second)
+        await second.create_user("new", "secret")
+        return empty, only_old, asked(await accounts(7_000))
+
+    empty, only_old, mixed = asyncio.run(life())
+
+    assert set(empty) == {5_000}
+    assert set(only_old) == {5_000}  # nobody has 6,000 yet: it would tell who is made up
+    assert set(mixed) == {5_000, 6_000}
+    assert 10 < mixed.count(5_000) < 50
+
+
+def test_a_made_up_user_keeps_its_rounds_and_salt_over_a_restart(tmp_path: Path) -> None:
+    settings = QUICK | {"access__mode": "mandatory"}
+    with penstock.Realm(tmp_path, **settings) as realm:
+        before = realm.access.accounts.decoy("nobody")
+    with penstock.Realm(tmp_path, **settings) as realm:
+        after = realm.access.accounts.decoy("nobody")
+
+    assert (before.salt, before.rounds) == (after.salt, after.rounds)

@@ -1,0 +1,151 @@
+"""Settings: what is misspelt is refused and told, and where each value comes from is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import InvalidArgument
+from penstock.settings import InForce, described, in_force, load, variable_of
+
+
+def refusal(*given: Any, **named: Any) -> str:
+    with pytest.raises(InvalidArgument) as refused:
+        load(*given, **named)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("PENSTOCK_LISTN_PORT", "PENSTOCK_LISTEN_PORT"),
+        ("PENSTOCK_LISTEN_TLS_CERTIFCATE", "PENSTOCK_LISTEN_TLS_CERTIFICATE"),
+        ("PENSTOCK_ACCES_MODE", "PENSTOCK_ACCESS_MODE"),
+        ("PENSTOCK_PASWORD", "PENSTOCK_PASSWORD"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_nearest_right_one(
+    variable: str, meant: str
+) -> None:
+    said = refusal(environment={variable: "hush-hush"})
+
+    assert said == f"the environment variable {variable} is no setting; did you mean {meant}?"
+
+
+def test_a_variable_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
+    assert "`penstock settings --list`" in refusal(environment={"PENSTOCK_XYZZY": "1"})
+
+
+def test_variables_of_clients_of_others_and_of_kubernetes_are_left_alone() -> None:
+    environment = {
+        "PENSTOCK_URL": "penstock://h",
+        "PENSTOCK_PASSWORD": "x",
+        "PATH": "/bin",
+        "PENSTOCK_SERVICE_HOST": "10.0.0.1",
+        "PENSTOCK_SERVICE_PORT_NATIVE": "9000",
+        "PENSTOCK_PORT": "tcp://10.0.0.1:9000",
+        "PENSTOCK_PORT_9000_TCP_ADDR": "10.0.0.1",
+        "PENSTOCK_BLUE_SERVICE_HOST": "10.0.0.2",
+    }
+
+    assert load(environment=environment) == load()
+    assert "PENSTOCK_PORT is no setting" in refusal(environment={"PENSTOCK_PORT": "9001"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [("PENSTOCK_LISTEN_PORT", "first"), ("PENSTOCK_HTTP_ENABLED", "perhaps")],
+)
+def test_a_bad_value_names_its_variable(variable: str, text: str) -> None:
+    said = refusal(environment={variable: text})
+
+    assert said.startswith(f"{variable} is '{text}' (")
+    assert "expected" in said
+
+
+def test_a_bad_value_in_a_file_names_file_and_option() -> None:
+    said = refusal("[limits]\nmemory_bytes = -1\n", file="/etc/realm.toml")
+
+    assert said == "/etc/realm.toml: limits.memory_bytes is -1: expected `int` >= 0"
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("[listen]\nprot = 1", "listen.prot is no setting (r.toml); did you mean listen.port?"),
+        ("[lisen]\nport = 1", "lisen is no setting (r.toml); did you mean listen?"),
+        ("listen = 5", "r.toml: listen is 5; it has to be a table, [listen]"),
+        ("port: 5", "r.toml is no TOML"),
+    ],
+)
+def test_what_a_file_may_not_say_is_told(document: str, said: str) -> None:
+    assert refusal(document, file="r.toml").startswith(said)
+
+
+def test_an_option_of_a_program_that_is_none_is_told() -> None:
+    assert "did you mean access.mode?" in refusal(overrides={"access.mod": "optional"})
+
+
+def test_relative_paths_in_a_file_are_of_its_folder_and_others_of_where_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/people/me")
+    document = """
+http = {pipelines = "one:/two"}
+access = {token_keys = "https://sso.example/keys"}
+[listen]
+tls_certificate = "tls/realm.pem"
+tls_key = "/keys/realm.key"
+tls_client_ca = "~/ca.pem"
+"""
+    settings = load(
+        document,
+        {"PENSTOCK_LISTEN_TLS_CLIENT_REVOKED": "gone.pem"},
+        file="/etc/penstock/realm.toml",
+    )
+
+    assert settings.listen.tls_certificate == "/etc/penstock/tls/realm.pem"
+    assert settings.listen.tls_key == "/keys/realm.key"
+    assert settings.listen.tls_client_ca == "/people/me/ca.pem"
+    assert settings.listen.tls_client_revoked == "gone.pem"
+    assert settings.http.pipelines == "/etc/penstock/one:/two"
+    assert settings.access.token_keys == "https://sso.example/keys"
+
+
+def test_what_is_in_force_tells_value_unit_and_origin() -> None:
+    found = {
+        each.option: each
+        for each in in_force(
+            "[listen]\nport = 1\nhost = 'a'\n[limits]\nmemory_bytes = 5\n",
+            {"PENSTOCK_LISTEN_PORT": "2", "PENSTOCK_LISTEN_IDLE_TIMEOUT_S": "3"},
+            {"listen.idle_timeout_s": 4.5, "log.level": None},
+        )
+    }
+
+    def said(each: InForce) -> tuple[Any, str, str]:
+        return each.value, each.unit, each.origin
+
+    assert list(found) == [path for path, *_ in described()]
+    assert said(found["listen.host"]) == ("a", "", "file")
+    assert said(found["listen.port"]) == (2, "", "environment")
+    assert said(found["listen.idle_timeout_s"]) == (4.5, "s", "flag")
+    assert said(found["limits.memory_bytes"]) == (5, "bytes", "file")
+    assert said(found["limits.requests_per_s_max"]) == (0, "1/s", "default")
+    assert said(found["storage.seal_interval_ms"]) == (250, "ms", "default")
+    assert said(found["log.level"]) == ("info", "", "default")
+    assert all(each.variable == variable_of(path) for path, each in found.items())
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    document = '[access]\ntoken_keys = "https://me:hush@sso.example/keys?key=hush"'
+    found = {each.option: each.value for each in in_force(document)}
+
+    assert found["access.token_keys"] == "https://***@sso.example/keys?***"
+
+
+def test_every_path_option_is_an_option(tmp_path: Path) -> None:
+    from penstock.settings import PATHS
+
+    assert {path for path, *_ in described()} >= PATHS
