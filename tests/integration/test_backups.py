@@ -198,6 +198,28 @@ def test_a_manifest_that_leads_outside_is_refused(tmp_path: Path, backup: Path) 
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/hostname",
+        "../data/registry/format",
+        "1/../../data/registry/format",
+        "kept/../backup.json",
+        "backup.json",
+    ],
+)
+def test_a_manifest_that_reads_elsewhere_is_refused(
+    tmp_path: Path, backup: Path, path: str
+) -> None:
+    manifest = json.loads((backup / "backup.json").read_text())
+    manifest["files"][0]["path"] = path
+    (backup / "backup.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(DamagedBackup, match="outside a backup"):
+        restore(backup, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
 def test_commands_back_up_restore_and_refuse_a_folder_in_use(tmp_path: Path) -> None:
     run = CliRunner()
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:

@@ -32,10 +32,13 @@ from penstock.wire.native.backups import (
     BackupManifest,
     CapturedFile,
     KeptFile,
+    is_data_file,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COPY_BYTES = 4 << 20
+_AT_US_MAX = 253_402_300_800_000_000
+"""The year 10,000."""
 TAR = ".tar"
 """What the name of a backup in one file ends in."""
 
@@ -73,7 +76,7 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
         return await _to_file(conversation, target)
     with _own(target):
         before = await asyncio.to_thread(_earlier, target)
-        begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+        begun = await _begun(conversation)
         if before is not None and before.realm != begun.realm:
             raise InvalidArgument(
                 f"{target} is a backup of another realm, {before.name} ({before.realm}); give "
@@ -102,7 +105,7 @@ async def _to_file(conversation: Conversation, target: Path) -> BackupResult:
     partial = target.with_name(f"{target.name}.partial")
     written = await asyncio.to_thread(_opened_for, target, partial)
     try:
-        begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+        begun = await _begun(conversation)
         kept: list[KeptFile] = []
         for number, file in enumerate(begun.files):
             path = _path(begun, file)
@@ -230,11 +233,36 @@ def _restored(
 # --- the files of a backup ----------------------------------------------------------------
 
 
+async def _begun(conversation: Conversation) -> BackupBegun:
+    """What the realm has captured. Raises ``DamagedBackup`` for what no realm would answer."""
+    begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+    if not 0 <= begun.at_us < _AT_US_MAX:
+        raise DamagedBackup(f"the realm says that its backup is of {begun.at_us}, which is no time")
+    for file in begun.files:
+        if not is_data_file(file.name) or file.size < 0 or file.stamp < 0:
+            raise DamagedBackup(
+                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no data "
+                "directory has; nothing of it was written"
+            )
+    return begun
+
+
 def _path(begun: BackupBegun, file: CapturedFile) -> str:
-    name = PurePosixPath(file.name)
-    if name.is_absolute() or ".." in name.parts:
-        raise InvalidArgument(f"the realm sent a file {file.name!r}, outside its data directory")
-    return f"kept/{name}.{file.stamp:x}" if file.stamp else f"{begun.at_us}/{name}"
+    return f"kept/{file.name}.{file.stamp:x}" if file.stamp else f"{begun.at_us}/{file.name}"
+
+
+def _check_known(file: KeptFile) -> None:
+    """Raises ``DamagedBackup`` for what leads out of the backup, or out of a data directory."""
+    if not is_data_file(file.name):
+        raise DamagedBackup(
+            f"the manifest names {file.name[:200]!r}, outside a data directory or unknown in one"
+        )
+    root = file.path.removesuffix(file.name).removesuffix("/")
+    kept = f"kept/{file.name}.{file.stamp:x}"
+    if file.path != kept and not (root.isdecimal() and file.path == f"{root}/{file.name}"):
+        raise DamagedBackup(
+            f"the manifest has {file.name} at {file.path[:200]!r}, which is outside a backup"
+        )
 
 
 def _is_there(path: Path, size: int) -> bool:
@@ -267,8 +295,8 @@ async def _received(
     while offset < file.size:
         message = wire.ReadBackup(0, begun.backup, number, offset)
         part = await conversation.ask(message, bytes, resend=False, waits=False)
-        if not part:
-            raise DamagedBackup(f"{file.name} is shorter than the realm said; begin again")
+        if not 0 < len(part) <= file.size - offset:
+            raise DamagedBackup(f"{file.name} is not as long as the realm said; begin again")
         await asyncio.to_thread(_write, written, part)
         digest.update(part)
         offset += len(part)
@@ -350,6 +378,8 @@ def _understood(content: bytes, folder: Path) -> BackupManifest:
             f"{folder} is a backup of format {manifest.format}, and this version reads up to "
             f"{FORMAT}; use Penstock {manifest.version}"
         )
+    for file in manifest.files:
+        _check_known(file)
     return manifest
 
 
@@ -367,8 +397,6 @@ def _strange(folder: Path) -> list[str]:
 
 def _copy(opened: Callable[[str], IO[bytes]], target: Path, file: KeptFile) -> None:
     name = PurePosixPath(file.name)
-    if name.is_absolute() or ".." in name.parts:
-        raise DamagedBackup(f"the manifest names {file.name!r}, outside a data directory")
     digest = xxh3_64()
     is_secret = name.parts[0] in _SECRET or name.match("audit*.ndjson")
     written = _opened_new(target, is_secret=is_secret)

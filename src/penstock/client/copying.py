@@ -21,7 +21,7 @@ from penstock.client.conversation import Conversation
 from penstock.core.errors import Damaged, InvalidArgument, PenstockError
 from penstock.core.ports import BlobInfo, Blobs, Buffer
 from penstock.wire.native import messages as wire
-from penstock.wire.native.backups import BackupBegun, CapturedFile
+from penstock.wire.native.backups import BackupBegun, CapturedFile, is_data_file
 
 FILES: Final = "segments/"
 LABEL: Final = f"{FILES}copied-from.json"
@@ -73,6 +73,7 @@ async def copy_files(
     known = await _label(target, there)
     begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
     try:
+        _check_names(begun)
         label = _checked(begun, known)
         if known is None:
             await target.put(LABEL, [msgspec.json.encode(label)])
@@ -126,6 +127,16 @@ async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
         return msgspec.json.decode(content, type=_Label)
     except msgspec.DecodeError as error:
         raise InvalidArgument(f"{LABEL} cannot be read: {error}; give an empty place") from error
+
+
+def _check_names(begun: BackupBegun) -> None:
+    """Raises ``InvalidArgument`` for a file no realm has."""
+    for file in begun.files:
+        if not is_data_file(file.name) or file.size < 0:
+            raise InvalidArgument(
+                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no data "
+                "directory has; nothing was copied"
+            )
 
 
 def _checked(begun: BackupBegun, known: _Label | None) -> _Label:

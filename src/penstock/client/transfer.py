@@ -21,6 +21,7 @@ from penstock.columns.exports import (
     MANIFEST,
     Manifest,
     check_bytes,
+    check_file,
     check_whole,
     events_from,
     manifest_from,
@@ -36,6 +37,8 @@ MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
 PART_BYTES = 4 << 20
 """Sent in one request of an import."""
 
+_AT_US_MAX = 253_402_300_800_000_000
+"""The year 10,000."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 FolderLike = str | os.PathLike[str]
@@ -53,7 +56,7 @@ async def export(
     target = Path(folder)
     was_there = await asyncio.to_thread(_make_ready, target)
     try:
-        begun = await conversation.ask(wire.BeginExport(0, name, kind), ExportBegun, resend=False)
+        begun = await _begun(conversation, name, kind)
         files = [await _receive(conversation, begun, n, target) for n in range(begun.files)]
         state = await _receive(conversation, begun, begun.files, target)
         manifest = Manifest(
@@ -116,21 +119,32 @@ async def import_from(
 # --- the export's files -------------------------------------------------------------------
 
 
+async def _begun(conversation: Conversation, name: str, kind: wire.Kind) -> ExportBegun:
+    begun = await conversation.ask(wire.BeginExport(0, name, kind), ExportBegun, resend=False)
+    if not 0 <= begun.at_us < _AT_US_MAX:
+        raise DamagedExport(f"the realm says that this is of {begun.at_us}, which is no time")
+    return begun
+
+
 async def _receive(
     conversation: Conversation, begun: ExportBegun, number: int, folder: Path
 ) -> ExportedFile:
     """Write one file of the export; it is on disk on return."""
     parts: list[bytes] = []
+    file: ExportedFile | None = None
     offset = 0
-    while True:
+    while file is None or offset < file.size:
         message = wire.ReadExport(0, begun.export, number, offset)
         part = await conversation.ask(message, ExportedBytes, resend=False, waits=False)
+        if file is None:
+            file = part.file
+            check_file(file, is_state=number == begun.files)
+        if part.file != file or not 0 < len(part.content) <= file.size - offset:
+            raise DamagedExport(f"{file.name} is not what the realm said at first; begin again")
         parts.append(part.content)
         offset += len(part.content)
-        if offset >= part.file.size:
-            break
-    await asyncio.to_thread(_write, folder, part.file, b"".join(parts))
-    return part.file
+    await asyncio.to_thread(_write, folder, file, b"".join(parts))
+    return file
 
 
 def _write(folder: Path, file: ExportedFile, content: bytes) -> None:
@@ -141,7 +155,8 @@ def _write(folder: Path, file: ExportedFile, content: bytes) -> None:
 
 
 def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("xb") as written:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as written:
         written.write(content)
         written.flush()
         os.fsync(written.fileno())
@@ -170,7 +185,8 @@ def _make_ready(folder: Path) -> bool:
         was_there = folder.is_dir()
         if was_there and any(folder.iterdir()):
             raise InvalidArgument(f"{folder} is not empty; an export needs a folder of its own")
-        (folder / EVENTS).mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / EVENTS).mkdir(mode=0o700)
     return was_there
 
 

@@ -167,6 +167,16 @@ def _check_lines(manifest: Manifest) -> None:
         raise DamagedExport(f"{MANIFEST}: its files do not have {manifest.events} events")
 
 
+def check_file(file: ExportedFile, *, is_state: bool) -> None:
+    """Raises ``DamagedExport`` for a file no export has, whoever says that it is one."""
+    known = file.name == STATE if is_state else _EVENTS_NAME.fullmatch(file.name) is not None
+    if not known or not 0 < file.size <= FILE_BYTES_MAX:
+        raise DamagedExport(
+            f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no export has; "
+            "nothing of it was written"
+        )
+
+
 def check_bytes(file: ExportedFile, content: bytes | memoryview) -> None:
     """Raises ``DamagedExport`` unless these are the bytes of ``file``."""
     if len(content) != file.size:

@@ -154,7 +154,7 @@ class _Export:
 
     def _header(self, name: str, size: int) -> bytes:
         entry = tarfile.TarInfo(name)
-        entry.size = size
+        entry.size, entry.mode = size, 0o600
         entry.mtime = self._begun.at_us // 1_000_000
         return entry.tobuf(tarfile.USTAR_FORMAT)
 

@@ -15,6 +15,7 @@ from penstock.core.ports import BlobInfo
 from penstock.storage.audit_file import NAME as AUDIT
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.journal import FileJournal
+from penstock.wire.native.backups import is_data_file
 
 _SEGMENTS = "segments/"
 _WHOLE = 1 << 62
@@ -84,7 +85,9 @@ class Capture:
 
     def _below(self, directory: str) -> list[str]:
         entries = self._disk.list(f"{self._root}/{directory}")
-        return [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+        found = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+        # What somebody else has put there is no part of a realm, and no client would take it.
+        return [name for name in found if directory == "pages" or is_data_file(name)]
 
     def _opened(self, name: str, size: int) -> Iterator[HeldFile]:
         """What has gone meanwhile is named by nothing that was captured."""

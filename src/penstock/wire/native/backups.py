@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec import Struct
@@ -12,6 +13,20 @@ from penstock.wire.native.administration import Transfer
 FORMAT: Final = 1
 """Of the manifest, and where a backup has its files."""
 MANIFEST: Final = "backup.json"
+
+
+_PART: Final = r"[A-Za-z0-9_#~%-][A-Za-z0-9_#~%.-]{0,254}"
+_DATA_FILE: Final = re.compile(
+    rf"journal/\d{{20}}\.log|pages/\d+/\d+\.(page|kept)|registry/{_PART}|snapshots/{_PART}"
+    rf"|segments(/{_PART}){{2,300}}|audit(-\d+)?\.ndjson"
+)
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a data directory has files of this name that a backup copies. No other is written,
+    whatever a realm or a manifest names: not beside the folder, and not what somebody else would
+    take for his own."""
+    return len(name) < 4_096 and _DATA_FILE.fullmatch(name) is not None
 
 
 class BeginBackup(Transfer, frozen=True, tag=110):
