@@ -127,6 +127,41 @@ def test_what_was_sent_and_has_not_arrived_is_sent_again() -> None:
 
 
 @pytest.mark.spec("J5")
+@pytest.mark.parametrize("told", ["before", "with the loss"])
+def test_what_has_arrived_out_of_order_is_not_sent_again(told: str) -> None:
+    """Though it is kept for others."""
+    play = jms()
+    play.do(CreateDurable("d", "shared"))
+    play.do(Subscribe(1, "s", 0, credit=100, confirms=True))
+    play.do(publish(5))
+    arrived = (span(1), span(3))
+    if told == "before":
+        play.do(Credit(1, 0, arrived=arrived))
+        play.do(Lose(1))
+    else:
+        play.do(Lose(1, arrived))
+    play.do(Credit(1, 0, arrived=arrived))  # on its way when the connection was lost
+    play.do(publish(1))
+
+    assert back(play) == {2: [0, 2, 4, 5]}
+    assert delivered(play.do(publish(1))) == {2: [6]}
+    assert conserved(play)
+
+
+@pytest.mark.spec("J5")
+def test_what_has_arrived_out_of_order_is_kept_for_nobody() -> None:
+    play = jms()
+    play.do(Subscribe(1, "s", 0, credit=100, confirms=True))
+    play.do(publish(4))
+
+    play.do(Lose(1, (span(1), span(3))))
+    play.sweep()
+
+    assert live(play) == [0, 2]
+    assert conserved(play)
+
+
+@pytest.mark.spec("J5")
 def test_it_may_be_back_before_its_loss_is_noticed() -> None:
     play = jms()
     play.do(Subscribe(1, "s", 0, credit=2, confirms=True))

@@ -27,6 +27,9 @@ def lose(state: ChannelState, command: Lose, now_us: int) -> None:
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None or not subscriber.has_interest:
         return
+    if command.arrived:
+        arrived = IdSet(Span(*span) for span in command.arrived)
+        state.fresh.add_all(subscriber.confirmed(arrived))
     if subscriber.lost_us is None:
         state.absent += 1
         subscriber.lost(now_us)

@@ -246,12 +246,16 @@ class Credit(Command, frozen=True):
     """What was sent of lower ids has arrived."""
     withdrawn: int = 0
     """So many fewer: it takes credit back."""
+    arrived: Spans = ()
+    """These have arrived, whatever of lower ids has not."""
 
 
 class Lose(Command, frozen=True):
     """The connection of a plain subscriber is lost; it may come back (SEM J5)."""
 
     subscription: int
+    arrived: Spans = ()
+    """These have arrived, as it has said before."""
 
 
 class Ack(Command, frozen=True):

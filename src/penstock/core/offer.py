@@ -108,6 +108,8 @@ def _credit(state: ChannelState, command: Credit) -> None:
         return
     if command.next_id:
         state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
+    if command.arrived:
+        state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in command.arrived)))
     subscriber.credit += command.count - command.withdrawn
     state.dirty = True
 

@@ -61,7 +61,8 @@ class Subscriber:
         self.until = 1 << 62
         """It was absent for too long: nothing from here on is kept for it."""
         self.missed = IdSet()
-        """What nothing is kept of for it any more."""
+        """What nothing is kept of for it any more, or has arrived out of order before its
+        connection was lost."""
 
     @property
     def has_interest(self) -> bool:
@@ -100,6 +101,10 @@ class Subscriber:
         """Its connection is gone: what has not arrived is to be sent again."""
         self.lost_us = now_us
         self.credit = 0
+        if self.unconfirmed:
+            arrived = IdSet((Span(self.resumes_at, self.cursor),))
+            arrived.discard_all(self.unconfirmed)
+            self.missed.add_all(arrived)
         self.cursor = self.resumes_at
         self.unconfirmed = IdSet()
 

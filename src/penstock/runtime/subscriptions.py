@@ -130,16 +130,17 @@ class Subscriptions:
         wanted, outlet.selector = outlet.selector, None
         return replace(command, resumes=former, selector=wanted.text if wanted else "")
 
-    def lose(self, subscription: int) -> None:
+    def lose(self, subscription: int, arrived: Spans = ()) -> None:
         """The connection of a subscription is lost. What a durable's seat held goes back at once
-        (SEM D13); the place of a plain subscriber is kept for a while (SEM J5)."""
+        (SEM D13); the place of a plain subscriber is kept for a while (SEM J5). What it has said
+        of what has ``arrived`` may be on its way here."""
         if subscription not in self._places:
             self.detach(subscription)
             return
         number = self._numbers.pop(subscription, 0)
         self._dispatch.close(subscription)
         if (channel := self._shard.state.channels.get(number)) is not None:
-            channel.attend(Lose(subscription), self._clock.now_us())
+            channel.attend(Lose(subscription, arrived), self._clock.now_us())
             self._shard.wake(number)
 
     def forget_places(self) -> None:
@@ -194,6 +195,11 @@ class Subscriptions:
     ) -> None:
         if number := self._numbers.get(subscription):
             self._shard.submit(Do(number, Credit(subscription, count, next_id, withdrawn)))
+
+    def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
+        """A plain subscription's client has these (SEM J5)."""
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, Credit(subscription, 0, arrived=spans), reply))
 
     # --- durables ------------------------------------------------------------------------
 

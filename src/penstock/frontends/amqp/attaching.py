@@ -28,6 +28,7 @@ from penstock.frontends.amqp.addresses import (
 )
 from penstock.frontends.amqp.consumers import Consumer, Manner
 from penstock.frontends.amqp.ends import Incoming, Outgoing
+from penstock.frontends.amqp.places import place_of
 from penstock.frontends.amqp.producers import Producer
 from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, say_again, wish_of
 
@@ -45,6 +46,8 @@ class Attached:
         self.link = link
         self.is_closed = False
         """The peer does not want it any more, maybe before it was opened here."""
+        self.is_lost = False
+        """Its connection is lost."""
         self.producer: Producer | None = None
         self.consumer: Consumer | None = None
         self.incoming: Incoming | None = None
@@ -146,7 +149,7 @@ class Attaching:
         consumer = await self._consumer(attached, destination, wish)
         outgoing = Outgoing(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:
-            consumer.end()
+            (consumer.lose if attached.is_lost else consumer.end)()
             return
         attached.consumer, attached.outgoing = consumer, outgoing
         consumer.link = outgoing
@@ -162,7 +165,7 @@ class Attaching:
         if wish.durable or wish.shared:
             return await self._client(attached, destination, wish)
         selector = Selector(wish.selector) if wish.selector else None
-        return await self._subscriber(destination, selector, wish)
+        return await self._subscriber(attached.link.name, destination, selector, wish)
 
     async def _reader(self, destination: Destination, wish: Wish) -> Consumer:
         selector = Selector(wish.selector) if wish.selector else None
@@ -188,16 +191,26 @@ class Attaching:
         return consumer
 
     async def _subscriber(
-        self, destination: Destination, selector: Selector | None, wish: Wish
+        self, link_name: str, destination: Destination, selector: Selector | None, wish: Wish
     ) -> Consumer:
         manner = Manner(seat=False)
         consumer = self._made(
             destination, manner, selector, "channel.subscribe", no_local=wish.no_local
         )
+        place = place_of(self._connection, link_name) if destination.is_jms else ""
         opened = await self._realm.subscriptions.subscribe(
-            destination.number, FromLatest(), consumer, credit=0
+            destination.number,
+            # With the rules of JMS it begins now, or where its place was kept.
+            FromEarliest() if destination.is_jms else FromLatest(),
+            consumer,
+            credit=0,
+            place=place,
+            confirms=bool(place),
         )
         consumer.subscription = opened.number
+        consumer.confirms = opened.confirms
+        if place:
+            self._hub.places.take(destination.number, place, consumer)
         return consumer
 
     def _made(

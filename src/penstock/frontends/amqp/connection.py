@@ -136,7 +136,7 @@ class AmqpConnection(asyncio.Protocol):
         self.is_open = False
         self.writable = False
         self.listener.closed(self)
-        self._leave()
+        self._leave(lost=not self.engine.is_closed_by_peer)
 
     def pause_writing(self) -> None:
         self._takes_more = False
@@ -278,7 +278,7 @@ class AmqpConnection(asyncio.Protocol):
 
     async def _end_connection(self) -> None:
         """Everything it stood for ends before the peer is told that it is closed."""
-        self._leave()
+        self._leave(lost=False)
         await self.links.left.wait()
         self.engine.end("", "")
         self.flush_soon()
@@ -408,7 +408,7 @@ class AmqpConnection(asyncio.Protocol):
                 condition = "amqp:decode-error"
             self.engine.end(condition, "" if reason is None else description_of(reason))
             self.flush()
-        self._leave()
+        self._leave(lost=False)
         self._close_transport()
 
     def _close_transport(self) -> None:
@@ -419,14 +419,15 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _leave(self) -> None:
-        """Give up everything: what it held goes back at once (SEM D13)."""
+    def _leave(self, *, lost: bool) -> None:
+        """Give up everything: what it held goes back at once (SEM D13). Subscribers of a
+        connection that is ``lost`` may come back (SEM J5)."""
         self.is_open = False
         if self._is_sole:
             self._is_sole = False
             self.hub.leave(self.container, self)
         self.transactions.end()
-        self.links.leave()
+        self.links.leave(lost=lost)
 
     def check(self, now_s: float) -> None:
         """Called regularly: end a connection that does not sign in."""

@@ -19,6 +19,7 @@ from penstock.frontends.amqp.ends import Outgoing
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
+from penstock.frontends.amqp.places import STOLEN
 from penstock.runtime.bodies import Body
 from penstock.runtime.group import Group
 from penstock.runtime.rows import Rows
@@ -72,6 +73,10 @@ class Consumer:
         self.link: Outgoing | None = None
         self.needs: tuple[str, str] = ("", "")
         """The operation it lives by, and on what."""
+        self.confirms = False
+        """Whether the realm is to know what has arrived, should the connection be lost (SEM J5)."""
+        self._confirming: deque[list[int]] = deque()
+        """What it was told of that, and has not heard yet."""
         self.is_over = False
         self._no_local = no_local
         self._held: deque[tuple[int, bytes]] = deque()
@@ -135,6 +140,7 @@ class Consumer:
         credit, send = link.credit, self._connection.engine.send
         keeps = self.manner.keeps and not link.settled
         passed: list[int] = []
+        sent: list[int] = []
         for row, event_id in enumerate(ids):
             if own and messages.containers[row] == own:
                 passed.append(event_id)
@@ -145,14 +151,15 @@ class Consumer:
                 self._kept[event_id] = (messages, row, count)
             if credit > 0 and not self._held:
                 send(link, event_id, message)
+                sent.append(event_id)
                 credit -= 1
             else:
                 self._held.append((event_id, message))
         self._newest = max(self._newest, ids[-1])
         if passed:
             self._pass_over(passed)
-        if link.settled:
-            self.acknowledge(ids)
+        if link.settled and sent:
+            self.acknowledge(sent)
         self._connection.flush_soon()
 
     def _message(self, event_id: int, message: bytes) -> bytes:
@@ -204,10 +211,14 @@ class Consumer:
         link = self.link
         assert link is not None, "it has credit"
         credit = link.credit
+        sent: list[int] = []
         while self._held and credit > 0:
             event_id, message = self._held.popleft()
             self._connection.engine.send(link, event_id, message)
+            sent.append(event_id)
             credit -= 1
+        if link.settled and sent:
+            self.acknowledge(sent)
 
     def _return_surplus(self) -> None:
         """What waits for credit that was taken back is for others, where others can have it."""
@@ -315,8 +326,21 @@ class Consumer:
         for event_id in ids:
             self._kept.pop(event_id, None)
         self._connection.hub.modifications.forget(self.reader, ids)
+        if self.confirms and not self.is_over:
+            self._confirm(ids)
         if done is not None and done.previous:
             self._through = max(self._through, done.spans[0][0])
+
+    def _confirm(self, ids: Sequence[int]) -> None:
+        own = sorted(ids)
+        self._confirming.append(own)
+        self._realm.subscriptions.arrived(
+            self.subscription, IdSet.of(own).spans, lambda *_: self._confirmed()
+        )
+
+    def _confirmed(self) -> None:
+        if self._confirming:
+            self._confirming.popleft()
 
     def returned(self, outcome: Outcome, reply: Reply | None = None) -> None:
         """The client gives an event back, for itself or for others."""
@@ -409,14 +433,34 @@ class Consumer:
 
     # --- its end -------------------------------------------------------------------------
 
+    def stolen(self) -> None:
+        """Somebody has attached its link elsewhere, and what it held goes there."""
+        self.is_over = True
+        if self.link is not None:
+            self._connection.end_link(
+                self.link, STOLEN, "the link was attached by another connection or session"
+            )
+
+    def lose(self) -> None:
+        """The connection is lost: the place of a subscriber is kept for a while (SEM J5)."""
+        arrived = IdSet.of(sorted(each for ids in self._confirming for each in ids))
+        self.is_over = True
+        self._forget()
+        self._realm.subscriptions.lose(self.subscription, arrived.spans)
+
     def end(self, reply: Reply | None = None) -> None:
         """The link is over: what it held goes back (SEM D13)."""
         self.is_over = True
+        self._forget()
+        self._realm.subscriptions.detach(self.subscription, reply)
+
+    def _forget(self) -> None:
         self._held.clear()
+        self._confirming.clear()
         if self._kept:
             self._connection.hub.modifications.forget(self, list(self._kept))
         self._kept.clear()
-        self._realm.subscriptions.detach(self.subscription, reply)
+        self._connection.hub.places.left(self)
 
 
 class _Grant(Struct):

@@ -218,6 +218,11 @@ class Engine:
         return closed
 
     @property
+    def is_closed_by_peer(self) -> bool:
+        """Whether the peer has said that it ends the connection."""
+        return bool(self.connection.state & self.connection.REMOTE_CLOSED)
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes of messages the peer has given credit for and no window."""
         size, session = 0, pn.pn_session_head(self.connection._impl, 0)

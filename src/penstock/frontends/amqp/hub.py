@@ -13,6 +13,7 @@ from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.outgoing import Messages
+from penstock.frontends.amqp.places import Places
 from penstock.runtime.rows import Rows
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class AmqpHub:
         self._containers: dict[str, AmqpConnection] = {}
         self._wishes: WeakKeyDictionary[Durable, tuple[str, bool]] = WeakKeyDictionary()
         self.modifications = Modifications()
+        self.places = Places()
         self._written: list[tuple[Rows, Messages]] = []
 
     def connection(self) -> AmqpConnection:

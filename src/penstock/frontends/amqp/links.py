@@ -88,6 +88,7 @@ class Links:
     def detach(self, link: Link, *, closed: bool) -> None:
         attached = self._links.get(_key(link))
         if attached is not None:
+            attached.is_closed = True
             self._connection.spawn(self._detached(attached, closed=closed))
         elif (over := self._over.pop(_key(link), None)) is not None:
             self._free(over)
@@ -99,7 +100,6 @@ class Links:
     async def _detached(self, attached: Attached, *, closed: bool) -> None:
         """Everything the link stood for ends before the peer is told so."""
         link = attached.link
-        attached.is_closed = True
         error = await self._ended(attached, closed=closed)
         if self._links.pop(_key(link), None) is None and self._over.pop(_key(link), None) is None:
             return  # its session or connection is over, too
@@ -193,15 +193,20 @@ class Links:
             self._engine.free_session(session, ends)
             self._connection.flush_soon()
 
-    def leave(self) -> None:
-        """The connection is over: what they held goes back at once (SEM D13)."""
+    def leave(self, *, lost: bool) -> None:
+        """The connection is over: what they held goes back at once (SEM D13). Subscribers whose
+        connection is ``lost`` may come back (SEM J5)."""
         links, self._links = list(self._links.values()), {}
         self._over.clear()
         for attached in links:
+            attached.is_lost = lost and not attached.is_closed
             attached.is_closed = True
             for end in (attached.incoming, attached.outgoing):
                 if end is not None:
                     self._engine.drop(end)
+            consumer = attached.consumer
+            if attached.is_lost and consumer is not None and not consumer.manner.seat:
+                consumer.lose()
         if links:
             self._connection.spawn(self._left(links))
         else:

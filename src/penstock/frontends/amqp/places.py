@@ -1,0 +1,51 @@
+"""By what a subscriber is known that may lose its connection and come back: its link (SEM J5).
+
+A link is known by the names of the containers and of itself, not by its connection (AMQP,
+transport, 2.6.1): whoever attaches it again is the same subscriber.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+    from penstock.frontends.amqp.consumers import Consumer
+
+STOLEN: Final = "amqp:link:stolen"
+
+
+def place_of(connection: AmqpConnection, link_name: str) -> str:
+    """What the realm knows a subscriber by; nothing where the peer does not say who it is. Names
+    are no secret, so it is its user's alone."""
+    if not connection.container:
+        return ""
+    return "\0".join(("amqp", connection.principal.user, connection.container, link_name))
+
+
+class Places:
+    """Who is there, by place."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[int, str], Consumer] = {}
+        self._of: dict[Consumer, tuple[int, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def take(self, number: int, place: str, consumer: Consumer) -> None:
+        """A subscriber of channel ``number`` is there. If it was there by another connection, the
+        loss of which nobody has noticed, that one's link is stolen."""
+        key = number, place
+        former = self._taken.get(key)
+        if former is not None:
+            self._of.pop(former, None)
+            former.stolen()
+        self._taken[key] = consumer
+        self._of[consumer] = key
+
+    def left(self, consumer: Consumer) -> None:
+        """It has gone, or lost its connection."""
+        key = self._of.pop(consumer, None)
+        if key is not None:
+            del self._taken[key]
