@@ -22,7 +22,8 @@ ROLLED_BACK: Final = "amqp:transaction:rollback"
 
 _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
     "amqp:unauthorized-access": (
-        *("access-denied", "authentication-failed", "cross-site", "sign-in-locked"),
+        *("access-denied", "authentication-failed", "cross-site", "insecure-connection"),
+        "sign-in-locked",
     ),
     NOT_FOUND: ("name-does-not-exist", "no-such-stage"),
     INVALID: (
