@@ -143,7 +143,7 @@ WRONG = {
     "an id given twice": (altered(next_id=9), "the next id is 9, the highest stored one 9"),
     "a negative next id": (
         altered(next_id=-1, stored=(), durables=(), consumed=()),
-        "the next id is -1",
+        "the next id is out of bounds: -1",
     ),
     "lost events": (altered(counters=counted(published=11)), "11 published, 10 live, 0 gone"),
     "two durables of one name": (

@@ -13,6 +13,8 @@ from msgspec import Meta
 
 EVENT_ID_MAX: Final = (1 << 63) - 2
 """The largest event id: the id after it still fits 64 bits."""
+NEXT_ID_MAX: Final = 1 << 61
+"""The largest id a channel may begin with, or be imported at: more are left than any will need."""
 NUMBER_MAX: Final = (1 << 63) - 1
 """The largest number of a channel, subscription, schema, sequence or request, and the largest
 count: what 64 bits with a sign hold."""

@@ -10,11 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.apply import apply
+from penstock.core.bounds import NAME_CHARACTERS_MAX, NEXT_ID_MAX, NUMBER_MAX, TIME_US_MAX
+from penstock.core.counters import Counters
 from penstock.core.errors import DamagedExport, InvalidName
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Cause, Definition, DurableState, Ids, Restored, Spans
 from penstock.core.names import durable_name
 from penstock.core.queue import KIND, READERS
+from penstock.core.retention import REDELIVERIES_MAX
 from penstock.core.state import ChannelState, Rules
 from penstock.core.written import id_set, ranges
 
@@ -78,6 +81,7 @@ def check(taken: ExportedState, rules: Rules) -> None:
     Type and engine of the definition are known to the realm; the directory refuses others.
     """
     restored = taken.restored
+    _check_bounds(restored)
     for what, spans in _spans_of(taken):
         _check_spans(what, spans)
     stored = id_set(restored.stored)
@@ -99,6 +103,50 @@ def check(taken: ExportedState, rules: Rules) -> None:
     _check_memory(taken, rules)
     _check_durables(restored.definition, restored.durables, rules)
     _check_producers(restored)
+
+
+def _check_bounds(restored: Restored) -> None:
+    """What no realm would have written, however it is signed (``core.bounds``)."""
+    for what, value, least, most in _numbers_of(restored):
+        if not least <= value <= most:
+            raise DamagedExport(f"{what} is out of bounds: {value}; it may be {least} to {most}")
+    for what, text in _names_of(restored):
+        if len(text) > NAME_CHARACTERS_MAX:
+            raise DamagedExport(
+                f"{what} {text[:40]!r}… has {len(text)} characters; {NAME_CHARACTERS_MAX} may be"
+            )
+
+
+def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
+    """Every number that is no range of ids, and between what it has to be."""
+    yield "the next id", restored.next_id, 0, NEXT_ID_MAX
+    yield "what ids are reserved through", restored.reserved, 0, NEXT_ID_MAX
+    yield "what is known of what has left", restored.departed_from, -1, restored.next_id
+    for name in Counters.__struct_fields__:
+        yield f"the counter {name}", getattr(restored.counters, name), 0, NUMBER_MAX
+    for first, at_us in restored.ages:
+        yield "an age begins at an id that", first, 0, restored.next_id
+        yield "the time of a publish", at_us, 0, TIME_US_MAX
+    for ends_us, _ in restored.own_expiry:
+        yield "the end of an event's own TTL", ends_us, 0, TIME_US_MAX
+    for durable in restored.durables:
+        whose = f"durable {durable.name[:40]!r}"
+        yield f"{whose}: its position", durable.head, 0, NEXT_ID_MAX
+        yield f"{whose}: max_deliveries", durable.max_deliveries, 0, REDELIVERIES_MAX
+        for count, _ in durable.redelivered:
+            yield f"{whose}: a count of redeliveries", count, 1, _COUNT_MAX
+    for producer in restored.producers:
+        whose = f"producer {producer.name[:40]!r}"
+        yield f"{whose}: what it has forgotten", producer.forgotten, -1, NUMBER_MAX
+        yield f"{whose}: the time of its last publish", producer.at_us, 0, TIME_US_MAX
+        for sequence, _ in producer.recent:
+            yield f"{whose}: a sequence", sequence, 0, NUMBER_MAX
+
+
+def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
+    yield from (("durable", durable.name) for durable in restored.durables)
+    yield from (("the lane property", durable.order_by) for durable in restored.durables)
+    yield from (("producer", producer.name) for producer in restored.producers)
 
 
 def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
@@ -167,9 +215,6 @@ def _check_durables(
                 f"durable {durable.name} is of kind {durable.kind!r}; "
                 f"there are {', '.join(sorted(rules.kinds))}"
             )
-        counts = [count for count, _ in durable.redelivered]
-        if durable.head < 0 or any(not 1 <= count <= _COUNT_MAX for count in counts):
-            raise DamagedExport(f"durable {durable.name}: a position or count out of bounds")
 
 
 def _check_producers(restored: Restored) -> None:

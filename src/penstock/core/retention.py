@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from penstock.core.bounds import NEXT_ID_MAX
 from penstock.core.errors import CapacityReached, InvalidArgument
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Spans
@@ -32,7 +33,7 @@ def check_limits(definition: Definition) -> None:
     bounds = (
         ("ttl", definition.ttl, TTL_MS_MAX),
         ("capacity", definition.capacity, CAPACITY_MAX),
-        ("start_event_id", definition.start_event_id, 1 << 62),
+        ("start_event_id", definition.start_event_id, NEXT_ID_MAX),
         ("max_deliveries", definition.max_deliveries, REDELIVERIES_MAX),
         ("storage.events_per_spindle", definition.storage.events_per_spindle, CAPACITY_MAX),
         ("storage.sync_batch_time", definition.storage.sync_batch_time, 60_000),

@@ -64,6 +64,9 @@ from penstock.wire.native.answers import ChannelOpened
 
 _SHOWN_MAX = 200
 """Characters of a channel's name in the name of a folder that tells it by its time."""
+IMPORTED = "imported:"
+"""Before the publisher of an event that was imported."""
+PUBLISHER_CHARACTERS_MAX = 1_024
 IMPORTS_MAX = 4
 """Imports under way at a time; each may hold one file in memory."""
 
@@ -297,7 +300,7 @@ class Imports:
         self, under_way: _Import, file: ExportedFile, facts: FileFacts, whole: bytes
     ) -> None:
         checked: CheckedEvents = await self._offload(lambda: events_from(file, facts, whole))
-        publishers = publishers_within(facts.publishers, checked.ids)
+        publishers = _marked(publishers_within(facts.publishers, checked.ids))
         if file.in_memory:
             under_way.fleeting += await self._offload(
                 lambda: [each for batch in checked.batches for each in _pieces(batch, publishers)]
@@ -360,6 +363,17 @@ def _refuse_beyond(limits: MemoryLimits, meter: Meter, under_way: _Import, rules
 
 
 # --- away from the loop -------------------------------------------------------------------
+
+
+def _marked(publishers: Publishers) -> Publishers:
+    """Who published is the word of another realm, or of whoever wrote the export: this realm has
+    asked none of them who they are (SEM E3). Raises ``DamagedExport``."""
+    marked = []
+    for name, spans in publishers:
+        if len(name) > PUBLISHER_CHARACTERS_MAX or not name.isprintable():
+            raise DamagedExport(f"{name[:40]!r} is no publisher's name")
+        marked.append((IMPORTED + name.removeprefix(IMPORTED), spans))
+    return tuple(marked)
 
 
 def _pieces(batch: pa.RecordBatch, publishers: Publishers) -> Iterator[_Batch]:
