@@ -19,12 +19,14 @@ from penstock.columns.check import check_body
 from penstock.columns.event import Event
 from penstock.core.ids import Span
 from penstock.frontends.amqp.incoming import batches_of
+from penstock.frontends.amqp.lone import body_of_one
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.runtime.rows import Rows
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
     FOOTER,
+    HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     SEQUENCE,
@@ -59,7 +61,7 @@ def message(
     *,
     durable: bool = False,
     priority: int | None = None,
-    ttl: int = 0,
+    ttl: int | None = None,
     annotations: dict[Any, Any] | None = None,
     properties: Sequence[Any] = (),
     application: dict[Any, Any] | None = None,
@@ -384,3 +386,83 @@ def test_redeliveries_are_in_the_header() -> None:
     batch = stored(message(durable=True))
 
     assert fields(sections_of(sent(batch, deliveries=3)).header)[4] == 3
+
+
+# --- the header (AMQP, messaging, 3.2.1) ------------------------------------------------------
+
+
+def headed(*values: Any) -> bytes:
+    return section(HEADER, written(list(values))) + section(DATA, written(b"x"))
+
+
+@pytest.mark.parametrize(
+    ("values", "priority", "ttl"),
+    [
+        ([False, UByte(9)], 9, 0),
+        ([False, UByte(10)], 9, 0),
+        ([True, UByte(255), UInt(7_000)], 9, 7_000),
+        ([True, None, UInt(0)], 4, 0),
+        ([True, UByte(200), UInt(0)], 9, 0),
+    ],
+    ids=["the highest", "higher", "as high as can be", "a ttl of 0", "both"],
+)
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_what_a_header_says_comes_out_as_it_was(
+    values: list[Any], priority: int, ttl: int, is_alone: bool
+) -> None:
+    raw = headed(*values)
+    batch = stored(raw)
+    if is_alone:
+        body = body_of_one(raw, NOW_MS)
+        assert body is not None
+        batch = stamp(body.batch, Span(0, 1), 0)
+
+    assert fields(sections_of(sent(batch)).header) == values
+    found = EventBatch(batch)[0]
+    assert (found.priority, found.ttl) == (priority, ttl)
+
+
+def test_a_native_priority_is_not_raised_by_what_is_said_besides() -> None:
+    for said, wanted in (('{"priority":200}', 5), ('{"priority":-3}', 5)):
+        raw = of_native(Event(b"", priority=5, headers={"amqp": said}))
+
+        assert fields(sections_of(raw).header)[1] == wanted
+    for said, wanted in (('{"priority":-3}', 9), ('{"priority":999}', 255)):
+        raw = of_native(Event(b"", priority=9, headers={"amqp": said}))
+
+        assert fields(sections_of(raw).header)[1] == wanted
+
+
+def test_what_the_header_of_a_message_says_of_its_way_here_is_not_kept() -> None:
+    """``first-acquirer`` and ``delivery-count``: the realm delivers it for the first time, and
+    never claims that nobody has had it."""
+    batch = stored(headed(True, None, None, True, UInt(7)))
+
+    assert fields(sections_of(sent(batch)).header) == [True]
+    assert fields(sections_of(sent(batch, deliveries=2)).header) == [
+        True,
+        None,
+        None,
+        None,
+        UInt(2),
+    ]
+
+
+def test_the_time_to_live_that_comes_out_is_what_is_left() -> None:
+    batch = stamp(batches_of([headed(True, None, UInt(9_000))], NOW_MS)[0][0].batch, Span(0, 1), 5)
+    rows = Rows((Span(0, 1),), batch=batch)
+    left = {}
+    for ms in (0, 1, 8_999, 10_000):
+        raw = Messages(rows, 5 + ms * 1_000 + 999).message(0, 0)
+        left[ms] = fields(sections_of(raw).header)[2]
+
+    assert left == {0: 9_000, 1: 8_999, 8_999: 1, 10_000: 1}
+
+
+@pytest.mark.parametrize(("expires_ms", "ttl"), [(-5_000, 1), (1, 1), (0, 0), (NOW_MS + 50, 50)])
+def test_a_message_that_has_expired_long_ago_expires_at_once(expires_ms: int, ttl: int) -> None:
+    values: list[Any] = [*[None] * 8, Timestamp(expires_ms)]
+    raw = message(durable=True, properties=values)
+
+    assert event(raw).ttl == ttl
+    assert fields(sections_of(sent(stored(raw))).properties) == values

@@ -35,9 +35,6 @@ from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, say_a
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
 
-MESSAGE_OVERHEAD = 64 << 10
-"""Bytes a message may have besides the event that is made of it."""
-
 
 class Attached:
     """A link of a connection, and what it is for."""
@@ -90,7 +87,9 @@ class Attaching:
     async def _open_incoming(self, attached: Attached) -> None:
         link, connection = attached.link, self._connection
         target = link.remote_target
-        limit = self._realm.limits.event_bytes_max + MESSAGE_OVERHEAD
+        limit = self._realm.limits.event_bytes_max
+        # The realm settles with the answer, whatever a sender would like (2.8.3).
+        link.rcv_settle_mode = Link.RCV_FIRST
         credit = min(self._hub.limits.credit, connection.pace.per_s or self._hub.limits.credit)
         incoming = Incoming(link, credit=credit, message_bytes_max=limit)
         if target.type == Terminus.COORDINATOR:
@@ -118,7 +117,7 @@ class Attaching:
         if target.dynamic and destination is not None:
             link.target.address = destination.name
             link.target.dynamic = True
-        link.max_message_size = self._realm.limits.event_bytes_max
+        link.max_message_size = limit
         link.open()
         connection.engine.add_incoming(incoming)
 

@@ -14,7 +14,7 @@ from penstock.core.errors import IllegalState, PenstockError
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Demand, RollBack, Spans
 from penstock.core.releasing import Release
-from penstock.frontends.amqp.conditions import condition_of, description_of
+from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of
 from penstock.frontends.amqp.ends import Outgoing
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
@@ -138,7 +138,7 @@ class Consumer:
         counts = _counts(redeliveries, ids) if redeliveries else {}
         own = self._connection.container if self._no_local else None
         credit, send = link.credit, self._connection.engine.send
-        keeps = self.manner.keeps and not link.settled
+        keeps, most = self.manner.keeps and not link.settled, link.message_bytes_max
         passed: list[int] = []
         sent: list[int] = []
         for row, event_id in enumerate(ids):
@@ -147,6 +147,9 @@ class Consumer:
                 continue
             count = counts.get(event_id, 0)
             message = self._message(event_id, messages.message(row, count))
+            if len(message) > most:
+                self._too_large(ids[row:], len(message))
+                break
             if keeps:
                 self._kept[event_id] = (messages, row, count)
             if credit > 0 and not self._held:
@@ -161,6 +164,20 @@ class Consumer:
         if link.settled and sent:
             self.acknowledge(sent)
         self._connection.flush_soon()
+
+    def _too_large(self, ids: list[int], size: int) -> None:
+        """The first is more than the client takes: its link ends before it comes to that, and
+        nothing that was not sent counts as tried (2.7.3)."""
+        link = self.link
+        assert link is not None, "it was to be sent by it"
+        if self.manner.seat and not self.manner.keeps:
+            self.give_back(ids, counted=False)
+        self._connection.end_link(
+            link,
+            TOO_LARGE,
+            f"event {ids[0]} makes a message of {size} bytes, and this link takes "
+            f"{link.message_bytes_max} (its max-message-size)",
+        )
 
     def _message(self, event_id: int, message: bytes) -> bytes:
         """The message, with what receivers have added to it."""

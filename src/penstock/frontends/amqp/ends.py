@@ -38,6 +38,8 @@ class Outgoing:
         self.pointer: Pointer = link._impl
         self.settled = settled
         """Whether what is sent is settled with that."""
+        self.message_bytes_max: int = link.remote_max_message_size or 1 << 63
+        """The largest message the receiver takes."""
         self.accepted: list[int] = []
         """Of this read: what was accepted and settled."""
         self.outcomes: list[Outcome] = []

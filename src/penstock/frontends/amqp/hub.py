@@ -94,7 +94,7 @@ class AmqpHub:
         for known, messages in self._written:
             if known is rows:
                 return messages
-        messages = Messages(rows)
+        messages = Messages(rows, self.realm.clock.now_us())
         self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
         return messages
 

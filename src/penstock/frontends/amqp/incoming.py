@@ -139,7 +139,7 @@ def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
     if sections.footer or len(sections.body) != 1 or sections.body[0][0] != DATA:
         return None
     header = header_in(sections.header)
-    if header.priority is not None or header.ttl:
+    if header.priority is not None or header.ttl or header.zero_ttl:
         return None
     data = sections.body[0][1]
     if data[0] not in (0xA0, 0xB0):
@@ -183,6 +183,10 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
             properties, signature = {**properties, **more}, None
     elif annotations.properties:
         properties, signature = {**properties, **annotations.properties}, None
+    if header.high_priority is not None:
+        rest["priority"] = header.high_priority
+    if header.zero_ttl:
+        rest["zero_ttl"] = True
     _note_rest(sections, annotations, kind, sizes, rest)
     if rest and (text := _residue(rest)) is not None:
         headers[residue.HEADER] = text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from penstock.columns.layout import check_property_name
+from penstock.columns.layout import PRIORITY_MAX, check_property_name
 from penstock.core.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.frontends.amqp import residue
 from penstock.frontends.amqp.typed import NoProperty, in_range, property_of
@@ -21,6 +21,10 @@ class Header(NamedTuple):
     durable: bool
     priority: int | None
     ttl: int
+    high_priority: int | None = None
+    """What was said, where that is more than an event can have."""
+    zero_ttl: bool = False
+    """0 was said, and not nothing."""
 
 
 class Annotations(NamedTuple):
@@ -43,8 +47,9 @@ def header_in(encoded: bytes) -> Header:
             raise RemoteProtocolViolation("the header of a message has fields of other types")
         if not isinstance(ttl, int | None):
             raise RemoteProtocolViolation("the ttl of a message is no number")
-        wanted = None if priority is None else min(int(priority), 9)
-        found = Header(bool(durable), wanted, int(ttl or 0))
+        wanted = None if priority is None else min(int(priority), PRIORITY_MAX)
+        high = None if wanted is None or priority == wanted else int(priority or 0)
+        found = Header(bool(durable), wanted, int(ttl or 0), high, zero_ttl=ttl == 0)
         _remember(_headers_known, encoded, found)
     return found
 

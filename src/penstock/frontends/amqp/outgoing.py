@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.layout import LOGICAL_NAME, PRIORITY_MAX
 from penstock.columns.rows import Rows as EventRows
 from penstock.frontends.amqp import residue
 from penstock.frontends.amqp.residue import PLAIN, Residue
@@ -57,28 +57,41 @@ class Messages:
     """The messages of some events: a head that depends on how often each was delivered, and the
     rest."""
 
-    __slots__ = ("_heads", "_priorities", "_ttls", "containers", "ids", "persistents", "rests")
+    __slots__ = (
+        "_heads",
+        "_priorities",
+        "_residues",
+        "_ttls",
+        "containers",
+        "ids",
+        "persistents",
+        "rests",
+    )
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, now_us: int = 0) -> None:
+        """``now_us``: by when they have been here since they were published."""
         batch = rows.batch
         self.ids: list[int] = batch.column(0).to_pylist()
         count = len(self.ids)
         self.persistents = _values(batch, "persistent", count, None)
         self._priorities = _values(batch, "priority", count, None)
-        self._ttls = _values(batch, "ttl", count, None)
-        self.rests, self.containers = _rests(batch)
+        self._ttls = _remaining(batch, count, now_us)
+        self.rests, self.containers, self._residues = _rests(batch)
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, row: int, deliveries: int) -> bytes:
         """The message of a row that was delivered so often before."""
-        key = (self.persistents[row], self._priorities[row], self._ttls[row], deliveries)
+        priority, ttl = self._priorities[row], self._ttls[row]
+        if (own := self._residues[row]) is not PLAIN:
+            if own.priority is not None and priority == PRIORITY_MAX:
+                priority = max(PRIORITY_MAX, min(own.priority, 255))
+            if own.zero_ttl and not ttl:
+                ttl = 0
+        key = (self.persistents[row], priority, ttl, deliveries)
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = header_of(
-                durable=key[0] is not False,
-                priority=key[1],
-                ttl=key[2] or 0,
-                deliveries=deliveries,
+                durable=key[0] is not False, priority=priority, ttl=ttl, deliveries=deliveries
             )
         return head + self.rests[row]
 
@@ -88,13 +101,29 @@ def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[A
     return [absent] * count if index < 0 else batch.column(index).to_pylist()
 
 
-def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None]]:
-    """Everything behind the header section, and the containers the events came from."""
+def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
+    """What is left of the times to live: whoever has it next counts from then (3.2.1)."""
+    ttls = _values(batch, "ttl", count, None)
+    index = batch.schema.get_field_index("published")
+    if not any(ttls):
+        return [None] * count
+    if not now_us or index < 0:
+        return [ttl or None for ttl in ttls]
+    published = batch.column(index).cast(pa.int64()).to_pylist()
+    return [
+        max(1, ttl - max(0, now_us - at) // 1_000) if ttl else None
+        for ttl, at in zip(ttls, published, strict=True)
+    ]
+
+
+def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[Residue]]:
+    """Everything behind the header section, the containers the events came from, and what else
+    they are to say."""
     count = batch.num_rows
     datas = [data or b"" for data in _values(batch, "data", count, b"")]
     names = batch.schema.names
     if not {"tag", "properties", "headers", "more"} & {*names}:
-        return [_data_section(data) for data in datas], [None] * count
+        return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
     tags = _values(batch, "tag", count, None)
     headers = _headers(batch, count)
     containers = headers.pop("application_id", [None] * count)
@@ -122,7 +151,7 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None]]:
         if own.footer is not None and _is_whole(own.footer, 0xC1):
             parts.append(section(FOOTER, own.footer))
         rests.append(b"".join(parts))
-    return rests, containers
+    return rests, containers, residues
 
 
 _TAG_KEY: Final = written(Symbol(residue.TAG))

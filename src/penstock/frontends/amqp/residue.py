@@ -36,6 +36,10 @@ class Residue(Struct, frozen=True, omit_defaults=True):
     """``data``, ``text`` (a string value; the event's data is its UTF-8), ``binary`` (a binary
     value), ``null``, ``value`` (any other value, as AMQP encodes it), ``sequence`` (the lists, as
     AMQP encodes them) or ``none``."""
+    priority: int | None = None
+    """One above 9."""
+    zero_ttl: bool = False
+    """A time to live of 0 was said, and not nothing; it means the same."""
     sizes: tuple[int, ...] = ()
     """Of several data sections: how the data is divided."""
     to: str | None = None

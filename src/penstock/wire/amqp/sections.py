@@ -147,11 +147,13 @@ def section(code: int, encoded: Bytes) -> bytes:
     return bytes((0x00, 0x53, code)) + encoded
 
 
-def header_of(*, durable: bool, priority: int | None, ttl: int = 0, deliveries: int = 0) -> bytes:
+def header_of(
+    *, durable: bool, priority: int | None, ttl: int | None = None, deliveries: int = 0
+) -> bytes:
     """The header section; nothing where all of it is as it is without one."""
     values = [b"\x41" if durable else b"\x42"]
     values.append(b"\x40" if priority is None else bytes((0x50, priority)))
-    values.append(_uint(ttl) if ttl else b"\x40")
+    values.append(b"\x40" if ttl is None else _uint(ttl))
     values.append(b"\x40")
     values.append(_uint(deliveries) if deliveries else b"\x40")
     while values and values[-1] == b"\x40":
