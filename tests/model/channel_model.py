@@ -124,6 +124,11 @@ class ChannelModel:
         self.readers: dict[int, Reader] = {}
         self.passing: dict[int, Kept] = {}
         """Relayed in this very step."""
+        self.leaving: dict[int, Kept] = {}
+        """Published and evicted in this very step: it goes by those who are there."""
+        self.published_from = self.start
+        """The first id of the newest publish."""
+        self.merges = definition.engine == "merge"
         self.fates: dict[int, tuple[Cause, bool]] = {}
         """Of all that has left: why, and whether it was dead."""
         self.acked: set[int] = set()
@@ -137,6 +142,7 @@ class ChannelModel:
 
     def appended(self, first: int, kept: list[Kept]) -> None:
         assert first >= self.issued, "an id was given twice"
+        self.published_from = first
         for event_id, one in enumerate(kept, first):
             if one.relayed:
                 self.passing[event_id] = one
@@ -164,6 +170,8 @@ class ChannelModel:
     def evict(self) -> None:
         excess = len(self.stored) - self.capacity if self.capacity else 0
         for event_id in sorted(self.stored)[: max(excess, 0)]:
+            if event_id >= self.published_from and not self.merges:
+                self.leaving[event_id] = self.stored[event_id]
             self.drop(event_id, Cause.EVICTED)
 
     def drop(self, event_id: int, cause: Cause) -> None:
@@ -282,6 +290,11 @@ class ChannelModel:
         else:
             self.drop(event_id, cause)
 
+    def gone_by(self) -> None:
+        """Nobody sees what has passed in this step any more."""
+        self.passing, self.leaving = {}, {}
+        self.published_from = 1 << 60
+
     def restart(self, *, counted: bool) -> None:
         """Sessions are gone, and what lived in memory. ``counted``: from a snapshot."""
         self.seats, self.readers = {}, {}
@@ -337,6 +350,7 @@ class ChannelModel:
         due = set(ledger.due)
         if ledger.kind in WITH_TRANSIENT or self.type == "transient":
             due |= {i for i, one in self.passing.items() if ledger.wants(i, one)}
+        due |= {i for i, one in self.leaving.items() if ledger.wants(i, one)}
         return sorted(due - self.in_hands(durable) - ledger.parked)
 
     def ready(self, seat: Seat) -> list[int]:
@@ -348,7 +362,7 @@ class ChannelModel:
             return [event_id for event_id in pending if lane_of(event_id) not in taken]
         if not seat.selective:
             return pending
-        known = {**self.stored, **self.passing}
+        known = {**self.stored, **self.passing, **self.leaving}
         return [event_id for event_id in pending if known[event_id].even]
 
     # --- inside --------------------------------------------------------------------------

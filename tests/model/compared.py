@@ -61,7 +61,7 @@ class Compared(RuleBasedStateMachine):
                     raise AssertionError(f"no such effect: {effect}")
         assert not self.model.recalls, "somebody was not told"
         self.nothing_is_held_back()
-        self.model.passing = {}
+        self.model.gone_by()
         self.play.sweep()
         self.catch_up()
         self.model.consume()
@@ -94,6 +94,8 @@ class Compared(RuleBasedStateMachine):
 
     def read(self, reader: Reader, ids: list[int]) -> None:
         there = {**self.model.stored, **self.model.passing}
+        if reader.stop is None:
+            there.update(self.model.leaving)
         due = sorted(i for i in there if i >= reader.cursor)
         assert ids == due[: len(ids)], "a gap, a repeat, or an event that is gone"
         reader.credit -= len(ids)
@@ -116,6 +118,7 @@ class Compared(RuleBasedStateMachine):
             if reader.credit > 0:
                 stop = reader.stop or 1 << 60
                 there = [*self.model.stored, *self.model.passing]
+                there += self.model.leaving if reader.stop is None else []
                 assert not [i for i in there if reader.cursor <= i < stop]
 
     @invariant()

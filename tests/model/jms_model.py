@@ -25,6 +25,11 @@ class Listener(Reader):
     is_over: bool = False
     """It was absent for too long: nothing new is kept for it."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it is sent something now."""
+        return self.credit > 0 and self.lost_us is None
+
     def hears(self, kept: Kept) -> bool:
         return not self.is_over and (kept.even or not self.even)
 
@@ -58,8 +63,15 @@ class JmsModel(ChannelModel):
             return
         super().drop(event_id, cause)
         for listener in self.listeners():
-            listener.waits.discard(event_id)
+            if event_id not in self.leaving or not listener.is_there:
+                listener.waits.discard(event_id)
             listener.sent.discard(event_id)
+
+    def gone_by(self) -> None:
+        for listener in self.listeners():
+            listener.waits -= self.leaving.keys()
+            listener.sent -= self.leaving.keys()
+        super().gone_by()
 
     def expire(self, now_us: int) -> None:
         super().expire(now_us)
@@ -82,7 +94,7 @@ class JmsModel(ChannelModel):
     def consume(self) -> None:
         """SEM J2, J6, J7: who waits for what, event by event."""
         for listener in self.listeners():
-            listener.waits &= self.stored.keys() | self.passing.keys()
+            listener.waits &= self.stored.keys() | self.passing.keys() | self.leaving.keys()
         for event_id in sorted(self.stored):
             one = self.stored[event_id]
             if not self.is_awaited(event_id):

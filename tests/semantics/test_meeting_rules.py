@@ -131,6 +131,16 @@ def test_a_transaction_larger_than_a_channel_that_evicts_keeps_its_end() -> None
     assert list(play.channel.state.stored) == [4, 5, 6]
 
 
+@pytest.mark.spec("T3", "E6")
+def test_who_is_connected_gets_what_a_channel_has_no_room_for() -> None:
+    play = durable_play("shared", 9, capacity=2)
+    play.do(Subscribe(2, "s", 0, credit=9))
+
+    assert delivered(play.do(publish(5))) == {1: [0, 1, 2, 3, 4], 2: [0, 1, 2, 3, 4]}
+    assert outstanding(play) == [3, 4]
+    assert delivered(play.do(RollBack(1, (span(0, 4),)))) == {1: [3, 4]}
+
+
 @pytest.mark.spec("C3", "T3")
 def test_a_capacity_edited_below_the_count_evicts_the_oldest_at_once() -> None:
     play = durable_play("shared", 2, dead_event_store="dead", events=5)

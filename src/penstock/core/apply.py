@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.core import leaving
 from penstock.core.departures import NEVER, Departures
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
@@ -206,13 +207,20 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     dead = len(state.stored.overlap(IdSet(fact.dead))) if fact.dead else 0
     counters = state.counters
     counters.dead += dead
-    if left := _gone(state, ids, fact.cause) - dead:
+    going = leaving.leaving(state, ids) if fact.cause is Cause.EVICTED else None
+    if (
+        left := _gone(state, ids, fact.cause, None if going is None else going.for_subscribers)
+        - dead
+    ):
         counter = COUNTED_AS.get(fact.cause, fact.cause.value)
         setattr(counters, counter, getattr(counters, counter) + left)
+    if going is not None:
+        leaving.offer_once_more(state, going)
 
 
-def _gone(state: ChannelState, ids: IdSet, cause: Cause) -> int:
-    """Take ids out of everything; gives how many were stored."""
+def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | None = None) -> int:
+    """Take ids out of everything; gives how many were stored. Plain subscribers get
+    ``still_sent`` once more."""
     before = len(state.stored)
     departures = state.departures
     stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
@@ -225,8 +233,12 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause) -> int:
     for durable in state.durables.values():
         durable.settle_all(ids)
     if state.engine.needs_interest:
+        unsent = ids
+        if still_sent:
+            unsent = ids.copy()
+            unsent.discard_all(still_sent)
         for subscriber in state.subscribers.values():
-            subscriber.gone(ids)
+            subscriber.gone(unsent)
     left = before - len(state.stored)
     if left == len(ids):
         departures.left(ids, cause)
@@ -238,6 +250,7 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause) -> int:
 def _passed(state: ChannelState, ids: IdSet) -> None:
     """Who was there has what was relayed."""
     state.counters.relayed += len(state.relayed.remove_all(ids))
+    leaving.left(state, ids)
     for durable in state.durables.values():
         durable.passed(ids)
 

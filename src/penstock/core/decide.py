@@ -377,7 +377,9 @@ def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndR
     """Events that somebody names leave, whoever wanted them."""
     if isinstance(command, EndRelay):
         passed = _let_go(state, state.fresh.overlap(state.passing))
-        relayed = (Removed(state.relayed.spans, Cause.RELAYED),) if state.relayed else ()
+        going = state.relayed.copy()
+        going.add_all(state.leaving)
+        relayed = (Removed(going.spans, Cause.RELAYED),) if going else ()
         return Decided((*relayed, *passed), len(state.relayed))
     gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
     return Decided((Removed(gone.spans, cause),) if gone else (), len(gone))

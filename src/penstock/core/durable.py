@@ -229,15 +229,17 @@ class Durable:
         self.parked = IdSet()
 
     def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
-        """Events that are never stored go by: in this turn they are pending, in their place
-        among the others (SEM E8)."""
+        """Events that are never stored, or not any more, go by: in this turn they are pending, in
+        their place among the others (SEM E8, T3)."""
         if not self.selector:
             self.reach(end, stored)
         self.pending.add_all(ids)
 
     def passed(self, ids: IdSet) -> None:
         """They are gone; whom they have not reached will not see them."""
-        self.pending.remove_all(ids)
+        missed = self.pending.remove_all(ids)
+        if self.lanes is not None:
+            self.lanes.settled(IdSet(), len(missed), self.pending)
         for seat in self.seats:
             if seat.wanted is not None:
                 seat.wanted.remove_all(ids)

@@ -328,8 +328,8 @@ class Redrive(Command, frozen=True):
 
 
 class EndRelay(Command, frozen=True):
-    """What is relayed has been offered to all who are there (SEM E8); what only passes leaves
-    once it has reached them all (SEM J4)."""
+    """What is relayed, or has made room, has been offered to all who are there (SEM E8, T3); what
+    only passes leaves once it has reached them all (SEM J4)."""
 
 
 # --- facts --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core import absence
+from penstock.core import absence, leaving
 from penstock.core.durable import Durable
 from penstock.core.effects import Deliver, Effect, FindLanes, Finished, Recall
 from penstock.core.holding import Bury, Hold, hold
@@ -264,20 +264,18 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
         return
     state.dirty = below is not None and (
         below < state.next_id
-        or bool(state.relayed or state.cancelled)
+        or bool(state.relayed or state.leaving or state.cancelled)
         or any(each.asks for each in state.subscribers.values())
     )
     end = state.next_id if below is None else below
-    there = state.stored
-    if state.relayed and below is None:
-        there = state.stored.copy()
-        there.add_all(state.relayed)
+    there = state.readable
     yield from _offer_subscribers(state, there, end, is_all=below is None)
     for durable in {id(d): d for d, _ in state.seats.values()}.values():
         yield from _offer_durable(state, durable, end)
     if below is not None:
         return
     yield from _confirm_cancelled(state)
+    leaving.offered(state)
 
 
 def _offer_subscribers(
@@ -290,7 +288,8 @@ def _offer_subscribers(
                 yield Finished(subscriber.subscription)
             continue
         before = subscriber.cursor
-        spans = subscriber.advance(there, end, state.chunk)
+        seen = there if subscriber.stop_id is None else state.stored
+        spans = subscriber.advance(seen, end, state.chunk)
         passed = state.stored if state.engine.needs_interest else state.acked
         if passed and subscriber.cursor > before:
             state.fresh.add_all(passed.within(Span(before, subscriber.cursor)))  # SEM D6, J2

@@ -57,6 +57,10 @@ class ChannelState:
     are gone; browses do not count."""
     acknowledged: int = 0
     """Soft: the same of what the clients of durables that are gone acknowledged."""
+    granted_through: int = 0
+    """Soft: the clients of durables have been offered what is below."""
+    sent_through: int = 0
+    """Soft: the same of plain subscribers."""
     swept_us: int = 0
     """Soft: when it was last looked for events that are due."""
 
@@ -79,6 +83,8 @@ class ChannelState:
         """Soft: stored events with a TTL of their own, in ms, which they wait for the absent."""
         self.relayed = IdSet()
         """Soft: events that go to those who are there in this very turn (SEM E8)."""
+        self.leaving = IdSet()
+        """Soft: events that made room in this very turn and go by those who are there."""
         self.durables = _own_durables(definition, self.type)
         self.counters = Counters()
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
@@ -151,6 +157,16 @@ class ChannelState:
                 f"subscription {subscription} holds no durable of {self.name}: "
                 "it was closed, or its durable deleted"
             ) from None
+
+    @property
+    def readable(self) -> IdSet:
+        """What is stored, and what has left it and still goes by those who are there."""
+        if not (self.relayed or self.leaving):
+            return self.stored
+        there = self.stored.copy()
+        there.add_all(self.relayed)
+        there.add_all(self.leaving)
+        return there
 
     def stored_part(self, spans: Spans) -> IdSet:
         found = IdSet()

@@ -457,7 +457,7 @@ class Shard:
                 continue
             if channel.has_offers:
                 await self._perform(number)
-            if channel.state.relayed or channel.state.passing:
+            if channel.state.relayed or channel.state.passing or channel.state.leaving:
                 await self._relay(number, channel)
             if channel.state.overdue and self._resting is not None:
                 self._held_back[number] = None
@@ -465,9 +465,10 @@ class Shard:
                 self.wake(number)  # else the next look for expired ones does
 
     async def _relay(self, number: int, channel: Channel) -> None:
-        """Who is there and has room gets what is never stored; then it is gone (SEM E8). What
-        only passes leaves once it has reached them all (SEM J4)."""
-        while channel.state.relayed and channel.has_offers and not channel.state.overdue:
+        """Who is there and has room gets what is never stored, or has made room already; then it
+        is gone (SEM E8, T3). What only passes leaves once it has reached them all (SEM J4)."""
+        state = channel.state
+        while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
             if not await self._perform(number):  # the end of a client waits, or of damaged events
                 break
         if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)

@@ -238,7 +238,7 @@ class RealmState:
         if isinstance(fact, Secured):
             store.secured(IdSet(Span(*span) for span in fact.spans))
         elif isinstance(fact, Removed):
-            store.removed(fact.spans, channel.state.stored)
+            store.removed(fact.spans, channel.state.readable)
             if store.freed:
                 self.freed.add(number)
         elif isinstance(fact, Replaced):

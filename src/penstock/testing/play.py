@@ -62,6 +62,11 @@ class Play:
         self.sweep()
         return [*self.channel.recalls(), *self.offers()]
 
+    def step(self, command: Command) -> None:
+        """Give ``command`` as one of a group: nothing is offered before the group is stored."""
+        self.sweep()
+        self.answer = self._decide(command)
+
     def sweep(self) -> None:
         """Remove what is due, as a shard does before and after each group: of what moves to a
         dead event store one step."""
@@ -80,7 +85,7 @@ class Play:
                     self._find_lanes(effect)
                 else:
                     effects.append(effect)
-        if (state.relayed or state.passing) and not state.overdue:
+        if (state.relayed or state.passing or state.leaving) and not state.overdue:
             self._decide(EndRelay())
         return effects
 
@@ -125,7 +130,10 @@ class Play:
             recorded = self.channel.recorded(fact)
             if recorded is not None:
                 self.recorded.append(recorded)
-            if isinstance(fact, Removed):
+            if isinstance(fact, Removed) and fact.cause is Cause.RELAYED:
+                if passed := self.channel.state.relayed.overlap(IdSet(fact.spans)):
+                    self.removed.append(Removed(passed.spans, fact.cause))
+            elif isinstance(fact, Removed):
                 self.removed.append(fact)
             elif isinstance(fact, Replaced):
                 self.removed.append(Removed(ids_in(fact.ids).spans, Cause.REPLACED))
