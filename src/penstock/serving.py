@@ -179,6 +179,7 @@ def _reload(realm: RunningRealm, listener: NativeListener) -> None:
         except InvalidArgument as error:
             _log.error("realm.not_reloaded", reason=str(error))
             return
+        realm.access.revoke(listener.tls.revoked)
     _log.info("realm.reloaded", tls=listener.tls is not None)
 
 

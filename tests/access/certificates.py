@@ -54,6 +54,23 @@ class Authority:
         )
         return path, key_path
 
+    def revoked(self, *certificates: Path, file: str = "revoked") -> Path:
+        """The authority's list with these certificates on it."""
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(_NOW - datetime.timedelta(days=1))
+            .next_update(_NOW + datetime.timedelta(days=30))
+        )
+        for path in certificates:
+            number = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(_NOW)
+            builder = builder.add_revoked_certificate(entry.build())
+        path = self._folder / f"{file}.pem"
+        signed = builder.sign(self._key, hashes.SHA256())
+        path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        return path
+
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int = 1
     ) -> x509.CertificateBuilder:

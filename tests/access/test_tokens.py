@@ -260,3 +260,49 @@ def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> Non
 def test_a_token_is_not_sent_where_others_could_read_it() -> None:
     with pytest.raises(penstock.core.errors.PenstockError, match="penstocks://"):
         penstock.connect("penstock://192.0.2.1:9", reconnect_timeout=0, token="t")
+
+
+def rsa_key(bits: int, **more: Any) -> tuple[Any, dict[str, Any]]:
+    key = rsa.generate_private_key(65_537, bits)
+    return key, {**json.loads(RSAAlgorithm.to_jwk(key.public_key())), "alg": "RS256", **more}
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+@pytest.mark.parametrize(
+    ("bits", "more", "why"),
+    [
+        (1_024, {}, "of 1024 bits; an RSA key has at least 2048"),
+        (2_048, {"use": "enc"}, "not for signatures"),
+        (2_048, {"key_ops": ["encrypt"]}, "not for signatures"),
+    ],
+)
+def test_a_key_that_is_short_or_for_encryption_signs_nothing(
+    bits: int, more: dict[str, Any], why: str
+) -> None:
+    key, said = rsa_key(bits, kid="weak", **more)
+    good = json.loads(key_set({"one": KEY}))["keys"]
+    taken = Tokens(
+        RULES, lambda _: json.dumps({"keys": [said, *good]}).encode(), FixedClock(), inline
+    )
+
+    with pytest.raises(AuthenticationFailed, match=why):
+        who(signed(key, "weak", "RS256"), taken)
+    assert who(signed(), taken).user == "alice"
+
+
+@pytest.mark.parametrize("more", [{}, {"use": "sig"}, {"key_ops": ["verify"]}])
+def test_an_rsa_key_of_2048_bits_signs(more: dict[str, Any]) -> None:
+    key, said = rsa_key(2_048, kid="long", **more)
+    taken = Tokens(RULES, lambda _: json.dumps({"keys": [said]}).encode(), FixedClock(), inline)
+
+    assert who(signed(key, "long", "RS256"), taken).user == "alice"
+
+
+def test_a_key_for_encryption_does_not_hide_one_for_signatures_of_its_id() -> None:
+    _, other = rsa_key(2_048, kid="one", use="enc")
+    good = json.loads(key_set({"one": KEY}))["keys"]
+    taken = Tokens(
+        RULES, lambda _: json.dumps({"keys": [*good, other]}).encode(), FixedClock(), inline
+    )
+
+    assert who(signed(), taken).user == "alice"

@@ -51,6 +51,7 @@ from penstock.storage.embedded.looking import look_at as look_at
 from penstock.storage.embedded.repairing import check_exists
 from penstock.storage.memory import InMemory
 from penstock.storage.secrecy import mend
+from penstock.storage.secrecy import openness as openness
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -135,6 +136,7 @@ def tls(settings: Settings) -> Tls | None:
         wanted.tls_key,
         wanted.tls_client_ca,
         client_required=wanted.tls_client_required,
+        client_revoked=wanted.tls_client_revoked,
     )
 
 

@@ -120,7 +120,19 @@ def data_directory(directory: Path) -> Iterator[Check]:
         yield Check("data", "ok", f"{directory} is empty; a realm can begin there")
         return
     yield format_of(directory, look.format, look.format_max)
+    yield _openness(directory)
     yield _lock(look.holder)
+
+
+def _openness(directory: Path) -> Check:
+    from penstock.bootstrap import openness
+
+    found = openness(directory)
+    mode = f"{directory.stat().st_mode & 0o777:04o}"
+    if found:
+        remedy = f"take it from them: chmod g-w,o= {directory}"
+        return Check("permissions", "warning", f"{directory} has mode {mode}: {found}", remedy)
+    return Check("permissions", "ok", f"mode {mode}")
 
 
 def _space(directory: Path) -> Check:
@@ -276,6 +288,7 @@ def certificates(settings: Settings) -> Iterator[Check]:
             listen.tls_key,
             listen.tls_client_ca,
             client_required=listen.tls_client_required,
+            client_revoked=listen.tls_client_revoked,
         )
     except PenstockError as error:
         yield Check("tls", "failed", str(error), "mend the file, or its path in the settings")

@@ -44,7 +44,9 @@ class Principal(Struct, frozen=True):
     proof: Proof = "none"
     """How it has shown who it is."""
     until_us: int = 0
-    """When its proof is worth nothing any more: the end of a token; 0: never."""
+    """When its proof is worth nothing any more: the end of a token or certificate; 0: never."""
+    certificate: tuple[str, ...] = ()
+    """What revocation lists call the certificate that was shown: see ``issued_as``."""
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -88,6 +89,7 @@ class Access:
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
         self._takes_cleartext = rules.cleartext_passwords
+        self._revoked: frozenset[tuple[str, ...]] = frozenset()
         self._clock = clock
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
@@ -210,15 +212,33 @@ class Access:
             raise
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
-        """Whoever a verified client certificate names (SEM A5); None: there is none. Raises
-        ``AuthenticationFailed`` for a name no user can have."""
+        """Whoever a verified client certificate names (SEM A5), until it ends; None: there is
+        none. Raises ``AuthenticationFailed`` for a name no user can have, and for a certificate
+        that has ended or was revoked since it was shown."""
         name = name_in(peer) if peer else ""
-        if not name or name == ANONYMOUS:
+        if not peer or not name or name == ANONYMOUS:
             return None
         try:
-            return Principal(checked_name(name, "user"), host, proof="certificate")
+            user = checked_name(name, "user")
         except InvalidArgument as error:
             raise AuthenticationFailed(f"the certificate names nobody: {error}") from error
+        issued, until_us = issued_as(peer), ends_us(peer)
+        found = Principal(user, host, proof="certificate", until_us=until_us, certificate=issued)
+        self._check_proof(found, self._clock.now_us())
+        return found
+
+    def revoke(self, certificates: frozenset[tuple[str, ...]]) -> None:
+        """These certificates are on a list: sessions that were opened with them end."""
+        if certificates != self._revoked:
+            self._revoked = certificates
+            self._changed(True)
+
+    def _check_proof(self, principal: Principal, now_us: int) -> None:
+        if 0 < principal.until_us < now_us:
+            what = "certificate" if principal.proof == "certificate" else "token"
+            raise AuthenticationFailed(f"the {what} has expired; sign in with a new one")
+        if principal.certificate and principal.certificate in self._revoked:
+            raise AuthenticationFailed("the certificate was revoked; sign in with another one")
 
     def anonymous(self, host: str, claimed: str = "") -> Principal:
         """Somebody without a proof. Where authentication is off it is who it says it is.
@@ -293,8 +313,7 @@ class Access:
             return
         if principal.proof == "password" and not self.accounts.knows(principal.user):
             raise AuthenticationFailed(f"user {principal.user} was deleted")
-        if 0 < principal.until_us < now_us:
-            raise AuthenticationFailed("the token has expired; sign in with a new one")
+        self._check_proof(principal, now_us)
         self.require(principal, "session.open")
 
     # --- may it --------------------------------------------------------------------------
@@ -431,6 +450,21 @@ def name_in(peer: Mapping[str, Any]) -> str:
                 return str(value)
     names = [str(value) for kind, value in peer.get("subjectAltName", ()) if kind != "IP Address"]
     return names[0] if names else ""
+
+
+def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a certificate from all others: its number, and who has issued it."""
+    issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
+    return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
+
+
+def ends_us(peer: Mapping[str, Any]) -> int:
+    """When a certificate ends; 0: it does not say."""
+    text = str(peer.get("notAfter", ""))
+    if not text:
+        return 0
+    ends = datetime.strptime(text, "%b %d %H:%M:%S %Y %Z").replace(tzinfo=UTC)
+    return int(ends.timestamp()) * 1_000_000
 
 
 def _shown(user: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +28,8 @@ RETRY_S = 15
 GROUPS_MAX = 1_000
 FETCH_TIMEOUT_S = 10.0
 KEYS_BYTES_MAX = 1 << 20
+RSA_BITS_MIN = 2_048
+"""Shorter ones can be broken."""
 
 _log = structlog.get_logger("penstock.access")
 
@@ -58,6 +60,8 @@ class Tokens:
         self._clock = clock
         self._offload = offload
         self._keys: Mapping[str, Any] = {}
+        self._refused: Mapping[str, str] = {}
+        """Keys that are in the set and not used, and why."""
         self._fetched_us = 0
         self._tried_us = 0
         self._fetching = asyncio.Lock()
@@ -86,6 +90,8 @@ class Tokens:
         if not (self._fetching.locked() and key_id in self._keys):
             async with self._fetching:  # whoever needs a new key waits for the same answer
                 await self._look_for(key_id)
+        if (reason := self._refused.get(key_id)) is not None:
+            raise AuthenticationFailed(f"the token is signed with a key ({key_id!r}) {reason}")
         if not self._keys:
             raise Unavailable("the keys for tokens could not be fetched; try again in a moment")
         key = self._keys.get(key_id) or (None if key_id else self._only())
@@ -107,13 +113,15 @@ class Tokens:
 
     async def _refresh(self, now_us: int) -> None:
         try:
-            self._keys = await self._offload(lambda: _keys(self._fetch(self._rules.keys)))
+            found: _Keys = await self._offload(lambda: _keys(self._fetch(self._rules.keys)))
         except PenstockError as error:
             if not self._keys:
                 raise
             _log.warning("access.keys_not_fetched", reason=str(error))  # the old ones are good
         else:
-            self._fetched_us = now_us
+            self._keys, self._refused, self._fetched_us = found.good, found.refused, now_us
+            for key_id, reason in found.refused.items():
+                _log.warning("access.key_refused", key=key_id, reason=reason)
 
     # --- claims --------------------------------------------------------------------------
 
@@ -202,15 +210,54 @@ def _key_id(text: str) -> str:
     return str(header.get("kid", ""))
 
 
-def _keys(document: bytes) -> dict[str, Any]:
-    """By id. Raises ``Unavailable`` for what is no set of keys."""
-    import jwt
+class _KeySet(Struct):
+    keys: list[dict[str, Any]]
 
+
+class _Keys(NamedTuple):
+    """A set of keys, by id."""
+
+    good: dict[str, Any]
+    refused: dict[str, str]
+
+
+def _keys(document: bytes) -> _Keys:
+    """Raises ``Unavailable`` for what is no set of keys."""
     try:
-        found = jwt.PyJWKSet.from_dict(msgspec.json.decode(document, type=dict[str, Any]))
-    except (jwt.PyJWTError, msgspec.DecodeError, ValueError, TypeError, AttributeError) as error:
+        said = msgspec.json.decode(document, type=_KeySet).keys
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unavailable(f"the keys for tokens are no JSON Web Key Set: {error}") from error
-    return {str(key.key_id or ""): key for key in found.keys}
+    found = _Keys({}, {})
+    for each in said:
+        key, reason = _usable(each)
+        name = str(each.get("kid") or "")
+        if key is not None:
+            found.good[name] = key
+        elif reason:
+            found.refused[name] = reason
+    for name in found.good:  # a key for encryption may have the id of one for signatures
+        found.refused.pop(name, None)
+    if not found.good and not found.refused:
+        raise Unavailable("the keys for tokens are no JSON Web Key Set: none can be used")
+    return found
+
+
+def _usable(said: Mapping[str, Any]) -> tuple[Any, str]:
+    """A key that signatures are checked with; else why it is none, empty where it is of a kind
+    that is not known here."""
+    import jwt
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+    operations = said.get("key_ops")
+    if said.get("use", "sig") != "sig" or (operations is not None and "verify" not in operations):
+        return None, "that is not for signatures"
+    try:
+        key = jwt.PyJWK.from_dict(dict(said))
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError):
+        return None, ""
+    if isinstance(key.key, RSAPublicKey) and key.key.key_size < RSA_BITS_MIN:
+        return None, f"of {key.key.key_size} bits; an RSA key has at least {RSA_BITS_MIN}"
+    return key, ""
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> Any:

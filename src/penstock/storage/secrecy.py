@@ -23,8 +23,27 @@ _log = structlog.get_logger("penstock.storage")
 def mend(root: str) -> None:
     """Take from others what they may do with the secrets in the data directory ``root``, and say
     in the log what they could."""
+    found = openness(Path(root))
+    if found:
+        _log.warning(
+            "secrets.open_directory", path=root, others=found, remedy=f"chmod g-w,o= {root}"
+        )
     for path, mode in _secret(Path(root)):
         _mend(path, mode)
+
+
+def openness(root: Path) -> str:
+    """What others than the realm's user and group may do in a data directory; empty: nothing. Its
+    group may read, for DuckDB and Spark, and is not to write."""
+    mode = root.stat().st_mode
+    found = []
+    if mode & stat.S_IWGRP:
+        found.append("its group may write")
+    if mode & stat.S_IWOTH:
+        found.append("everybody may write")
+    elif mode & stat.S_IRWXO:
+        found.append("everybody may look in")
+    return ", ".join(found)
 
 
 def _secret(root: Path) -> Iterator[tuple[Path, int]]:
