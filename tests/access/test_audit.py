@@ -25,7 +25,7 @@ async def inline(call: Callable[[], Any]) -> Any:
 
 def opened(folder: Path) -> tuple[Audit, FileAudit]:
     file = FileAudit(str(folder), disk=RealDisk(), offload=inline)
-    return Audit(SystemClock(), file), file
+    return Audit(SystemClock(), {"acts": file}), file
 
 
 def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
 
         again, file = opened(tmp_path)
         await again.load()
-        await again.note("bob@h", "channel.delete", "c0", "access-denied")
+        await again.note("bob@h", "channel.delete", "c0")
         newest = await again.read(limit=2)
         older = await again.read(before=newest[-1].number, limit=2)
         file.close()

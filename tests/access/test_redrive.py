@@ -99,5 +99,5 @@ def test_a_refused_redrive_is_in_the_audit_log(realm: penstock.Realm, redrive: R
         redrive("channels-user", "dead/channel")
 
     with realm.connect() as session:
-        [newest, *_] = session.access.audit()
+        [newest, *_] = session.access.audit(kind="refusals")
     assert (newest.operation, newest.outcome) == ("channel.redrive", "access-denied")

@@ -34,7 +34,7 @@ from penstock.frontends.tls import Tls
 from penstock.logs import configure_unless_done
 from penstock.runtime.access import Access, AccessRules
 from penstock.runtime.accounts import Accounts
-from penstock.runtime.audit import Audit
+from penstock.runtime.audit import KINDS, Audit, AuditFile, Kind
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.logins import Logins
 from penstock.runtime.placing import MemoryLimits
@@ -43,7 +43,7 @@ from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.sealing import SealingLimits
 from penstock.runtime.tokens import TokenRules, Tokens, fetched
 from penstock.settings import Settings, load
-from penstock.storage.audit_file import FileAudit
+from penstock.storage.audit_file import NAMES, FileAudit
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.copying import Capture
@@ -82,6 +82,7 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
         realm.access = access(stores.registry, directory, settings, clock)
+        realm.access.definition_of = realm.definition_of
         await realm.access.begin()
     except BaseException:
         await stores.pages.close()
@@ -100,9 +101,16 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
         user_claim=wanted.token_user_claim,
         groups_claim=wanted.token_groups_claim,
     )
-    file = None
+    files: dict[Kind, AuditFile] = {}
     if directory is not None:
-        file = FileAudit(absolute(directory), disk=RealDisk(), offload=asyncio.to_thread)
+        for kind in KINDS:
+            files[kind] = FileAudit(
+                absolute(directory),
+                disk=RealDisk(),
+                offload=asyncio.to_thread,
+                name=NAMES[kind],
+                files_max=wanted.audit_files,
+            )
     kept = registry if wanted.mode != "off" else None
     return Access(
         Accounts(
@@ -113,7 +121,7 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
             length_min=wanted.password_length_min,
         ),
         Tokens(rules, fetched, clock, asyncio.to_thread),
-        Audit(clock, file),
+        Audit(clock, files),
         Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
         asyncio.to_thread,
         AccessRules(

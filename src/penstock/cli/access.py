@@ -23,7 +23,7 @@ from penstock.cli.output import (
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.wire.native.access import AclInfo
+    from penstock.wire.native.access import AclInfo, AuditRecord
 
 NEW_PASSWORD_VARIABLE = "PENSTOCK_NEW_PASSWORD"
 
@@ -366,17 +366,25 @@ def _show(found: AclInfo) -> None:
 
 def audit(
     count: Annotated[int, typer.Option("--count", help="Most records shown.", min=1)] = 50,
+    kind: Annotated[
+        Literal["acts", "sign-ins", "refusals"],
+        typer.Option("--of", help="What was done, who has signed in, or what was refused."),
+    ] = "acts",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the newest acts of administration, the newest first.
+    """Show the newest acts of administration, the newest first, and what they changed.
+
+    Sign-ins and refusals have logs of their own: --of sign-ins, --of refusals. What comes again
+    and again is counted there: `more` says how often it came after the line above it.
 
     \b
-    Example:
+    Examples:
       penstock audit --count 10
+      penstock audit --of refusals
     """
     with session(url) as realm:
-        records = realm.access.audit(count)
+        records = realm.access.audit(count, kind=kind)
     if format == "json":
         write_json(records)
         return
@@ -387,9 +395,19 @@ def audit(
             record.operation,
             record.target,
             record.outcome,
+            _detail(record),
         )
         for record in records
     ]
-    write_table(("time", "principal", "operation", "target", "outcome"), rows, "no acts yet")
+    columns = ("time", "principal", "operation", "target", "outcome", "detail")
+    write_table(columns, rows, f"no {kind} yet")
     if not records:
         note("a realm without authentication writes none down")
+
+
+def _detail(record: AuditRecord) -> str:
+    """What is known beside: what was changed first."""
+    rest = dict(record.detail)
+    changed = rest.pop("changed", {})
+    parts = [f"{name}: {text}" for name, text in changed.items()]
+    return "; ".join([*parts, *(f"{name}={value}" for name, value in rest.items())])

@@ -62,6 +62,7 @@ def verify(directory: Directory, format: ListFormat = "table") -> None:
             ("sealed files", report.files),
             ("record batches", report.batches),
             ("registry records", report.records),
+            ("lines of audit logs", report.audit_lines),
             ("bytes", report.bytes),
             ("events", report.events),
             ("findings", len(report.findings)),

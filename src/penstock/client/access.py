@@ -128,10 +128,12 @@ class Access:
         message = wire.Revoke(0, kind, name, subject, rights)
         return await self._conversation.ask(message, AclInfo)
 
-    async def audit(self, limit: int = 100, *, before: int | None = None) -> list[AuditRecord]:
+    async def audit(
+        self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
+    ) -> list[AuditRecord]:
         """The newest acts of administration, or the newest below number ``before``; the newest
-        first."""
-        return await self._conversation.ask(wire.ReadAudit(0, limit, before), _RECORDS)
+        first. ``kind`` is ``acts``, ``sign-ins`` or ``refusals``."""
+        return await self._conversation.ask(wire.ReadAudit(0, limit, before, kind), _RECORDS)
 
 
 def _resource(channel: str, queue: str) -> tuple[str, str]:

@@ -66,6 +66,8 @@ class Access:
         """Take rights away, all of them when none is named."""
         return self._loop.call(self._inner.revoke(subject, *rights, channel=channel, queue=queue))
 
-    def audit(self, limit: int = 100, *, before: int | None = None) -> list[AuditRecord]:
-        """The newest acts of administration, the newest first."""
-        return self._loop.call(self._inner.audit(limit, before=before))
+    def audit(
+        self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
+    ) -> list[AuditRecord]:
+        """The newest acts of administration, the newest first; or ``sign-ins``, or ``refusals``."""
+        return self._loop.call(self._inner.audit(limit, before=before, kind=kind))

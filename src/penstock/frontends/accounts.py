@@ -39,8 +39,8 @@ class AccountRequests:
                 return access.accounts.entries(kind, name)
             case wire.BeginPassword():
                 return self._challenge()
-            case wire.ReadAudit(_, limit, before):
-                return await access.audit.read(before=before, limit=limit)
+            case wire.ReadAudit(_, limit, before, kind):
+                return await access.audit.read(kind=kind, before=before, limit=limit)
             case _:
                 return await self._changed(message)
 

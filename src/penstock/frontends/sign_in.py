@@ -39,6 +39,7 @@ class SignIn:
             principal = await self._principal(hello)
             self._access.require(principal, "session.open")
             connection.welcome(hello, principal)
+            self._access.signed_in(principal, "native")
         except PenstockError as error:
             connection.end(error)
         except Exception:  # noqa: BLE001  a task's root: a stranger may end nobody else's connection

@@ -36,6 +36,7 @@ from penstock.core.rights import (
 )
 from penstock.runtime.accounts import FIRST_USER, Accounts, new_password
 from penstock.runtime.audit import Audit
+from penstock.runtime.audited import DefinitionOf, changes, state_of
 from penstock.runtime.logins import Logins
 from penstock.runtime.passwords import Passwords
 from penstock.runtime.tokens import TokenRules, Tokens
@@ -85,6 +86,8 @@ class Access:
         """Grows with each change; what was found before may not hold any more."""
         self.first_password = ""
         """Of an administrator made at this start; to be shown once, and forgotten."""
+        self.definition_of: DefinitionOf = lambda name: None
+        """Set by the realm whose access this is."""
         self._passwords = Passwords(offload)
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
@@ -258,6 +261,7 @@ class Access:
         """A sign-in was refused: said in the log, and its answer waits. After so many of them no
         more passwords are looked at for a time; that is in the audit log, too."""
         _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
+        self.audit.aside(f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how)
         if how == "password":  # nobody guesses a signature
             for lock in self._lockout.failed(user, host, self._clock.now_us()):
                 name = _shown(lock.name)
@@ -315,6 +319,11 @@ class Access:
             raise AuthenticationFailed(f"user {principal.user} was deleted")
         self._check_proof(principal, now_us)
         self.require(principal, "session.open")
+
+    def signed_in(self, principal: Principal, how: str) -> None:
+        """Somebody has come in, and may be here: the audit log has it."""
+        if not self.is_open and not principal.trusted:
+            self.audit.aside(principal.name, "sign_in", how=how, proof=principal.proof)
 
     # --- may it --------------------------------------------------------------------------
 
@@ -388,15 +397,25 @@ class Access:
     ) -> AsyncIterator[None]:
         """Require an operation, do it, and write down how it ended if it is one that is audited.
 
-        ``target`` is what it is about where that is not ``name``. Refusals are written too.
+        ``target`` is what it is about where that is not ``name``. Refusals are written too, and
+        what an act has changed.
         """
+        about = target or name
+        is_noted = not self.is_open and OPERATIONS[operation].audited
+        before = self._state_of(operation, name, about) if is_noted else {}
         try:
             self.require(principal, operation, name)
             yield
         except PenstockError as error:
-            await self._noted(principal, operation, target or name, error.code, detail)
+            await self._noted(principal, operation, about, error.code, detail)
             raise
-        await self._noted(principal, operation, target or name, "done", detail)
+        if is_noted:
+            changed = changes(before, self._state_of(operation, name, about))
+            more = {"changed": changed} if changed else {}
+            await self._noted(principal, operation, about, "done", detail | more)
+
+    def _state_of(self, operation: str, name: str, target: str) -> dict[str, str]:
+        return state_of(operation, name, target, self.accounts, self.definition_of)
 
     async def _noted(
         self, by: Principal, operation: str, target: str, outcome: str, detail: dict[str, Any]

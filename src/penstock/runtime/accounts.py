@@ -163,6 +163,20 @@ class Accounts:
             changed_us=known.changed_us,
         )
 
+    def audited_user(self, name: str) -> dict[str, str]:
+        """What the audit log tells of a user; of its password only that there is another."""
+        known = self._record.users.get(name)
+        if known is None:
+            return {}
+        kept = "none" if known.verifier is None else f"of {known.changed_us}"
+        groups = sorted(group for group, own in self._record.groups.items() if name in own)
+        return {"user": name, "password": kept, "groups": ", ".join(groups) or "none"}
+
+    def audited_group(self, name: str) -> dict[str, str]:
+        """Likewise of a group."""
+        members = self._record.groups.get(name)
+        return {} if members is None else {"group": name, "members": ", ".join(members) or "none"}
+
     async def create_user(self, name: str, password: str | Verifier | None = None) -> UserInfo:
         """Without a password the user signs in with a token or certificate only.
 

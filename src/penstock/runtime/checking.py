@@ -46,6 +46,7 @@ class StoreReport(Struct):
     batches: int = 0
     bytes: int = 0
     records: int = 0
+    audit_lines: int = 0
     events: int = 0
     """Stored on all channels."""
     findings: list[Finding] = []

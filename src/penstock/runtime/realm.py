@@ -242,6 +242,11 @@ class RunningRealm:
         _log.info("store.created", name=opened.name, kind=definition.kind, type=definition.type)
         return opened
 
+    def definition_of(self, name: str) -> Definition | None:
+        """The attributes of a channel or queue, if there is one of that name."""
+        number = self.directory.find(name)
+        return None if number is None else self.directory.channels[number].state.definition
+
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
         def look(group: Group) -> ChannelOpened:
             return group.state.opened(self.directory.number_of(name, kind))

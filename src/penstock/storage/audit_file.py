@@ -1,18 +1,23 @@
-"""The audit log as a file: ``audit.ndjson`` in the data directory, one record a line."""
+"""The audit logs as files of the data directory, one record a line: ``audit.ndjson`` has acts,
+``audit-sign-ins.ndjson`` and ``audit-refusals.ndjson`` what their names say."""
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Sequence
 
 from penstock.core.errors import StorageFailed
 from penstock.core.ports import Offload
 from penstock.storage.disk import Disk
 
-NAME = "audit.ndjson"
+NAMES = {
+    "acts": "audit.ndjson",
+    "sign-ins": "audit-sign-ins.ndjson",
+    "refusals": "audit-refusals.ndjson",
+}
 FILE_BYTES_MAX = 16 << 20
-"""A file that has grown beyond this is put aside under ``audit-1.ndjson`` and so on; what was put
-aside may be moved elsewhere or deleted."""
+"""A file that has grown beyond this is put aside under ``audit-1.ndjson`` and so on, with the
+highest number for the newest; what was put aside may be moved elsewhere or deleted."""
 READ_BYTES = 4 << 20
 """How far back a start reads."""
 
@@ -20,9 +25,20 @@ READ_BYTES = 4 << 20
 class FileAudit:
     """Appends lines and syncs each; a line torn by a crash is ended, and passed over later."""
 
-    def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk,
+        offload: Offload,
+        name: str = NAMES["acts"],
+        files_max: int = 0,
+    ) -> None:
+        """Of the files put aside no more than ``files_max`` stay, the newest; 0: all."""
         self._root = root
-        self._path = f"{root}/{NAME}"
+        self._name = name
+        self._path = f"{root}/{name}"
+        self._files_max = files_max
         self._disk = disk
         self._offload = offload
         self._file: int | None = None
@@ -31,6 +47,10 @@ class FileAudit:
     async def append(self, line: bytes) -> None:
         """On disk when this returns. Raises ``StorageFailed``."""
         await self._offload(lambda: self._append(line))
+
+    def append_now(self, line: bytes) -> None:
+        """The same without a thread, at the end."""
+        self._append(line)
 
     async def newest(self, count: int) -> Sequence[bytes]:
         """The last lines, the oldest of them first. Raises ``StorageFailed``."""
@@ -77,9 +97,34 @@ class FileAudit:
         return self._file
 
     def _put_aside(self) -> None:
-        taken = {entry.name for entry in self._disk.list(self._root)}
-        names = (f"audit-{number}.ndjson" for number in itertools.count(1))
-        free = next(name for name in names if name not in taken)
+        found = aside(self._disk, self._root, self._name)
+        number = max(found, default=0) + 1
         self.close()
-        self._disk.rename(self._path, f"{self._root}/{free}", replace=False)
+        self._disk.rename(
+            self._path, f"{self._root}/{_numbered(self._name, number)}", replace=False
+        )
+        if self._files_max:
+            for old in sorted([*found, number])[: -self._files_max]:
+                self._disk.unlink(f"{self._root}/{_numbered(self._name, old)}")
         self._disk.sync_directory(self._root)
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name.removesuffix('.ndjson')}-{number}.ndjson"
+
+
+def aside(disk: Disk, root: str, name: str) -> list[int]:
+    """The numbers of the files of one log that were put aside, the oldest first."""
+    wanted = re.compile(rf"{re.escape(name.removesuffix('.ndjson'))}-(\d+)\.ndjson")
+    found = (wanted.fullmatch(entry.name) for entry in disk.list(root))
+    return sorted(int(each[1]) for each in found if each)
+
+
+def files_of(disk: Disk, root: str) -> list[list[str]]:
+    """The files of each log, in the order in which they were written."""
+    there = {entry.name for entry in disk.list(root)}
+    logs = [
+        [*(_numbered(name, number) for number in aside(disk, root, name)), name]
+        for name in NAMES.values()
+    ]
+    return [[name for name in log if name in there] for log in logs]

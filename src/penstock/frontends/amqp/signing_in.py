@@ -127,6 +127,7 @@ class SignIn:
         if not self._access.is_open:
             self._access.require(principal, "session.open")
         self._connection.signed_in(principal, said)
+        self._access.signed_in(principal, "amqp")
 
     def _fail(self, error: PenstockError) -> None:
         _log.warning("amqp.sign_in_refused", host=self._connection.host, reason=str(error))
@@ -141,6 +142,7 @@ def without_sasl(access: Access, connection: AmqpConnection) -> Principal | None
         access.require(principal, "session.open")
     except PenstockError:
         return None
+    access.signed_in(principal, "amqp")
     return principal
 
 

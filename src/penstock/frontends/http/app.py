@@ -210,6 +210,8 @@ class Request:
             principal = await server.guard.identify(
                 self.headers, self.host, self.certificate, changes=changes
             )
+            if "cookie" not in self.headers or "authorization" in self.headers:
+                server.guard.access.signed_in(principal, "http")
         with server.quotas.asking(principal) as carry:
             self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
             await self._check_right(principal, found)

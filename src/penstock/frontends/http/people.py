@@ -14,6 +14,7 @@ from penstock.frontends.http.people_shapes import (
     AclEntry,
     AclQuery,
     AuditEntry,
+    AuditQuery,
     GroupAnswer,
     GroupChange,
     Login,
@@ -44,6 +45,7 @@ async def login(call: Call[NoQuery, Login]) -> Me:
     )
     access.require(principal, "session.open")
     opened = access.logins.open(principal)
+    access.signed_in(principal, "console")
     _set_cookie(call, opened.id, int(call.server.limits.login_total_s))
     return _me(call, principal, opened.csrf)
 
@@ -197,10 +199,10 @@ def _entries(info: AclInfo) -> list[AclEntry]:
     ]
 
 
-async def audit(call: Call[After, None]) -> Page[AuditEntry]:
-    """What administrators have done, the newest first."""
+async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
+    """What administrators have done, who has signed in, or what was refused; the newest first."""
     records = await call.guard.access.audit.read(
-        before=cursor_of(call.query.after), limit=call.query.limit
+        kind=call.query.kind, before=cursor_of(call.query.after), limit=call.query.limit
     )
     items = [
         AuditEntry(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
 from penstock.frontends.http.shapes import (
+    After,
     Answer,
     Body,
     Members,
@@ -100,6 +101,10 @@ class AclEntry(Answer, frozen=True):
     name: str
     subject: str
     rights: list[str]
+
+
+class AuditQuery(After, frozen=True):
+    kind: Literal["acts", "sign-ins", "refusals"] = "acts"
 
 
 class AuditEntry(Answer, frozen=True):

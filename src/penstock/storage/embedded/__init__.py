@@ -26,6 +26,7 @@ from penstock.core.errors import (
     StorageFailed,
 )
 from penstock.core.ports import Clock, Offload, Record
+from penstock.storage.audit_file import NAMES as AUDIT_LOGS
 from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
@@ -47,7 +48,7 @@ __all__ = [
 
 _DIRECTORIES = ("registry", "journal", "segments", "snapshots", "pages")
 _EVENTS = ("journal", "segments", "snapshots", "pages")
-_OURS = {"LOCK", "audit.ndjson", "quarantine", *_DIRECTORIES}
+_OURS = {"LOCK", *AUDIT_LOGS.values(), "quarantine", *_DIRECTORIES}
 _IGNORED = {"lost+found"}
 _FORMAT_KEY = "format"
 

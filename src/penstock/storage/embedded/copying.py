@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from penstock.core.errors import StorageFailed
 from penstock.core.ports import BlobInfo
-from penstock.storage.audit_file import NAME as AUDIT
+from penstock.storage.audit_file import NAMES as AUDIT_LOGS
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.journal import FileJournal
 from penstock.wire.native.backups import is_data_file
@@ -81,7 +81,8 @@ class Capture:
                 yield from self._opened(page, _WHOLE)
         for record in self._below("registry"):
             yield from self._copied(record)
-        yield from self._opened(AUDIT, _WHOLE)
+        for name in AUDIT_LOGS.values():
+            yield from self._opened(name, _WHOLE)
 
     def _below(self, directory: str) -> list[str]:
         entries = self._disk.list(f"{self._root}/{directory}")

@@ -122,6 +122,8 @@ class ReadAudit(Request, frozen=True, tag=94):
 
     limit: Count = 100
     before: Number | None = None
+    kind: Name = "acts"
+    """``acts``, ``sign-ins`` or ``refusals``."""
 
 
 AccessRequest = (

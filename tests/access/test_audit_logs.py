@@ -1,0 +1,269 @@
+"""What is written down: who signs in, what edits change; and that refusals push nothing out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli.program import app
+from penstock.core.errors import AccessDenied, AuthenticationFailed, InvalidArgument
+from penstock.runtime import audit as audit_module
+from penstock.runtime.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit
+from penstock.storage import audit_file
+from penstock.storage.audit_file import NAMES, FileAudit, files_of
+from penstock.storage.disk import RealDisk
+from tests.access.realms import QUICK
+
+MINUTE_US = 60_000_000
+
+
+async def inline(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+class Clock:
+    us = 1_800_000_000_000_000
+
+    def now_us(self) -> int:
+        return self.us
+
+
+def opened(folder: Path, clock: Clock, files_max: int = 0) -> Audit:
+    files = {
+        kind: FileAudit(
+            str(folder), disk=RealDisk(), offload=inline, name=NAMES[kind], files_max=files_max
+        )
+        for kind in audit_module.KINDS
+    }
+    return Audit(clock, files)
+
+
+def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
+    file = folder / name
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(tmp_path: Path) -> None:
+    async def life() -> tuple[list[Any], list[Any]]:
+        clock = Clock()
+        audit = opened(tmp_path, clock)
+        await audit.note("admin@h", "user.change", "alice")
+        for _ in range(20_000):
+            await audit.note("mallory@h", "user.change", "x", "access-denied")
+        clock.us += MINUTE_US
+        await audit.note("mallory@h", "realm.pause", "", "access-denied")
+        found = await audit.read(), await audit.read(kind="refusals")
+        audit.close()
+        return found
+
+    acts, refusals = asyncio.run(life())
+
+    assert [each.target for each in acts] == ["alice"]
+    assert [(each.operation, each.detail) for each in refusals[:2]] == [
+        ("realm.pause", {}),
+        ("user.change", {"more": 20_000 - REFUSALS_FIRST, "seconds": 60}),
+    ]
+    assert len(refusals) == REFUSALS_FIRST + 2
+    assert len(lines_of(tmp_path, "audit-refusals.ndjson")) == len(refusals)
+
+
+def test_who_makes_up_names_is_counted_as_one(tmp_path: Path) -> None:
+    async def life() -> None:
+        audit = opened(tmp_path, Clock())
+        for number in range(5_000):
+            audit.aside(f"user{number}@h", "sign_in", "authentication-failed")
+        await audit.read()
+        audit.close()
+
+    asyncio.run(life())
+    lines = lines_of(tmp_path, "audit-refusals.ndjson")
+
+    assert len(lines) == SUMS_MAX + 1
+    assert lines[-1]["principal"] == OTHERS
+    assert lines[-1]["detail"]["more"] == 5_000 - SUMS_MAX
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Path) -> None:
+    async def life() -> list[Any]:
+        clock = Clock()
+        audit = opened(tmp_path, clock)
+        for _ in range(REFUSALS_FIRST + 3):
+            await audit.note("m@h", "user.change", "x", "access-denied")
+        clock.us -= 10 * MINUTE_US
+        await audit.note("m@h", "user.change", "y", "access-denied")
+        audit.close()
+        return await audit.read(kind="refusals")
+
+    newest, sums, *_ = asyncio.run(life())
+
+    assert (newest.target, sums.detail["more"]) == ("y", 3)
+
+
+def test_files_put_aside_end_by_the_setting_the_oldest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 300)
+
+    async def life(count: int, files_max: int) -> None:
+        audit = opened(tmp_path, Clock(), files_max)
+        await audit.load()
+        for number in range(count):
+            await audit.note("admin@h", "user.change", f"user{number}")
+        audit.close()
+
+    asyncio.run(life(20, 0))
+    before = files_of(RealDisk(), str(tmp_path))[0]
+    asyncio.run(life(4, 3))
+    after = files_of(RealDisk(), str(tmp_path))[0]
+
+    assert len(before) > 6
+    assert len(after) == 4
+    assert after[-1] == "audit.ndjson"
+    assert after[0] not in before[:-4], "the newest stay"
+    numbers = [line["number"] for name in after for line in lines_of(tmp_path, name)]
+    assert numbers == list(range(numbers[0], 25))
+
+
+def test_a_log_there_is_not_is_refused() -> None:
+    with (
+        penstock.Realm(access__mode="mandatory", **QUICK) as realm,
+        realm.connect() as session,
+        pytest.raises(InvalidArgument, match="there are acts, sign-ins, refusals"),
+    ):
+        session.access.audit(kind="everything")
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Any:
+    with penstock.Realm(tmp_path / "data", access__mode="mandatory", **QUICK) as realm:
+        yield realm
+
+
+def test_sign_ins_are_written_once_an_hour_and_failed_ones_with_the_refusals(
+    realm: penstock.Realm, tmp_path: Path
+) -> None:
+    url = realm.listen().replace("://", f"://admin:{realm.access.first_password}@")
+    for _ in range(3):
+        with penstock.connect(url) as session:
+            session.info()
+    with pytest.raises(AuthenticationFailed):
+        penstock.connect(url.replace("admin:", "admin:not-"))
+
+    with realm.connect() as session:
+        came = session.access.audit(kind="sign-ins")
+        refused = session.access.audit(kind="refusals")
+
+    assert [(each.principal, each.operation, each.detail) for each in came] == [
+        ("admin@127.0.0.1", "sign_in", {"how": "native", "proof": "password"})
+    ]
+    assert [(each.principal, each.outcome, each.detail) for each in refused] == [
+        ("admin@127.0.0.1", "authentication-failed", {"how": "password"})
+    ]
+    realm.close()
+    (_, more) = lines_of(tmp_path / "data", "audit-sign-ins.ndjson")
+    assert more["detail"] == {"more": 2, "seconds": 3_600}
+
+
+def newest_change(session: penstock.Session) -> tuple[str, str, dict[str, str]]:
+    [newest] = session.access.audit(1)
+    return newest.operation, newest.target, newest.detail.get("changed", {})
+
+
+def test_an_edit_says_what_it_changed_from_what_to_what(realm: penstock.Realm) -> None:
+    with realm.connect() as session:
+        channel = session.channels.create("orders", ttl=1_000)
+        channel.edit(ttl=5_000, capacity=10)
+        edited = newest_change(session)
+        channel.edit(capacity=10)
+        same = newest_change(session)
+        session.access.create_group("ops", ["alice"])
+        session.access.change_group("ops", add=["bob"], remove=["alice"])
+        group = newest_change(session)
+        session.access.grant("group:ops", "subscribe", channel="orders")
+        session.access.grant("group:ops", "publish", channel="orders")
+        granted = newest_change(session)
+        session.access.create_user("bob", "secret")
+        made = newest_change(session)
+        session.access.set_password("bob", "another")
+        _, _, password = newest_change(session)
+
+    assert edited[:2] == ("channel.edit", "orders")
+    assert set(edited[2].values()) == {"1000 -> 5000", "0 -> 10"}
+    assert same == ("channel.edit", "orders", {})
+    assert group == ("group.change", "ops", {"members": "alice -> bob"})
+    assert granted[2] == {"group:ops": "subscribe -> subscribe, publish"}
+    assert made[2]["user"] == "nothing -> bob"
+    assert list(password) == ["password"]
+    assert "another" not in str(password)
+
+
+def test_the_command_line_shows_each_log(realm: penstock.Realm) -> None:
+    with realm.connect() as session:
+        session.channels.create("orders").edit(capacity=10)
+    url = realm.listen().replace("://", f"://admin:{realm.access.first_password}@")
+
+    def shown(*flags: str) -> str:
+        result = CliRunner().invoke(app, ["audit", *flags], env={"PENSTOCK_URL": url})
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "capacity: 0 -> 10" in shown()
+    assert "sign_in" in shown("--of", "sign-ins")
+    assert shown("--of", "refusals") == "no refusals yet\n"
+
+
+def verified(data: Path) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["store", "verify", str(data), "--format", "json"])
+    found: dict[str, Any] = msgspec.json.decode(result.stdout)
+    return found
+
+
+def test_verify_reads_the_logs_and_tells_what_was_changed_and_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    with penstock.Realm(data, access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as session:
+            for name in ("a", "b", "c", "d", "e"):
+                session.channels.create(name)
+        url = realm.listen().replace("://", "://nobody:wrong@")
+        with pytest.raises(AuthenticationFailed):
+            penstock.connect(url)
+    sound = verified(data)
+    log = data / "audit.ndjson"
+    first, *rest = log.read_bytes().splitlines(keepends=True)
+    changed = rest[1].replace(b'"target":"b"', b'"target":"x"')
+    log.write_bytes(b"".join([first, rest[0], changed, rest[2], *rest[4:]]))
+
+    found = verified(data)
+
+    assert sound["findings"] == []
+    assert sound["audit_lines"] == 7
+    assert [(each["file"], each["reason"].partition(":")[0]) for each in found["findings"]] == [
+        ("audit.ndjson", "a line of the audit log"),
+        ("audit.ndjson", "1 records of the audit log before this are gone"),
+    ]
+    begins = len(first) + len(rest[0])
+    assert found["findings"][0]["first_byte"] == begins
+    assert found["findings"][0]["end_byte"] == begins + len(changed)
+
+
+def test_acts_of_those_who_may_not_are_refusals_and_no_acts(realm: penstock.Realm) -> None:
+    with realm.connect() as trusted:
+        trusted.access.create_user("alice", "secret")
+        trusted.access.grant("alice@*", "access")
+        with realm.connect(user="alice") as alice, pytest.raises(AccessDenied):
+            alice.channels.create("orders")
+        [refused] = trusted.access.audit(kind="refusals")
+        acts = trusted.access.audit()
+
+    assert (refused.operation, refused.target) == ("channel.create", "orders")
+    assert all(each.outcome == "done" for each in acts)
