@@ -7,7 +7,14 @@ import pytest
 from penstock.core.errors import SequenceTooOld
 from penstock.core.ids import Span
 from penstock.core.messages import Digest, Publish
-from penstock.core.producers import FORGET_AFTER_US, REMEMBERED_MAX, Producers
+from penstock.core.owners import owned
+from penstock.core.producers import (
+    FORGET_AFTER_US,
+    LASTING_FORGET_AFTER_US,
+    LASTING_NAMES_MAX,
+    REMEMBERED_MAX,
+    Producers,
+)
 
 from .plays import play_of
 
@@ -78,3 +85,38 @@ def test_a_refused_publish_leaves_no_memory() -> None:
 
     assert producers.stored_as("p", 1) is None
     assert len(copy) == 0
+
+
+def test_what_was_stored_before_the_realm_knew_its_users_is_found_and_not_taken_up() -> None:
+    producers = Producers()
+    producers.stored("txn:job", 5, Span(0, 1), 0)
+    mine = owned("txn:job", "alice")
+
+    assert producers.stored_as(mine, 5) == Span(0, 1)
+    assert producers.stored_as(mine, 6) is None
+    producers.stored(mine, 6, Span(1, 2), 0)
+    assert producers.stored_as(owned("txn:job", "bob"), 6) is None
+    assert producers.stored_as(mine, 6) == Span(1, 2)
+    assert producers.stored_as(mine, 5) == Span(0, 1)
+
+
+def test_pipelines_of_one_user_have_an_end_and_are_not_those_of_another() -> None:
+    producers = Producers()
+    producers.stored(owned("txn:theirs", "bob"), 1, Span(0, 1), 0)
+    for n in range(LASTING_NAMES_MAX + 5):
+        producers.stored(owned(f"txn:{n}", "alice"), 1, Span(n + 1, n + 2), n)
+
+    assert producers.stored_as(owned("txn:theirs", "bob"), 1) == Span(0, 1)
+    assert producers.stored_as(owned("txn:4", "alice"), 1) is None
+    assert producers.stored_as(owned("txn:5", "alice"), 1) == Span(6, 7)
+    assert len(producers) == LASTING_NAMES_MAX + 1
+
+
+def test_a_pipeline_is_remembered_for_longer_than_a_year() -> None:
+    producers = Producers()
+    producers.stored("txn:job", 1, Span(0, 1), 0)
+    producers.stored("x", 1, Span(1, 2), LASTING_FORGET_AFTER_US - 1)
+    assert producers.stored_as("txn:job", 1) == Span(0, 1)
+
+    producers.stored("x", 2, Span(2, 3), LASTING_FORGET_AFTER_US + FORGET_AFTER_US)
+    assert producers.stored_as("txn:job", 1) is None

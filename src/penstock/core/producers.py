@@ -7,6 +7,7 @@ never stored (it was refused) and is decided like any other.
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 from penstock.core.errors import SequenceTooOld
 from penstock.core.ids import Span
 from penstock.core.messages import ProducerState
+from penstock.core.owners import owner_of, plain
 
 Ids = TypeVar("Ids")
 """What a publish was answered with: a span, or one for each store it went to."""
@@ -25,10 +27,20 @@ FORGET_AFTER_US = 24 * 3_600 * 1_000_000
 """A producer that has been silent this long is forgotten."""
 
 LASTING_PREFIX = "txn:"
-"""Producers named so are transactions of a pipeline: a checkpoint may come back after months,
-so they are never forgotten; they remember fewer publishes instead."""
+"""Producers named so are transactions of a pipeline: a checkpoint may come back after months, so
+they are remembered for longer than a year; of fewer publishes instead."""
 
 LASTING_REMEMBERED_MAX = 64
+
+LASTING_FORGET_AFTER_US = 400 * FORGET_AFTER_US
+"""A pipeline that has been silent this long is forgotten."""
+
+LASTING_NAMES_MAX = 1_000
+"""Pipelines remembered of one user; then the one that has been silent the longest is forgotten."""
+
+NAMES_MAX = 100_000
+"""Other producers remembered; then a tenth of them goes, those that have been silent the
+longest."""
 
 
 class _Memory(Generic[Ids]):
@@ -44,11 +56,13 @@ class _Memory(Generic[Ids]):
 class Remembered(Generic[Ids]):
     """Publishes by producer and sequence. Soft in nothing: it is part of every snapshot."""
 
-    __slots__ = ("_by_name", "_pruned_us")
+    __slots__ = ("_by_name", "_lasting", "_pruned_us")
 
     def __init__(self) -> None:
         self._by_name: dict[str, _Memory[Ids]] = {}
         self._pruned_us = 0
+        self._lasting = 0
+        """How many of the names are those of pipelines."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -58,6 +72,12 @@ class Remembered(Generic[Ids]):
 
         Raises ``SequenceTooOld`` when that cannot be told any more.
         """
+        found = self._stored_as(name, sequence)
+        if found is None and (before := plain(name)) != name:
+            return self._stored_as(before, sequence)  # kept when the realm did not know its users
+        return found
+
+    def _stored_as(self, name: str, sequence: int) -> Ids | None:
         memory = self._by_name.get(name)
         if memory is None:
             return None
@@ -69,7 +89,7 @@ class Remembered(Generic[Ids]):
             return recent[i][1]
         if sequence <= memory.forgotten:
             raise SequenceTooOld(
-                f"publish {sequence} of producer {name} is older than the "
+                f"publish {sequence} of producer {plain(name)} is older than the "
                 f"{len(recent)} remembered ones; use a new producer"
             )
         return None
@@ -78,6 +98,7 @@ class Remembered(Generic[Ids]):
         memory = self._by_name.get(name)
         if memory is None:
             memory = self._by_name[name] = _Memory(at_us)
+            self._make_room(name)
         memory.at_us = at_us
         recent = memory.recent
         if not recent or sequence > recent[-1][0]:
@@ -91,14 +112,39 @@ class Remembered(Generic[Ids]):
             del recent[:-limit]
         self._prune(at_us)
 
+    def _make_room(self, newest: str) -> None:
+        """Names have an end, whoever makes them up."""
+        is_lasting = newest.startswith(LASTING_PREFIX)
+        if is_lasting:
+            self._lasting += 1
+        ours = self._lasting if is_lasting else len(self._by_name) - self._lasting
+        if ours <= (LASTING_NAMES_MAX if is_lasting else NAMES_MAX):
+            return
+        own = [
+            (memory.at_us, name)
+            for name, memory in self._by_name.items()
+            if name.startswith(LASTING_PREFIX) == is_lasting
+            and not (is_lasting and owner_of(name) != owner_of(newest))
+            and name != newest
+        ]
+        many = 1 if is_lasting else NAMES_MAX // 10
+        if not is_lasting or len(own) >= LASTING_NAMES_MAX:
+            for _, name in heapq.nsmallest(many, own):
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self._by_name[name]
+        self._lasting -= name.startswith(LASTING_PREFIX)
+
     def _prune(self, now_us: int) -> None:
         if now_us - self._pruned_us < FORGET_AFTER_US // 24:
             return
         self._pruned_us = now_us
         for name, memory in list(self._by_name.items()):
-            silent = now_us - memory.at_us > FORGET_AFTER_US
-            if silent and not name.startswith(LASTING_PREFIX):
-                del self._by_name[name]
+            lasts = name.startswith(LASTING_PREFIX)
+            silent_us = now_us - memory.at_us
+            if silent_us > (LASTING_FORGET_AFTER_US if lasts else FORGET_AFTER_US):
+                self._forget(name)
 
     def remembered(self) -> Iterator[tuple[str, int, int, tuple[tuple[int, Ids], ...]]]:
         """All of it: name, highest forgotten sequence, time of the newest, sequences with ids."""
@@ -111,6 +157,7 @@ class Remembered(Generic[Ids]):
         """Take in what :meth:`remembered` gave."""
         memory: _Memory[Ids] = _Memory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
+        self._lasting += name not in self._by_name and name.startswith(LASTING_PREFIX)
         self._by_name[name] = memory
 
 

@@ -10,13 +10,22 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from penstock.core.errors import AlreadyAborted, AlreadyCommitted, NoSuchTransaction
+from penstock.core.errors import (
+    AlreadyAborted,
+    AlreadyCommitted,
+    LimitReached,
+    NoSuchTransaction,
+)
 from penstock.core.ids import Span
+from penstock.core.owners import owner_of, plain
 
 REMEMBERED_US = 24 * 3_600 * 1_000_000
 """How long the end of a transaction can be asked for."""
 OPEN_MAX_US = REMEMBERED_US
 """An open transaction nobody ends is forgotten after this long."""
+
+OPEN_OF_ONE_MAX = 10_000
+"""Transactions one user may have open; all of them, where the realm does not know its users."""
 
 
 class Ended(Struct, frozen=True, array_like=True):
@@ -43,25 +52,30 @@ class Transactions:
     def begun(self, transaction: str) -> Begun:
         """An open transaction. Raises ``AlreadyCommitted``, ``AlreadyAborted``,
         ``NoSuchTransaction``."""
-        ended = self._ended.get(transaction)
+        ended = self._found(transaction)
         if ended is not None:
             if ended.committed:
-                raise AlreadyCommitted(f"transaction {transaction} was committed already")
-            raise AlreadyAborted(f"transaction {transaction} was aborted already")
+                raise AlreadyCommitted(f"transaction {plain(transaction)} was committed already")
+            raise AlreadyAborted(f"transaction {plain(transaction)} was aborted already")
         begun = self._open.get(transaction)
         if begun is None:
             raise NoSuchTransaction(
-                f"there is no transaction {transaction}: it was never begun, ended more than a "
-                "day ago, or the realm has restarted since; begin it again"
+                f"there is no transaction {plain(transaction)}: it was never begun, ended more "
+                "than a day ago, or the realm has restarted since; begin it again"
             )
         return begun
 
     def ended(self, transaction: str) -> Ended | None:
         """How it ended; None: it is open. Raises ``NoSuchTransaction``."""
-        if (ended := self._ended.get(transaction)) is not None:
+        if (ended := self._found(transaction)) is not None:
             return ended
         self.begun(transaction)
         return None
+
+    def _found(self, transaction: str) -> Ended | None:
+        """What is known of its end; what the realm has kept when it did not know its users is
+        found by all."""
+        return self._ended.get(transaction) or self._ended.get(plain(transaction))
 
     # --- changes -------------------------------------------------------------------------
 
@@ -69,13 +83,25 @@ class Transactions:
         """Soft state. The same again is no error, the answer may have been lost; one that grows
         names its further stores as it comes to them."""
         self._forget(at_us)
-        if transaction in self._ended:
+        if self._found(transaction) is not None:
             self.begun(transaction)
         below = frozenset(below_capacity)
         known = self._open.get(transaction)
+        if known is None:
+            self._refuse_more(owner_of(transaction))
         if known is not None:
             at_us, below = known.at_us, known.below_capacity | below
         self._open[transaction] = Begun(at_us, below)
+
+    def _refuse_more(self, owner: str) -> None:
+        """Raises ``LimitReached``."""
+        if len(self._open) < OPEN_OF_ONE_MAX:
+            return
+        own = sum(owner_of(name) == owner for name in self._open)
+        if own >= OPEN_OF_ONE_MAX:
+            raise LimitReached(
+                f"{own} transactions are open, and more are not allowed; commit or abort some"
+            )
 
     def apply(self, ended: Ended) -> None:
         self._open.pop(ended.transaction, None)

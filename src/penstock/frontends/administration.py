@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.core.ids import Span
+from penstock.core.owners import owned
 from penstock.frontends.accounts import AccountRequests
 from penstock.runtime.departed import missing
 from penstock.wire.native import messages as wire
@@ -46,7 +47,7 @@ class Administration:
                 return self._answer_for_stored(message)
 
     def _answer_for_stored(self, message: wire.Request) -> Awaitable[Any]:
-        realm = self._realm
+        realm, owner = self._realm, self._connection.owner
         match message:
             case wire.PurgeChannel(_, channel, first, last, selector):
                 return realm.subscriptions.purge(channel, first, last, selector)
@@ -59,11 +60,11 @@ class Administration:
             case wire.OpenSchedule(_, channel):
                 return realm.schedule_of(channel)
             case wire.BeginTransaction(_, transaction, channels):
-                return realm.transactions.begin(transaction, channels)
+                return realm.transactions.begin(owned(transaction, owner), channels)
             case wire.AbortTransaction(_, transaction):
-                return realm.transactions.abort(transaction)
+                return realm.transactions.abort(owned(transaction, owner))
             case wire.DescribeTransaction(_, transaction):
-                return realm.transactions.describe(transaction)
+                return realm.transactions.describe(owned(transaction, owner))
             case _:
                 return self._answer_for_realm(message)
 

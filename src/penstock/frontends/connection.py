@@ -287,6 +287,13 @@ class Connection(asyncio.BufferedProtocol):
             )
         )
 
+    @property
+    def owner(self) -> str:
+        """Whose the names are that it chooses; empty where the realm does not know its users."""
+        if self.permits is None or self.permits.principal.trusted:
+            return ""
+        return self.permits.principal.user
+
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
         """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
         return self._announced.bodies(schema, sizes, body)

@@ -5,7 +5,7 @@ The tables name the operations of every request; a test holds each request to ex
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -167,6 +167,21 @@ class Permits:
             return error
         rights = " or ".join(f"{right!r}" for right in need.rights)
         return AccessDenied(f"{self.principal.name} lacks {rights} on the {need.kind} it asks for")
+
+    def may_hear_of(self, number: int, asked: Collection[int]) -> bool:
+        """Whether a remembered answer may name a store: one of those that were ``asked`` for, or
+        where none was, one it may publish to."""
+        channel = self._directory.channels.get(number)
+        if channel is not None and channel.state.definition.kind == "schedule":
+            name = channel.state.name.removeprefix(SCHEDULE_PREFIX)
+            number = self._directory.find(name) or number
+        if asked:
+            return number in asked
+        try:
+            operation, name = self._numbered(number, _PUBLISH)
+        except NameDoesNotExist:
+            return False
+        return self._access.allows(self.principal, operation, name)
 
     def opened(self, message: Opening) -> None:
         """A subscription is being opened: it lasts as long as it would be allowed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidArgument, InvalidEvent
 from penstock.core.messages import Spans
+from penstock.core.owners import owned
 from penstock.runtime.bodies import Body
 from penstock.runtime.leaving import Leaving
 from penstock.runtime.transactions import Part
@@ -38,7 +40,7 @@ class Publications:
             self._realm.publish(
                 message.channel,
                 connection.bodies(message.schema, message.sizes, body),
-                message.producer,
+                owned(message.producer, connection.owner),
                 message.sequence,
                 reply,
                 publisher=connection.publisher,
@@ -52,7 +54,7 @@ class Publications:
         try:
             bodies = connection.bodies(message.schema, message.sizes, body)
             self._realm.digest(bodies)
-            self._realm.stages.put(message.stage, message.channel, bodies)
+            self._realm.stages.put(owned(message.stage, connection.owner), message.channel, bodies)
         except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             connection.fail(message.request, error)
         else:
@@ -64,10 +66,11 @@ class Publications:
             self._commit_parts(message)
             return
         realm, connection = self._realm, self._connection
+        stages = self._own(message.stages)
 
         def reply(span: Any, error: BaseException | None) -> None:
             if error is None:
-                realm.stages.committed(message.stages)
+                realm.stages.committed(stages)
                 answer = Published(span[0], span[1] - span[0])
                 connection.send(wire.Done(message.request, answer))
             else:
@@ -75,8 +78,8 @@ class Publications:
 
         realm.commit(
             message.channel,
-            message.stages,
-            message.producer,
+            stages,
+            owned(message.producer, connection.owner),
             message.sequence,
             reply,
             publisher=connection.publisher,
@@ -84,23 +87,28 @@ class Publications:
 
     def _commit_parts(self, message: wire.CommitStagedParts) -> None:
         realm, connection = self._realm, self._connection
+        parts = [(channel, self._own(stages)) for channel, stages in message.parts]
 
         def reply(spans: Any, error: BaseException | None) -> None:
             if error is None:
-                for _, stages in message.parts:
+                for _, stages in parts:
                     realm.stages.committed(stages)
+                if (permits := connection.permits) is not None:
+                    asked = {channel for channel, _ in parts}
+                    spans = tuple(each for each in spans if permits.may_hear_of(each[0], asked))
                 answer = TransactionInfo("committed", spans)
                 connection.send(wire.Done(message.request, answer))
             else:
                 connection.fail(message.request, error)
 
+        producer = owned(message.producer, connection.owner)
         realm.transactions.commit_staged(
-            message.parts, message.producer, message.sequence, reply, connection.publisher
+            parts, producer, message.sequence, reply, connection.publisher
         )
 
     def drop_stages(self, message: wire.DropStages) -> None:
         """Forget what was staged."""
-        self._realm.stages.drop(message.stages)
+        self._realm.stages.drop(self._own(message.stages))
         self._connection.send(wire.Done(message.request))
 
     def commit_transaction(self, message: wire.CommitTransaction, body: memoryview) -> None:
@@ -111,7 +119,7 @@ class Publications:
             connection.listener.pending_bytes -= size
             if error is None:
                 for part in message.parts:
-                    realm.stages.drop(part.stages)
+                    realm.stages.drop(self._own(part.stages))
                 answer = TransactionInfo("committed", spans)
                 connection.send(wire.Done(message.request, answer))
             else:
@@ -128,8 +136,16 @@ class Publications:
             reply(None, error)
             return
         realm.transactions.commit(
-            message.transaction, parts, reply, connection.publisher, leaving=leaving
+            owned(message.transaction, connection.owner),
+            parts,
+            reply,
+            connection.publisher,
+            leaving=leaving,
         )
+
+    def _own(self, names: Sequence[str]) -> list[str]:
+        """Names of stages as those of whoever asks."""
+        return [owned(name, self._connection.owner) for name in names]
 
     def _parts(self, message: wire.CommitTransaction, body: memoryview) -> list[Part]:
         """The parts with their batches, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
@@ -141,7 +157,7 @@ class Publications:
                 end = at + sum(part.sizes)
                 bodies = self._connection.bodies(part.schema, part.sizes, body[at:end])
                 at = end
-            found.append(Part(part.channel, bodies, part.stages))
+            found.append(Part(part.channel, bodies, self._own(part.stages)))
         if at != len(body):
             raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
         return found

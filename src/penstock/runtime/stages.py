@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from penstock.core.errors import MemoryLimit, NoSuchStage
+from penstock.core.owners import owned, owner_of, plain
 from penstock.core.ports import Clock
 from penstock.runtime.bodies import Body, digest_of
 from penstock.runtime.group import Group
@@ -34,6 +35,8 @@ class Stages:
         self._bytes_max = bytes_max
         self._by_id: dict[str, _Stage] = {}
         self._groups: dict[str, set[str]] = {}
+        self._of_owners: dict[str, int] = {}
+        """Bytes staged by each user."""
         self.size = 0
 
     def put(self, stage: str, number: int, bodies: Sequence[Body]) -> None:
@@ -41,6 +44,14 @@ class Stages:
         if stage in self._by_id:
             return
         size = sum(body.weight for body in bodies)
+        owner = owner_of(stage)
+        own = self._of_owners.get(owner, 0) + size
+        if owner and own > self._bytes_max // 2:
+            raise MemoryLimit(
+                f"{size} bytes to be staged, which makes {own} of {owner}; one user may have "
+                f"{self._bytes_max // 2} staged, half of the setting limits.stage_bytes: commit "
+                "or drop some"
+            )
         if self.size + size > self._bytes_max:
             raise MemoryLimit(
                 f"{size} bytes to be staged, {self._bytes_max - self.size} of "
@@ -50,6 +61,7 @@ class Stages:
         self._by_id[stage] = _Stage(number, bodies, size, self._clock.now_us())
         self._groups.setdefault(_group(stage), set()).add(stage)
         self.size += size
+        self._of_owners[owner] = own
 
     def of(self, stages: Sequence[str], number: int) -> list[Body]:
         """The batches of ``stages``, in that order. Raises ``NoSuchStage``."""
@@ -70,10 +82,16 @@ class Stages:
             gone = self._by_id.pop(stage, None)
             if gone is not None:
                 self.size -= gone.size
+                self._give_back(owner_of(stage), gone.size)
                 group = self._groups[_group(stage)]
                 group.discard(stage)
                 if not group:
                     del self._groups[_group(stage)]
+
+    def _give_back(self, owner: str, size: int) -> None:
+        self._of_owners[owner] -= size
+        if not self._of_owners[owner]:
+            del self._of_owners[owner]
 
     def committed(self, stages: Sequence[str]) -> None:
         """Drop what has been published, and what others have staged to publish the same."""
@@ -88,7 +106,7 @@ class Stages:
 
 def _group(stage: str) -> str:
     """The work a stage is part of, as its name says; tasks that are tried twice have one."""
-    return stage.rpartition("/")[0]
+    return owned(plain(stage).rpartition("/")[0], owner_of(stage))
 
 
 class CommitStaged(Struct):

@@ -17,6 +17,7 @@ from penstock.columns.ipc import table_from_stream
 from penstock.columns.protobuf import Messages
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument, Unavailable
+from penstock.core.owners import owned
 from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.routing import Call, Content
@@ -87,7 +88,9 @@ async def _stored(
 
     server.waiting_bytes(size)
     try:
-        call.realm.publish(number, bodies, producer, sequence, reply, publisher=call.principal.name)
+        own = owned(producer, "" if call.realm.access.is_open else call.principal.user)
+        who = call.principal.name
+        call.realm.publish(number, bodies, own, sequence, reply, publisher=who)
     except BaseException:
         server.waiting_bytes(-size)
         raise

@@ -1,0 +1,96 @@
+"""Names that clients choose are their user's: producers, stages, transactions (SEM X)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.client.sync import Session
+from penstock.core.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
+from penstock.wire.native import messages as wire
+
+pytestmark = pytest.mark.spec("A3")
+
+TABLE = pa.table({"n": [1, 2, 3]})
+
+
+@pytest.fixture
+def alice(realm: penstock.Realm) -> Iterator[Session]:
+    with realm.connect() as trusted:
+        trusted.access.create_user("bob", "secret")
+        for name in ("orders", "other"):
+            trusted.channels.create(name, type="persistent")
+            trusted.access.grant("*@*", "access")
+            trusted.access.grant("*@*", "publish", "subscribe", channel=name)
+    with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
+        yield session
+
+
+@pytest.fixture
+def bob(realm: penstock.Realm, alice: Session) -> Iterator[Session]:
+    with penstock.connect(realm.listen().replace("://", "://bob:secret@")) as session:
+        yield session
+
+
+def ask(session: Session, request: wire.Request) -> Any:
+    async def asked() -> Any:
+        return await session._inner.request(request)
+
+    return session._loop.call(asked())
+
+
+@pytest.mark.spec("X3")
+def test_nobody_claims_a_number_of_anothers_producer(alice: Session, bob: Session) -> None:
+    claimed = bob.channels.get("orders")
+    claimed.commit_stages(claimed.stage(TABLE), producer="txn:job", sequence=7)
+    orders = alice.channels.get("orders")
+    stored = orders.commit_stages(orders.stage(TABLE), producer="txn:job", sequence=7)
+
+    assert orders.info().counters.published == 6
+    assert orders.commit_stages([], producer="txn:job", sequence=7) == stored
+
+
+@pytest.mark.spec("X3")
+def test_nobody_drops_or_commits_anothers_stage(alice: Session, bob: Session) -> None:
+    orders = alice.channels.get("orders")
+    stages = orders.stage(TABLE)
+    names = tuple(stages)
+    ask(bob, wire.DropStages(0, names))
+    with pytest.raises(NoSuchStage):
+        bob.channels.get("orders").commit_stages(names, producer="bobs", sequence=1)
+
+    assert len(orders.commit_stages(stages, producer="mine", sequence=1)) == 3
+
+
+@pytest.mark.spec("X2")
+def test_nobody_ends_or_asks_for_anothers_transaction(alice: Session, bob: Session) -> None:
+    number = alice.channels.get("orders")._inner.number
+    ask(alice, wire.BeginTransaction(0, "tx", (number,)))
+    for request in (
+        wire.DescribeTransaction(0, "tx"),
+        wire.AbortTransaction(0, "tx"),
+        wire.CommitTransaction(0, "tx", ()),
+    ):
+        with pytest.raises(NoSuchTransaction, match="no transaction tx:"):
+            ask(bob, request)
+
+    assert ask(alice, wire.DescribeTransaction(0, "tx"))["state"] == "open"
+    with pytest.raises(InvalidArgument, match="control character"):
+        ask(bob, wire.AbortTransaction(0, "tx\x1falice"))
+
+
+@pytest.mark.spec("X3")
+def test_a_remembered_answer_names_only_stores_of_its_request(alice: Session) -> None:
+    orders, other = alice.channels.get("orders"), alice.channels.get("other")
+    parts = tuple(
+        (channel._inner.number, tuple(channel.stage(TABLE))) for channel in (orders, other)
+    )
+    both = ask(alice, wire.CommitStagedParts(0, "job", 1, parts))
+    again = ask(alice, wire.CommitStagedParts(0, "job", 1, ((other._inner.number, ()),)))
+
+    assert [number for number, _ in both["spans"]] == [number for number, _ in parts]
+    assert again["spans"] == [span for span in both["spans"] if span[0] == other._inner.number]
