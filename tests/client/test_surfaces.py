@@ -41,6 +41,8 @@ INSIDE = {
             "request_for",
             "hurry",
             "add",
+            "unsubscribe",
+            "is_closed",
             "remove",
             "give_up",
             "received",
@@ -56,7 +58,7 @@ INSIDE = {
     aio.DurableSubscription: {
         *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
         *("recalled", "may_recall", "is_recalled", "has_rolled_back", "has_ended", "hurry"),
-        *("settle", "settlements"),
+        *("settle", "settlements", "check_held", "settle_in_turn"),
     },
     aio.DurableHold: {"reopen", "delivered", "finished", "failed"},
     aio.Producer: {"send_gathered", "send_gathered_soon"},

@@ -29,6 +29,8 @@ class Wire(asyncio.Transport):
         self.reader = FrameReader()
         self.is_read = True
         self.is_aborted = False
+        self.is_closed = False
+        self.ended = asyncio.Event()
         self.error: Exception | None = None
         """What a write comes to."""
 
@@ -47,7 +49,14 @@ class Wire(asyncio.Transport):
         assert high, "somebody has thought about it"
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.ended.set()
 
     def pause_reading(self) -> None:
         self.is_read = False
@@ -131,6 +140,43 @@ def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then()
         peer.say(settle(2, 0), settle(3, 1))
 
         assert await peer.answered(4) == [1, 2, 3, 4]
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D13")
+def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
+    async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "d", 3))
+        await peer.answered(1)
+        peer.say(settle(2, 0), wire.Bye(), settle(3, 1))
+        assert not peer.wire.is_closed
+        assert peer.connection.eof_received()  # it hears of what was settled all the same
+
+        assert await peer.answered(1) == [2]
+        await peer.wire.ended.wait()
+        other.say(wire.DescribeDurable(1, 1, "d"))
+        (info,) = await other.told(1)
+        assert isinstance(info, wire.Done)
+        assert (info.answer["outstanding"], info.answer["clients"]) == (2, [])
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D13")
+def test_who_says_bye_and_is_gone_has_closed_as_well() -> None:
+    """Clients of before wait for nothing, and may end the connection at once."""
+
+    async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
+        peer.say(wire.Attach(1, 1, 1, "d", 3))
+        await peer.answered(1)
+        peer.say(settle(2, 0), wire.Bye())
+        peer.connection.connection_lost(ConnectionResetError())
+
+        other.say(wire.Attach(1, 1, 1, "d", 3), wire.DescribeDurable(2, 1, "d"))
+        told = {each.request: each for each in await other.told(2)}
+        assert isinstance(told[2], wire.Done)
+        assert (told[2].answer["outstanding"], len(told[2].answer["clients"])) == (2, 1)
 
     with_peers(story)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -25,7 +26,7 @@ from penstock.client.session import Session as AioSession
 from penstock.client.sync import Session
 from penstock.client.threads import LoopThread
 from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
-from penstock.core.errors import InvalidArgument
+from penstock.core.errors import ConnectionLost, InvalidArgument
 from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.core.rights import Principal
 from penstock.frontends.amqp import hub_of
@@ -371,7 +372,8 @@ class Realm:
         realm = self._running
         assert realm is not None, "it was started"
         for session in list(self._sessions):
-            await session.close()
+            with contextlib.suppress(ConnectionLost):  # it was reported; the realm has to stop
+                await session.close()
         if self._http is not None:
             await self._http.close()
             self._checking.cancel()

@@ -6,6 +6,7 @@ What users ask of it is in :mod:`penstock.client.session`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,7 +18,16 @@ import pyarrow as pa
 from penstock.client.bounds import check_wait
 from penstock.client.credentials import Token
 from penstock.client.link import Link
-from penstock.client.pending import Answer, Body, Pending, error_of, reason_of, reject, resolve
+from penstock.client.pending import (
+    Answer,
+    Body,
+    Pending,
+    error_of,
+    is_lost,
+    reason_of,
+    reject,
+    resolve,
+)
 from penstock.client.signing_in import SigningIn
 from penstock.client.urls import Address, RealmUrl
 from penstock.columns.ipc import schema_bytes
@@ -45,11 +55,17 @@ CONNECT_TIMEOUT_S = 5.0
 RECONNECT_TIMEOUT_S = 60.0
 """How long a session tries to come back before it gives up, unless told otherwise."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long an orderly end waits until its last bytes have left."""
+"""How long an orderly end waits for a realm that says nothing any more, with nothing to confirm."""
 PING_AFTER_S = 10.0
 DEAD_AFTER_S = 30.0
 """A connection on which nothing was heard this long, pings notwithstanding, is given up; so is
 one on which a subscription cannot be opened again for so long."""
+
+_CHANGES = (
+    *(wire.Settle, wire.PublishEvents, wire.CommitStages, wire.CommitStagedParts),
+    *(wire.CommitTransaction, wire.Bury),
+)
+"""Requests whose answers a close waits for."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -114,6 +130,8 @@ class Conversation:
         self._row_numbers: dict[OneRow, int] = {}
         self._greeting: asyncio.Future[wire.Welcome] | None = None
         self._lost = asyncio.Event()
+        self._answered = asyncio.Event()
+        """Set by every answer, and by the loss of the connection."""
         self._online = asyncio.Event()
         self._root: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
@@ -131,23 +149,67 @@ class Conversation:
         self._root = loop.create_task(self._stay_connected(), name="penstock-session")
 
     async def close(self) -> None:
-        """End the session: what was settled is settled, what was not goes back."""
-        for incoming in self._incoming.values():
-            if isinstance(incoming, Settling):
-                incoming.hurry()
+        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+
+        It waits until the realm has confirmed what is on its way to it, however slow it is. Raises
+        ``ConnectionLost`` when that can not be had any more: what was settled last may be
+        delivered again. Closing again does nothing.
+        """
         if self._closed is None:
+            for incoming in self._incoming.values():
+                if isinstance(incoming, Settling):
+                    incoming.hurry()
             self._closed = SessionClosed("the session is closed")
-        if self._root is not None:
+        self._end_incoming(self._closed)
+        if self._root is not None and self._root is not asyncio.current_task():
             self._root.cancel()
             await asyncio.wait([self._root])
-            self._root = None
+        self._root = None
+        try:
+            await self._confirmed()
+        finally:
+            await self._part()
+
+    async def _confirmed(self) -> None:
+        """Wait for the answers to what changes something, as long as the realm is there."""
+        owed = [each for each in self._pending.values() if isinstance(each.message, _CHANGES)]
+        is_there = self._link is not None and self._link.is_open
+        while is_there and self._link is not None:
+            if not any(each.sent and not each.answer.done() for each in owed):
+                return
+            self._answered.clear()
+            try:
+                async with asyncio.timeout(PING_AFTER_S):
+                    await self._answered.wait()
+            except TimeoutError:
+                self._ping()
+        unknown = [each.answer for each in owed if isinstance(each.message, wire.Settle)]
+        unknown = [each for each in unknown if not each.done() or is_lost(each)]
+        if unknown:
+            lost = ConnectionLost(
+                "the connection was lost before the realm had confirmed what was settled last: "
+                f"{len(unknown)} settlements, whose events may be delivered again"
+            )
+            for answer in unknown:
+                reject(answer, lost)
+            raise lost
+
+    async def _part(self) -> None:
+        """Say that nothing more comes, and hear what the realm still has to say, to its end: who
+        closes before it has taken all may destroy what is on its way to the other side."""
         link, self._link = self._link, None
         self._online.clear()
+        assert self._closed is not None, "it is being closed"
         self._fail_everything(self._closed)
-        if link is not None and link.is_open:
-            link.send(wire.Bye())
-            link.close()
+        if link is None or not link.is_open:
+            return
+        link.send(wire.Bye())
+        link.finish()
+        try:
             await link.gone(CLOSE_TIMEOUT_S)
+        except BaseException:
+            link.abort()
+            raise
 
     def on_error(self, listener: ErrorListener) -> None:
         """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
@@ -233,6 +295,10 @@ class Conversation:
             self._closed = error
             self._fail_everything(error)
             self.report(error)
+        except asyncio.CancelledError:
+            if self._closed is None:  # nobody has closed it, and its loop ends
+                await self.close()
+            raise
 
     def _ping(self) -> None:
         link = self._link
@@ -282,12 +348,14 @@ class Conversation:
             return
         match message:
             case wire.Done(request, answer):
+                self._answered.set()
                 if pending := self._pending.pop(request, None):
                     resolve(pending.answer, answer)
             case wire.Delivery(number, schema):
                 if incoming := self._incoming.get(number):
                     incoming.delivered(message, link.schemas[schema], body)
             case wire.Failed(request, code, text):
+                self._answered.set()
                 if pending := self._pending.pop(request, None):
                     reject(pending.answer, error_of(code, text))
             case wire.Recalled(number, spans):
@@ -336,11 +404,15 @@ class Conversation:
                     ),
                 )
         self._lost.set()
+        self._answered.set()
 
     def _fail_everything(self, error: PenstockError) -> None:
         pendings, self._pending = list(self._pending.values()), {}
         for pending in pendings:
             reject(pending.answer, error)
+        self._end_incoming(error)
+
+    def _end_incoming(self, error: PenstockError) -> None:
         incomings, self._incoming = list(self._incoming.values()), {}
         for incoming in incomings:
             incoming.failed(error)
@@ -393,6 +465,11 @@ class Conversation:
         elif not waits or self._is_reopening:
             del self._pending[number]
             reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or has given up."""
+        return self._closed is not None
 
     @property
     def is_connected(self) -> bool:
@@ -477,6 +554,12 @@ class Conversation:
 
     def remove(self, number: int) -> None:
         self._incoming.pop(number, None)
+
+    async def unsubscribe(self, number: int) -> None:
+        """End a subscription; with the session it has ended already."""
+        self.remove(number)
+        with contextlib.suppress(SessionClosed):
+            await self.request(wire.Unsubscribe(0, number))
 
     def give_up(self, number: int, error: BaseException) -> None:
         """A subscription was not opened: refused, or whoever wanted it does not any more; then

@@ -23,7 +23,8 @@ class DeliveredEvent(Event):
     """An event to be acknowledged or rolled back.
 
     Both are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing the
-    subscription); a refusal is reported on the session and raised there.
+    subscription or the session); a refusal is reported on the session and raised there. After the
+    close it has gone back: ``ack`` raises ``SessionClosed``.
     """
 
     __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
@@ -136,7 +137,9 @@ class DeliveredBatch(EventBatch):
         return DeliveredBatch(batch, self.redeliveries, self._subscription, self.publishers)
 
     async def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk, at once when they are stale."""
+        """Acknowledge all of them; returns when that is on disk, at once when they are stale.
+        Raises ``SessionClosed`` when they went back as their subscription was closed."""
+        self._subscription.check_held(int(self.event_ids[0]), self.attachment)
         if not self.is_stale:
             await self._subscription.settle(self._ids())
 

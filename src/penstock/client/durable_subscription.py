@@ -81,6 +81,8 @@ class DurableSubscription:
         """Whether some were since a batch was taken."""
         self.has_rolled_back = False
         """Another thread has given something back since a batch was taken."""
+        self._closed_through = 0
+        """Events of attachments up to this one have gone back: somebody has closed it."""
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
@@ -375,7 +377,11 @@ class DurableSubscription:
 
     async def settle(self, ids: IdSet, *, roll_back: bool = False, previous: bool = False) -> None:
         """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
-        disk. Raises ``IllegalState`` (SEM D15)."""
+        disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
+        if not roll_back and self.attachment:
+            self.check_held(ids.lowest or 0, self.attachment)
+        if self.attachment <= self._closed_through:
+            return  # all of them are back
         if roll_back:
             ids.remove_all(self._recalled)  # these are back already
         elif self._recalled and (recalled := self._recalled.overlap(ids)):
@@ -384,19 +390,42 @@ class DurableSubscription:
         if ids or not roll_back:
             await self.settlements.send(ids, roll_back=roll_back, previous=previous)
 
+    def check_held(self, event_id: int, attachment: int) -> None:
+        """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13)."""
+        gone = f"event {event_id} has gone back to durable {self._durable}"
+        if attachment <= self._closed_through:
+            raise SessionClosed(
+                f"the subscription is closed, and {gone}, which delivers it again; acknowledge it "
+                "before you close"
+            )
+        if self._conversation.is_closed:
+            raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
+
     def settle_soon(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
     ) -> None:
         """Settle without waiting; what one turn of the loop settles travels together.
 
-        An event of an earlier attachment is the realm's again: nothing is sent for it.
+        An event of an earlier attachment is the realm's again: nothing is sent for it. Raises
+        ``SessionClosed`` for one that is to be acknowledged and went back with a close.
         """
-        if attachment != self.attachment:
+        if not roll_back:
+            self.check_held(event_id, attachment)
+        if attachment <= self._closed_through or attachment != self.attachment:
             return
         if not self._is_strict or event_id not in self._recalled:
             self.settlements.soon(event_id, roll_back=roll_back, previous=previous)
         elif not roll_back:
             self.settlements.refuse(self._recall_of(event_id))
+
+    def settle_in_turn(
+        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
+    ) -> None:
+        """The same for another thread, which does not hear what comes of it: that is reported."""
+        try:
+            self.settle_soon(event_id, attachment, roll_back=roll_back, previous=previous)
+        except PenstockError as error:
+            self._conversation.report(error)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
@@ -435,15 +464,15 @@ class DurableSubscription:
             await self._close()
 
     async def _close(self) -> None:
+        self._closed_through = self.attachment
         try:
             if self._handling is not None and self._handling is not asyncio.current_task():
                 self._handling.cancel()
                 await asyncio.wait([self._handling])
             await self.settlements.confirm()
         finally:
-            self._conversation.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._conversation.request(wire.Unsubscribe(0, self._number))
+            await self._conversation.unsubscribe(self._number)
 
     async def __aenter__(self) -> DurableSubscription:
         return await self.open()

@@ -129,9 +129,8 @@ class DurableHold:
         """Leave the seat: what was held and not acknowledged goes back (SEM D13)."""
         number, self._number = self._number, 0
         if number:
-            self._conversation.remove(number)
             self._tell()
-            await self._conversation.request(wire.Unsubscribe(0, number))
+            await self._conversation.unsubscribe(number)
 
     async def __aenter__(self) -> DurableHold:
         return await self.open()

@@ -63,17 +63,25 @@ class Link(asyncio.BufferedProtocol):
         for part in coalesced(out):
             self._transport.write(part)
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Send what is queued, and nothing any more; what the peer sends is still heard."""
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        if self.is_open and self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
 
-    async def gone(self, timeout: float) -> None:
-        """Wait until a closed connection has sent all it had to, or drop it."""
-        try:
-            await asyncio.wait_for(self._gone.wait(), timeout)
-        except TimeoutError:
-            self.abort()
+    async def gone(self, silent_s: float) -> None:
+        """Wait until the peer has ended it, too, or drop it once nothing was heard for long."""
+        begun_s = self._loop.time()
+        while not self._gone.is_set():
+            left_s = max(begun_s, self.heard_s) + silent_s - self._loop.time()
+            if left_s <= 0:
+                self.abort()
+                return
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._gone.wait()
+            except TimeoutError:
+                continue  # something may have been heard meanwhile
 
     def abort(self) -> None:
         """Drop the connection at once: the peer is taken for dead."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from penstock.core.errors import PenstockError, error_classes
+from penstock.core.errors import ConnectionLost, PenstockError, error_classes
 from penstock.wire.native import messages as wire
 
 Body = bytes | bytearray | memoryview
@@ -53,6 +53,11 @@ def reject(answer: Answer, error: PenstockError) -> None:
     if not answer.done():
         answer.set_exception(error)
         answer.exception()
+
+
+def is_lost(answer: Answer) -> bool:
+    """Whether what has come is the loss of the connection: nobody knows what became of it."""
+    return isinstance(answer.exception(), ConnectionLost)
 
 
 def error_of(code: str, text: str) -> PenstockError:

@@ -114,6 +114,8 @@ class Reader:
         """Handed out and not committed."""
         self._gone = IdSet()
         """Handed out, not committed, and lost with a connection."""
+        self._returned = IdSet()
+        """Handed out, not committed, and given back by closing."""
         self._demanded = 0
         """What was asked for with the demand that is open; 0: none is."""
         self._recalled = False
@@ -134,7 +136,7 @@ class Reader:
             except BaseException as error:
                 self._conversation.give_up(self._number, error)
                 raise
-            self._error = None
+            self._error, self._returned = None, IdSet()
             self._is_open = True
         return self
 
@@ -153,12 +155,12 @@ class Reader:
         try:
             await self._settlements.confirm()
         finally:
-            self._conversation.remove(self._number)
             self.failed(SessionClosed("the reader is closed"))
             self._parts.clear()
+            self._returned = self._held if self._transactional else IdSet()
             self._held, self._gone = IdSet(), IdSet()
             self._demanded, self._recalled = 0, False
-            await self._conversation.request(wire.Unsubscribe(0, self._number))
+            await self._conversation.unsubscribe(self._number)
 
     async def __aenter__(self) -> Reader:
         return await self.open()
@@ -353,10 +355,12 @@ class Reader:
         """Take events off the queue for good: all that are in hand; up to and including
         ``event`` (or its id); or with ``individual`` that one alone. Returns when that is on disk.
 
-        Raises ``ConnectionLost`` when some of them were given back meanwhile because the
+        Raises ``SessionClosed`` when they went back as the reader was closed, also at the end of
+        an iteration that had opened it, and ``ConnectionLost`` when some of them did because the
         connection was lost: nothing was committed, and they are delivered again. Raises
         ``IllegalState`` for an event that was not handed out.
         """
+        self._check_returned()
         ids = self._chosen("commit", event, individual=individual)
         lost = self._gone.overlap(ids)
         if event is None:
@@ -379,6 +383,15 @@ class Reader:
         ids.remove_all(back)
         with contextlib.suppress(ConnectionLost):  # then the realm has taken all of them back
             await self._settle(ids, roll_back=True)
+
+    def _check_returned(self) -> None:
+        returned, self._returned = self._returned, IdSet()
+        if returned:
+            raise SessionClosed(
+                f"{len(returned)} events that were handed out and not committed went back to the "
+                f"queue as the reader was closed (the first is {returned.lowest}): nothing was "
+                "committed; commit before you close"
+            )
 
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
         if not self._transactional:

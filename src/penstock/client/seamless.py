@@ -154,8 +154,7 @@ class SeamlessSubscription(Subscription):
             self._conversation.give_up(self._number, error)
             raise
         if not self._is_open:  # closed meanwhile
-            self._conversation.remove(self._number)
-            await self._conversation.request(wire.Unsubscribe(0, self._number), resend=True)
+            await self._conversation.unsubscribe(self._number)
             return
         self._is_live = True
         self._head = (await self._info()).last_event_id + 1

@@ -25,6 +25,7 @@ from penstock.client.queues import Queues
 from penstock.client.transaction import JointTransaction, Named, describe
 from penstock.client.urls import RealmUrl
 from penstock.columns.ipc import batch_bytes
+from penstock.core.errors import ConnectionLost
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import RealmInfo, Redriven, TransactionInfo
 
@@ -61,7 +62,11 @@ class Session(Conversation):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except ConnectionLost:
+            if error is None:
+                raise  # else it was reported, and what went wrong before is what matters
 
     async def info(self) -> RealmInfo:
         """What the realm says of itself."""

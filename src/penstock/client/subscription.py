@@ -262,9 +262,8 @@ class Subscription:
             self._is_open = False
             self._keep_place()
             self.loops.closed()
-            self._conversation.remove(self._number)
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._conversation.request(wire.Unsubscribe(0, self._number), resend=True)
+            await self._conversation.unsubscribe(self._number)
 
     def _keep_place(self) -> None:
         """Opened again, it goes on with the first event that was not handed out."""

@@ -5,6 +5,9 @@ A test compares the two surfaces, so neither can forget a method.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -26,12 +29,26 @@ from penstock.client.sync_transaction import JointTransaction, Transaction
 from penstock.client.threads import LoopThread
 from penstock.client.transaction import Named
 from penstock.client.urls import parse_url
+from penstock.core.errors import ConnectionLost, PenstockError
 from penstock.wire.native.answers import RealmInfo, Redriven
 
 if TYPE_CHECKING:
     from penstock.client.backup import BackupResult, FolderLike
     from penstock.client.copying import CopyResult
     from penstock.core.ports import Blobs
+
+
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
+"""Sessions of this process that nobody has closed."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """The interpreter ends, and all threads but the clients' own have: what was settled last may
+    still be on its way. What cannot be confirmed was reported."""
+    for session in list(_open):
+        with contextlib.suppress(PenstockError):
+            session.close()
 
 
 class Session:
@@ -47,6 +64,7 @@ class Session:
         self.channels = Channels(inner.channels, loop)
         self.queues = Queues(inner.queues, loop)
         self.joins = Joins(inner.joins, loop)
+        _open.add(self)
 
     @property
     def session_id(self) -> str:
@@ -150,10 +168,13 @@ class Session:
     # --- the end -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session: what was settled is settled, what was not goes back.
+        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
 
-        Closing again, or in a forked child, does nothing.
+        It waits until the realm has confirmed what is on its way to it. Raises ``ConnectionLost``
+        when that can not be had any more: what was settled last may be delivered again. Closing
+        again, or in a forked child, does nothing.
         """
+        _open.discard(self)
         if not self._loop.is_usable:
             return
         try:
@@ -171,7 +192,11 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except ConnectionLost:
+            if error is None:
+                raise  # else it was reported, and what went wrong before is what matters
 
 
 def connect(

@@ -15,7 +15,8 @@ from penstock.columns.event import Event
 class DeliveredEvent(Event):
     """An event to be acknowledged or rolled back.
 
-    Both are sent at once and confirmed by the subscription's ``flush`` (or by closing it).
+    Both are sent at once and confirmed by the subscription's ``flush`` (or by closing it, or the
+    session). After that it has gone back: ``ack`` raises ``SessionClosed``.
     """
 
     __slots__ = ("_attachment", "_loop", "_subscription")
@@ -46,8 +47,10 @@ class DeliveredEvent(Event):
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
             subscription.has_rolled_back = True
+        else:
+            subscription.check_held(event_id, attachment)
         self._loop.soon(
-            lambda: subscription.settle_soon(
+            lambda: subscription.settle_in_turn(
                 event_id, attachment, roll_back=roll_back, previous=previous
             )
         )

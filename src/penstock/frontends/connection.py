@@ -97,7 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0
         self._in_progress = 0
         self._reading = Reading(self._may_read, self._reads_again)
-        self._is_open = False
+        self._is_open = self._is_parting = False
+        """Parting: the peer has said Bye, and hears of nothing any more but the end."""
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
@@ -127,7 +128,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading.check()
 
     def eof_received(self) -> bool:
-        return False
+        """Whether it is only the peer that says nothing more: after its Bye there are answers."""
+        return self._is_parting and self._transport is not None and self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -150,6 +152,30 @@ class Connection(asyncio.BufferedProtocol):
         self.subscriptions.clear()
         self.listener.left(self)
         self._requests.transfers.leave()
+
+    async def _part(self) -> None:
+        """The peer closes in order, and its end of the connection is ended last: by then all it
+        held has gone back, and no place is kept for it (SEM D13)."""
+        seats = [number for number in self.subscriptions.values() if number]
+        loop, left = self._loop, len(seats)
+        free: asyncio.Future[None] = loop.create_future()
+
+        def given_back(_: object, error: BaseException | None) -> None:
+            nonlocal left
+            left -= 1  # where it failed, the realm is closed or the channel gone
+            if not left and not free.done():
+                free.set_result(None)
+
+        try:
+            for number in seats:
+                self.realm.subscriptions.detach(number, given_back)
+            self.subscriptions.clear()
+            self.listener.left(self)
+            if seats:
+                await free
+            await self.listener.seats_given_back(self.session)
+        finally:
+            self.end(None)
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -201,7 +227,9 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Schema(number):
                 self._announced.learn(number, bytes(body))
             case wire.Bye():
-                self.end(None)
+                self._is_open = False
+                self._is_parting = True
+                self.listener.spawn(self._part())
 
     def _answer_stranger(self, message: wire.FromClient | wire.Unreadable) -> None:
         """Whether somebody is here may be asked without saying who one is, and nothing else."""

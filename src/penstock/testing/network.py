@@ -56,6 +56,9 @@ class SimTransport(asyncio.Transport):
         """The protocol was told to stop writing."""
         self._is_closing = False
         self._is_lost = False
+        self._is_finished = False
+        """Nothing more is written here; what the other end writes is taken."""
+        self._has_said_eof = False
         self._window_bytes = 0
         """Sent from here, and not taken by the other end."""
         self._under_way: deque[object] = deque()
@@ -90,6 +93,15 @@ class SimTransport(asyncio.Transport):
         if self._unsent_bytes > self._high_water and not self._is_stopped and self.protocol:
             self._is_stopped = True
             self.protocol.pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self.is_closing() or self._is_finished:
+            return
+        self._is_finished = True
+        self._finish()
 
     def pause_reading(self) -> None:
         self._takes = False
@@ -139,15 +151,19 @@ class SimTransport(asyncio.Transport):
             for piece in self._network.pieces(whole):
                 self._window_bytes += len(piece)
                 self._send(piece)
-        if self._is_closing:
+        if self._is_closing or self._is_finished:
             self._finish()
-        elif self._is_stopped and self._unsent_bytes <= self._high_water // 2 and self.protocol:
+        if self._is_stopped and self._unsent_bytes <= self._high_water // 2 and self.protocol:
             self._is_stopped = False
             self.protocol.resume_writing()
 
     def _finish(self) -> None:
-        if not self._unsent and not self._is_lost:
+        if self._unsent or self._is_lost:
+            return
+        if not self._has_said_eof:
+            self._has_said_eof = True
             self._send(_EOF)
+        if self._is_closing:
             self._lose(None)
 
     def _send(self, piece: object) -> None:

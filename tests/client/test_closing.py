@@ -1,0 +1,337 @@
+"""An orderly close: what was settled is settled, what was not goes back, nothing is left (SEM D13).
+
+Client, realm and network are simulated: what is on its way is there because the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock import aio
+from penstock.core.errors import ConnectionLost, IllegalState, PenstockError, SessionClosed
+from penstock.frontends.connection import Connection
+from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.network import SimTransport
+from tests.runtime.living import living
+
+ADDRESS = ("127.0.0.1", 9000)
+URL = "penstock://127.0.0.1:9000"
+MUCH = 60
+"""Events of :data:`LARGE`: more than both ends and the way between them hold."""
+LARGE = b"x" * 100_000
+
+pytestmark = pytest.mark.spec("D13")
+
+
+class World:
+    """A realm, a network, and clients that may be stopped as the operating system stops them."""
+
+    def __init__(self, loop: SimLoop, listener: NativeListener) -> None:
+        self.loop = loop
+        self.listener = listener
+
+    def end_of(self, session: aio.Session) -> SimTransport:
+        """The client's end of its connection."""
+        link: Any = session._link
+        transport: SimTransport = link._transport
+        return transport
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Virtual time costs nothing."""
+        for _ in range(10_000):
+            if true():
+                return
+            await pass_time(0.01)
+        raise AssertionError("it never came to that")
+
+    async def full(self, session: aio.Session, publish: Callable[[], Awaitable[object]]) -> None:
+        """Stop the client, and publish until its connection takes no more."""
+        self.end_of(session).pause_reading()
+        await publish()
+        connections = [each for each in self.listener.connections if isinstance(each, Connection)]
+        await self.until(lambda: any(not each.writable for each in connections))
+
+
+def story(life: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
+            listener = NativeListener(realm, "test", NativeLimits())
+            ready = asyncio.Event()
+            listening = group.create_task(listener.run(ready))
+            await ready.wait()
+            await loop.create_server(listener._made, *ADDRESS)
+            await life(World(loop, listener))
+            listening.cancel()
+
+    simulate(live(), Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_acknowledged_is_though_deliveries_are_on_their_way(seed: int) -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            orders = await there.channels.create("orders")
+            billing = await orders.durables.create("billing")
+            await orders.publish_many([aio.Event(b"%d" % n) for n in range(10)])
+            await there.channels.create("news")
+            session = await aio.connect(URL)
+            subscription = (await orders_of(session)).subscribe(window=10)
+            await subscription.open()
+            batch = await subscription.next_batch(5.0)
+            assert batch is not None
+            await (await session.channels.get("news")).subscribe().open()
+            news = await there.channels.get("news")
+            await world.full(
+                session, lambda: news.publish_many([aio.Event(LARGE) for _ in range(MUCH)])
+            )
+
+            for event in list(batch)[:5]:
+                await event.ack()
+            world.end_of(session).resume_reading()
+            await session.close()
+
+            info = await billing.info()
+            assert (info.outstanding, info.pending, info.clients) == (5, 0, ())
+            assert (await there.info()).connections == 1
+
+    async def orders_of(session: aio.Session) -> aio.Durable:
+        return await (await session.channels.get("orders")).durables.get("billing")
+
+    story(life, seed)
+
+
+@pytest.mark.spec("J5")
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_waits_for_a_subscriber_that_has_closed(seed: int) -> None:
+    """A lost connection keeps its place for a minute; a close gives it up."""
+
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            news = await there.channels.create("news", engine="jms", type="reliable")
+            session = await aio.connect(URL)
+            await (await session.channels.get("news")).subscribe().open()
+            await world.full(
+                session, lambda: news.publish_many([aio.Event(LARGE) for _ in range(MUCH)])
+            )
+            world.end_of(session).resume_reading()
+            await session.close()
+
+            assert (await news.info()).events == 0
+            await news.publish(b"nobody")
+            assert (await news.info()).events == 0
+
+    story(life, seed)
+
+
+def test_a_close_waits_for_a_slow_realm() -> None:
+    """What is settled is on disk when it returns, however long that takes."""
+
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            orders = await there.channels.create("orders")
+            billing = await orders.durables.create("billing")
+            await orders.publish(b"0")
+            session = await aio.connect(URL)
+            durable = await (await session.channels.get("orders")).durables.get("billing")
+            subscription = await durable.subscribe(window=1).open()
+            batch = await subscription.next_batch(5.0)
+            assert batch is not None
+            world.end_of(session).peer.held_until_s = world.loop.time() + 20.0
+
+            await batch[0].ack()
+            began_s = world.loop.time()
+            await session.close()
+
+            assert 20.0 <= world.loop.time() - began_s < 25.0
+            assert (await billing.info()).outstanding == 0
+
+    story(life)
+
+
+def test_a_close_that_is_not_confirmed_says_so() -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            orders = await there.channels.create("orders")
+            await orders.durables.create("billing")
+            await orders.publish_many([aio.Event(b"0"), aio.Event(b"1")])
+            session = await aio.connect(URL)
+            heard: list[PenstockError] = []
+            session.on_error(heard.append)
+            durable = await (await session.channels.get("orders")).durables.get("billing")
+            subscription = await durable.subscribe(window=2).open()
+            batch = await subscription.next_batch(5.0)
+            assert batch is not None
+            world.end_of(session).is_silent = True  # nobody is told
+
+            for event in batch:
+                await event.ack()
+            began_s = world.loop.time()
+            with pytest.raises(ConnectionLost, match="had confirmed what was settled"):
+                await session.close()
+            assert world.loop.time() - began_s < 60
+            await world.until(lambda: bool(heard))
+            await session.close()  # once is enough
+
+    story(life)
+
+
+def test_an_error_that_leaves_the_block_is_not_hidden_by_one_of_the_close() -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            orders = await there.channels.create("orders")
+            await orders.durables.create("billing")
+            await orders.publish(b"0")
+
+            async def fails() -> None:
+                async with aio.connect(URL) as session:
+                    durable = await (await session.channels.get("orders")).durables.get("billing")
+                    subscription = await durable.subscribe(window=2).open()
+                    batch = await subscription.next_batch(5.0)
+                    assert batch is not None
+                    world.end_of(session).is_silent = True
+                    await batch[0].ack()
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await fails()
+
+    story(life)
+
+
+def test_where_nobody_answers_a_close_ends_all_the_same() -> None:
+    async def life(world: World) -> None:
+        session = await aio.connect(URL)
+        world.end_of(session).peer.is_silent = True
+        began_s = world.loop.time()
+
+        await session.close()
+
+        assert world.loop.time() - began_s < 10
+
+    story(life)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_session_nobody_closed_ends_in_order_with_its_loop(seed: int) -> None:
+    """``asyncio.run`` cancels what is left at its end: that is the session's to use."""
+
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            orders = await there.channels.create("orders")
+            billing = await orders.durables.create("billing")
+            await orders.publish(b"0")
+            session = await aio.connect(URL)
+            durable = await (await session.channels.get("orders")).durables.get("billing")
+            subscription = await durable.subscribe(window=2).open()
+            batch = await subscription.next_batch(5.0)
+            assert batch is not None
+            await batch[0].ack()
+
+            root = session._root
+            assert root is not None
+            root.cancel()
+            await asyncio.wait([root])
+
+            assert (await billing.info()).outstanding == 0
+            assert (await there.info()).connections == 1
+            with pytest.raises(SessionClosed):
+                await session.info()
+
+    story(life, seed)
+
+
+# --- settling after the end ---------------------------------------------------------------
+
+
+async def one_event(there: aio.Session) -> tuple[aio.Durable, aio.DeliveredEvent]:
+    orders = await there.channels.create("orders")
+    billing = await orders.durables.create("billing")
+    await orders.publish_many([aio.Event(b"0"), aio.Event(b"1")])
+    return billing, (await billing.fetch(1, 5.0))[0]
+
+
+def test_an_acknowledgement_after_the_durable_was_closed_raises() -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            billing, event = await one_event(there)
+            await billing.close()
+
+            with pytest.raises(SessionClosed, match="event 0 has gone back to durable billing"):
+                await event.ack()
+            with pytest.raises(SessionClosed):
+                await event.ack(previous=True)
+            await event.rollback()  # it is back already
+            assert (await billing.info()).outstanding == 2
+
+    story(life)
+
+
+def test_so_it_does_after_the_subscription_was_closed_or_opened_again() -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            orders = await there.channels.create("orders")
+            billing = await orders.durables.create("billing")
+            await orders.publish(b"0")
+            subscription = await billing.subscribe(window=2).open()
+            batch = await subscription.next_batch(5.0)
+            assert batch is not None
+            event = batch[0]
+            await subscription.close()
+            for _ in range(2):
+                with pytest.raises(SessionClosed, match="acknowledge it before"):
+                    await event.ack()
+                with pytest.raises(SessionClosed):
+                    await batch.ack()
+                await subscription.open()
+            again = await subscription.next_batch(5.0)
+            assert again is not None
+            await again[0].ack()
+            await subscription.flush()
+            assert (await billing.info()).outstanding == 0
+            await subscription.close()
+            with pytest.raises(SessionClosed):
+                await subscription.ack([0])
+
+    story(life)
+
+
+def test_so_it_does_after_the_session_was_closed() -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            session = await aio.connect(URL)
+            _, event = await one_event(session)
+            await session.close()
+
+            with pytest.raises(SessionClosed, match="the session is closed"):
+                await event.ack()
+            assert (await there.info()).connections == 1
+
+    story(life)
+
+
+@pytest.mark.spec("Q2", "Q3")
+def test_a_commit_after_the_reader_was_closed_raises() -> None:
+    async def life(world: World) -> None:
+        async with aio.connect(URL) as there:
+            work = await there.queues.create("work")
+            await work.push(b"0")
+            reader = work.reader(transactional=True, timeout=0.0)
+            found = [event async for event in reader]  # closes what iterating opened
+
+            with pytest.raises(SessionClosed, match=r"1 events .* went back"):
+                await reader.commit()
+            with pytest.raises((SessionClosed, IllegalState)):
+                await reader.commit(found[0])
+            await reader.rollback()
+            assert (await work.info()).events == 1
+
+    story(life)
