@@ -290,6 +290,14 @@ class LimitSettings(Section, frozen=True, kw_only=True):
     paged_bytes: Annotated[
         int, Meta(ge=0, description="Bytes for events of paged channels, on disk (SEM C6).")
     ] = 4 << 30
+    property_names_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Most property names of a channel, those inside dictionaries among them; "
+            "0: no limit.",
+        ),
+    ] = 1_000
     stage_bytes: Annotated[
         int, Meta(ge=0, description="Bytes of staged batches: uncommitted Spark micro-batches.")
     ] = 2 << 30

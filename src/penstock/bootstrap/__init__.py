@@ -210,6 +210,7 @@ def _limits(settings: Settings) -> Limits:
             heap_bytes_max=settings.limits.memory_bytes,
             off_heap_bytes_max=settings.limits.off_heap_bytes,
             paged_bytes_max=settings.limits.paged_bytes,
+            property_names_max=settings.limits.property_names_max,
         ),
         stage_bytes_max=settings.limits.stage_bytes,
         tail_bytes_max=settings.limits.unsealed_bytes,

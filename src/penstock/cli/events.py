@@ -162,14 +162,6 @@ class _Stream:
 
 def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Stored batches under the schema that holds them all."""
-    import pyarrow as pa
+    from penstock.columns.lifting import table_of
 
-    from penstock.columns.batch import flatten
-    from penstock.columns.schema import ChannelSchema
-
-    schema = ChannelSchema.empty()
-    for batch in batches:
-        schema = schema.grown(batch.schema)
-    none = pa.RecordBatch.from_pylist([], schema=schema.arrow)
-    flat = [flatten(schema.conform(batch)) for batch in (none, *batches)]
-    return pa.Table.from_batches(flat)
+    return table_of(batches)

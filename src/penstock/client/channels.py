@@ -17,9 +17,9 @@ from penstock.client.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.seamless import SeamlessSubscription
 from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
-from penstock.columns.batch import flatten
 from penstock.columns.event import Event, Moment
 from penstock.columns.ipc import batch_bytes
+from penstock.columns.lifting import flat_table
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument
@@ -304,8 +304,7 @@ class Channel(Destination):
         batches = [batch.to_arrow() async for batch in reading.batches()]
         for batch in batches:
             schema = schema.grown(batch.schema)
-        flat = [flatten(schema.conform(batch)) for batch in batches]
-        table = pa.Table.from_batches(flat, flat[0].schema if flat else _empty(schema))
+        table = flat_table(batches, schema)
         if columns is None:
             return table
         unknown = [name for name in columns if name not in table.column_names]
@@ -314,7 +313,3 @@ class Channel(Destination):
                 f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
             )
         return table.select(list(columns))
-
-
-def _empty(schema: ChannelSchema) -> pa.Schema:
-    return flatten(pa.RecordBatch.from_pylist([], schema=schema.arrow)).schema

@@ -36,6 +36,7 @@ from penstock.columns.layout import (
     STAMPED,
     key_path,
 )
+from penstock.columns.lifting import in_columns
 from penstock.columns.publishers import with_publishers
 from penstock.columns.rows import Publishers
 from penstock.columns.schema import ChannelSchema
@@ -102,7 +103,7 @@ class ArchiveLayout:
 
     def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
         """Stored events as rows of the archive."""
-        batch = self._channel.conform(batch)
+        batch = in_columns(batch, self._channel)
         count = batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= self._beside(batch)

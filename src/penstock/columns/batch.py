@@ -97,19 +97,25 @@ class _Flat(NamedTuple):
     """Of the struct of properties."""
 
 
+def flat_field(name: str) -> pa.Field:
+    """Of one of the columns every flat batch starts with."""
+    return pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
+
+
+def flat_name(name: str) -> str:
+    """What the column of a property's field is called in a flat batch."""
+    return f"properties.{name}" if name in FLAT else name
+
+
 def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
-    fields = [
-        pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
-        for name in FLAT
-    ]
+    fields = [flat_field(name) for name in FLAT]
     columns = tuple(schema.get_field_index(name) for name in FLAT)
     struct = schema.get_field_index("properties")
     children = []
     for index, field in enumerate(schema.field(struct).type if struct >= 0 else ()):
         logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
         if properties is None or logical in properties or field.name in properties:
-            taken = field.name in FLAT
-            fields.append(field.with_name(f"properties.{field.name}") if taken else field)
+            fields.append(field.with_name(flat_name(field.name)))
             children.append(index)
     return _Flat(pa.schema(fields), columns, struct, tuple(children))
 
@@ -241,6 +247,10 @@ class EventBatch:
 
     def to_table(self) -> pa.Table:
         """A flat table: ``event_id, published, tag, data``, then one column a property."""
+        if "more" in self._batch.schema.names:
+            from penstock.columns.lifting import table_of  # it stands on this module
+
+            return table_of([self._batch])
         plan = _flat_plans.of(self._batch.schema)
         return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)
 

@@ -231,7 +231,9 @@ def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryvie
 def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryview) -> CheckedEvents:
     buffer = pa.py_buffer(content)
     schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
-    if not ChannelSchema.from_bytes(index.schema).arrow.equals(schema, check_metadata=True):
+    columns = ChannelSchema.from_bytes(index.schema).arrow
+    ChannelSchema.of_file(index.schema)
+    if not columns.equals(schema.remove_metadata(), check_metadata=True):
         raise DamagedExport(f"{file.name}: its columns are not those of stored events")
     plain = pa.ipc.open_file(buffer)
     if not plain.schema.equals(schema) or plain.num_record_batches != len(index.batches):

@@ -166,17 +166,25 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
     staying = {slot.logical for slot in source.slots if slot.name not in leaving}
     return pa.array(
         [
-            more.extended(rows.value("more", row), _spilled_row(rows, row, slots, columns, staying))
+            more.extended(
+                rows.value("more", row),
+                typed_properties(rows.properties(row), row, slots, columns, staying),
+            )
             for row in range(batch.num_rows)
         ],
         pa.binary(),
     )
 
 
-def _spilled_row(
-    rows: Rows, row: int, slots: list[Slot], columns: dict[str, pa.Array], staying: set[str]
+def typed_properties(
+    properties: dict[str, Any],
+    row: int,
+    slots: list[Slot],
+    columns: dict[str, pa.Array],
+    staying: set[str],
 ) -> dict[str, Any]:
-    properties = rows.properties(row)
+    """Those of the ``properties`` of a row that ``slots`` have, with the widths of their columns;
+    a null only where no column of its name is ``staying``."""
     found: dict[str, Any] = {}
     for slot in slots:
         if slot.logical not in properties:

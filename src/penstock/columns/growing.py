@@ -9,7 +9,7 @@ has its own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from msgspec import Struct
@@ -58,9 +58,15 @@ def number_in(name: str) -> int:
     return int(parts[1]) if parts[0] == "events" and len(parts) == 3 else 0
 
 
-def started(batches: Sequence[pa.RecordBatch], *, rows_per_batch: int = ROWS_PER_BATCH) -> Growth:
-    """A new file of all rows of ``batches``. Raises as :func:`.segments.encode_segment` does."""
-    table = checked_table(batches)
+def started(
+    batches: Sequence[pa.RecordBatch],
+    *,
+    rows_per_batch: int = ROWS_PER_BATCH,
+    note: Mapping[bytes, bytes] | None = None,
+) -> Growth:
+    """A new file of all rows of ``batches``, with ``note`` in the metadata of its schema. Raises
+    as :func:`.segments.encode_segment` does."""
+    table = checked_table(batches).replace_schema_metadata(note)
     schema = table.schema.serialize().to_pybytes()
     head = _START + schema
     messages, places = _encoded(table, rows_per_batch, at=len(head))
@@ -89,7 +95,8 @@ def extended(
     Their schema is the file's and their ids are above all in it; ``InvalidArgument`` otherwise.
     Raises ``Damaged`` when ``tail`` is not what the index says.
     """
-    table = checked_table(batches)
+    noted = pa.ipc.read_schema(pa.py_buffer(index.schema)).metadata
+    table = checked_table(batches).replace_schema_metadata(noted)
     if table.schema.serialize().to_pybytes() != index.schema:
         raise InvalidArgument("events of another schema cannot be added to a file")
     at = end_of_batches(index.batches)

@@ -41,7 +41,8 @@ At most one of them is non-null in a row. Widening (int8 to int64, float32 to fl
 anything) stays in one field. The same holds for the fields of structs at any depth.
 
 ``more`` (module :mod:`penstock.columns.more`) holds what columns cannot: lists of mixed types,
-dictionaries without any key, and properties beyond :data:`PROPERTY_COLUMNS_MAX`. A name in
+dictionaries without any key, and properties beyond :data:`PROPERTY_COLUMNS_MAX`. In a file it
+also has names that few of the file's events have (module :mod:`penstock.columns.lean`). A name in
 ``more`` wins over the column of that name.
 """
 

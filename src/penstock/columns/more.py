@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from penstock.columns.layout import DICTIONARY, check_property_name
 from penstock.columns.shapes import LEAVES, NAIVE, NULL
@@ -138,6 +139,26 @@ def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
         return cell
     nodes = {name: _node(value) for name, value in properties.items()}
     return _encoder.encode({**nodes, **_decoder.decode(cell)} if cell else nodes)
+
+
+def typed(cell: bytes) -> dict[str, Any]:
+    """As :func:`decoded`, of a cell that was checked; numbers narrower than Python's are NumPy's,
+    so that columns made of them have the types they were published with."""
+    return {name: _typed(node) for name, node in _decoder.decode(cell).items()}
+
+
+_NARROW: Final[dict[str, type]] = {"b": np.int8, "h": np.int16, "i": np.int32, "f": np.float32}
+
+
+def _typed(node: Node) -> Any:
+    if node is None:
+        return None
+    code, payload = node
+    if code == "a":
+        return [_typed(inner) for inner in payload]
+    if code == "m":
+        return {key: _typed(inner) for key, inner in payload.items()}
+    return _NARROW[code](payload) if code in _NARROW else _READERS[code](payload)
 
 
 def nodes(cell: bytes) -> dict[str, Node]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+import base64
+import zlib
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +24,12 @@ from penstock.columns.shapes import (
 )
 from penstock.core.errors import InvalidEvent
 
+CHANNEL_SCHEMA: Final = b"penstock.channel"
+"""Metadata of a file's schema: the channel's, packed, where the file has other columns."""
+SCHEMA_BYTES_MAX: Final = 16 << 20
 
-class _Parts(NamedTuple):
+
+class Parts(NamedTuple):
     """What a schema of a body or stored batch consists of."""
 
     names: frozenset[str]
@@ -31,7 +37,12 @@ class _Parts(NamedTuple):
     headers: StructShape
 
     @classmethod
-    def of(cls, schema: pa.Schema) -> _Parts:
+    def of(cls, schema: pa.Schema) -> Parts:
+        """Raises ``InvalidEvent`` for columns no event has."""
+        return _parts.of(schema)
+
+    @classmethod
+    def _of(cls, schema: pa.Schema) -> Parts:
         names = frozenset(schema.names) & BODY.keys()
         structs = {}
         for name in ("properties", "headers"):
@@ -45,13 +56,13 @@ class _Parts(NamedTuple):
         return cls(names, structs["properties"], structs["headers"])
 
 
-_parts = SchemaMemo(_Parts.of)
+_parts = SchemaMemo(Parts._of)
 
 
 class _Plan(NamedTuple):
     """How batches of one schema come into the channel's."""
 
-    parts: _Parts
+    parts: Parts
     leaving: list[Slot]
     makes_sparse: bool
 
@@ -64,7 +75,7 @@ class ChannelSchema:
     arrow: pa.Schema
     """Columns of stored batches, ``event_id`` and ``published`` included."""
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.arrow = pa.schema([*STAMPED_FIELDS, *_fields(parts)])
         self._grown = SchemaMemo(self._grow)
@@ -73,12 +84,40 @@ class ChannelSchema:
     @classmethod
     def empty(cls) -> Self:
         """The schema of a channel nothing was published to."""
-        return cls(_Parts(frozenset(), NO_SLOTS, NO_SLOTS))
+        return cls(Parts(frozenset(), NO_SLOTS, NO_SLOTS))
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
         """The schema :meth:`to_bytes` wrote; :class:`InvalidEvent` when it is none."""
-        return cls(_Parts.of(schema_from(message)))
+        return cls(Parts.of(schema_from(message)))
+
+    @classmethod
+    def of_file(cls, message: bytes) -> Self:
+        """What the channel's schema was when a file with this schema was made: the file may have
+        fewer columns (:mod:`.lean`). Raises :class:`InvalidEvent`."""
+        schema = schema_from(message)
+        packed = (schema.metadata or {}).get(CHANNEL_SCHEMA)
+        return cls.from_bytes(message if packed is None else _unpacked(packed))
+
+    def note(self, columns: pa.Schema) -> dict[bytes, bytes] | None:
+        """Metadata for the schema of a file with these ``columns``; None where they are all."""
+        if columns.equals(self.arrow, check_metadata=True):
+            return None
+        packed = base64.b64encode(zlib.compress(self.to_bytes()))
+        return {CHANNEL_SCHEMA: packed}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns of bodies it has."""
+        return self._parts.names
+
+    @property
+    def properties(self) -> StructShape:
+        return self._parts.properties
+
+    @property
+    def headers(self) -> StructShape:
+        return self._parts.headers
 
     def to_bytes(self) -> bytes:
         """The schema as an Arrow IPC message."""
@@ -100,7 +139,7 @@ class ChannelSchema:
             names |= {"sparse", "nulls"}
         if unplaced(theirs.properties, properties):
             names |= {"more"}
-        parts = _Parts(names, properties, grown(mine.headers, theirs.headers.slots))
+        parts = Parts(names, properties, grown(mine.headers, theirs.headers.slots))
         return self if parts == mine else ChannelSchema(parts)
 
     def _plan(self, schema: pa.Schema) -> _Plan:
@@ -141,7 +180,20 @@ class ChannelSchema:
         return f"ChannelSchema({', '.join(self.arrow.names)}; properties: {properties or 'none'})"
 
 
-def _fields(parts: _Parts) -> list[pa.Field]:
+def _unpacked(packed: bytes) -> bytes:
+    try:
+        unpack = zlib.decompressobj()
+        message = unpack.decompress(base64.b64decode(packed, validate=True), SCHEMA_BYTES_MAX)
+    except (zlib.error, ValueError) as error:
+        raise InvalidEvent(
+            f"what a file says of its channel's columns is damaged: {error}"
+        ) from error
+    if not unpack.eof:
+        raise InvalidEvent(f"a file says its channel's columns take over {SCHEMA_BYTES_MAX} bytes")
+    return message
+
+
+def _fields(parts: Parts) -> list[pa.Field]:
     shapes = {"properties": parts.properties, "headers": parts.headers}
     return [
         pa.field(name, arrow_type(shapes[name])) if name in shapes else FIELDS[name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
@@ -97,9 +97,13 @@ def segment_name(folder: str, first_id: int, end_id: int) -> str:
 
 
 def encode_segment(
-    batches: Sequence[pa.RecordBatch], *, rows_per_batch: int = ROWS_PER_BATCH
+    batches: Sequence[pa.RecordBatch],
+    *,
+    rows_per_batch: int = ROWS_PER_BATCH,
+    note: Mapping[bytes, bytes] | None = None,
 ) -> SegmentImage:
-    """One file of all rows of ``batches``, in record batches of ``rows_per_batch`` rows.
+    """One file of all rows of ``batches``, in record batches of ``rows_per_batch`` rows; ``note``
+    is put into the metadata of its schema.
 
     All batches have the same schema, whose first column is ``event_id``: int64, no nulls, and
     ascending over all of them; ids may be left out. Raises ``InvalidArgument`` otherwise, and
@@ -110,7 +114,7 @@ def encode_segment(
     # Who reads segments needs none of it, and it brings all of the selectors.
     from penstock.columns.selectors.summaries import summary_of
 
-    table = checked_table(batches)
+    table = checked_table(batches).replace_schema_metadata(note)
     record_batches = table.combine_chunks().to_batches(max_chunksize=rows_per_batch)
     measured = pa.MockOutputStream()
     _write(measured, table.schema, record_batches)
@@ -168,7 +172,7 @@ class SegmentReader:
         self.index = index
         self._name = name
         self._buffer = pa.py_buffer(buffer)
-        self._schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
+        self._schema = pa.ipc.read_schema(pa.py_buffer(index.schema)).remove_metadata()
         self._batches: list[pa.RecordBatch | None] = [None] * len(index.batches)
 
     @property

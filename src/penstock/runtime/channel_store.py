@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from penstock.columns.keys import KeyIndex
+from penstock.columns.lean import lean
+from penstock.columns.names import PropertyNames
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import segment_folder
 from penstock.columns.selectors import Selector
@@ -49,6 +51,7 @@ class ChannelStore:
         """Stored events below ``sealed_through`` that are in the tail and in no file: they were
         only passing when the others were sealed (SEM J7)."""
         self.columns = ChannelSchema.empty()
+        self.names = PropertyNames()
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """Which event is the newest of its publish key; derived from what is stored (SEM K1)."""
@@ -68,6 +71,9 @@ class ChannelStore:
         self._ends.insert(at, piece.end)
         self._count(piece, 1)
         self.columns = self.columns.grown(piece.schema)
+        self.names.add(piece.schema, piece.number)
+        if "more" in piece.schema.names:
+            self.names.add_more(piece.batch)
 
     def came_back(self, piece: Piece) -> None:
         """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
@@ -378,7 +384,7 @@ class ChannelStore:
 
     def _interleaved(self, rows: list[Rows]) -> Rows:
         """Events on disk and in memory of one id range, in id order (mixed channels)."""
-        table = pa.Table.from_batches([self.columns.conform(part.batch) for part in rows])
+        table = pa.Table.from_batches(lean([part.batch for part in rows], self.columns))
         table = table.sort_by("event_id").combine_chunks()
         (batch,) = table.to_batches()
         return Rows(spans_in(batch), batch=batch, publishers=publishers_of(rows))

@@ -19,6 +19,7 @@ from penstock.columns.exports import (
     described_state,
     state_bytes,
 )
+from penstock.columns.lean import lean
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentImage, SegmentReader, encode_segment, rows_of
 from penstock.core.errors import Damaged, IllegalState, NameDoesNotExist
@@ -321,7 +322,8 @@ def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _P
 
 def _image(part: _Part, columns: ChannelSchema) -> SegmentImage:
     batches = _from_file(part) if part.reader is not None else _from_pieces(part)
-    return encode_segment([columns.conform(batch) for batch in batches])
+    kept = lean(list(batches), columns)
+    return encode_segment(kept, note=columns.note(kept[0].schema))
 
 
 def _from_file(part: _Part) -> Iterator[pa.RecordBatch]:

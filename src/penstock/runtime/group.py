@@ -260,6 +260,7 @@ class Group:
         if bodies is not came and not all(map(_has_room, came, bodies)):
             in_journal = True  # a long publisher in every event, say
         if not forced:
+            store.names.check(state.name, bodies, self.limits.property_names_max)
             merging.refuse(state, store, bodies, digest)
         bodies, digest = merging.admitted(state, store, bodies, digest)
         joins = self.state.directory.joins.of(number)
@@ -303,6 +304,8 @@ class Group:
             return None
         if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
             return known
+        store = self.state.stores[number]
+        store.names.check(state.name, bodies, self.limits.property_names_max)
         fact = plain_publish(state, digest, producer, sequence, self.now_us)
         if fact is None:
             return None
@@ -338,7 +341,9 @@ class Group:
             kind = channel.state.type
             if channel.state.engine.needs_interest:  # what nobody wants takes no room
                 digest = self._completed(channel, digest, bodies)
-            merging.refuse(channel.state, self.state.stores[number], bodies, digest)
+            store = self.state.stores[number]
+            store.names.check(channel.state.name, bodies, self.limits.property_names_max)
+            merging.refuse(channel.state, store, bodies, digest)
             digest, _ = self._replacing(number, digest, bodies)
             left = self._memory_left(channel, digest)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"

@@ -8,8 +8,9 @@ the channel while it is copied is simply dead in the copy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -18,8 +19,10 @@ import structlog
 from msgspec import Struct
 
 from penstock.columns.growing import Growth, extended, growing_name, number_in, started
+from penstock.columns.lean import Needs, fitted_in
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentIndex, SegmentReader, rows_of
+from penstock.columns.shapes import NO_SLOTS, StructShape
 from penstock.core.errors import Damaged, Fenced, IllegalState, NameDoesNotExist, StorageFailed
 from penstock.core.ids import IdSet
 from penstock.core.ports import Blobs, Offload
@@ -107,8 +110,9 @@ class Maintainer:
             self._given_up.add(number)
             _log.error("channel.not_maintained", channel=number, reason=str(error))
 
-    async def maintain(self, number: int) -> Maintained:
-        """Rewrite the files of a channel as one, without dead events; ids are kept.
+    async def maintain(self, number: int, also: StructShape = NO_SLOTS) -> Maintained:
+        """Rewrite the files of a channel as one, without dead events and in the columns they
+        need, with room for those of ``also``; ids are kept.
 
         On a channel of spindles or without files this does nothing and says so. Raises
         ``IllegalState`` while it is under way already, ``Damaged`` (nothing is changed then) and
@@ -136,7 +140,7 @@ class Maintainer:
             raise IllegalState(f"{state.name} is being maintained already")
         self._busy.add(number)
         try:
-            return await _Rewriting(self, number, store, state.name).run(before)
+            return await _Rewriting(self, number, store, state.name, also).run(before)
         finally:
             self._busy.discard(number)
             for file in store.files:
@@ -146,7 +150,14 @@ class Maintainer:
 class _Rewriting:
     """One maintenance of one channel."""
 
-    def __init__(self, owner: Maintainer, number: int, store: ChannelStore, name: str) -> None:
+    def __init__(
+        self,
+        owner: Maintainer,
+        number: int,
+        store: ChannelStore,
+        name: str,
+        also: StructShape,
+    ) -> None:
         self._shard = owner._shard
         self._blobs = owner._blobs
         self._files = owner._files
@@ -154,18 +165,27 @@ class _Rewriting:
         self._number = number
         self._store = store
         self._columns = store.columns
+        self._needs = Needs(store.columns)
+        self._also = also
+        self._schema = store.columns
+        """Of the copy."""
         self._copied: list[SealedFile] = []
         self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, number))
 
     async def run(self, before: int) -> Maintained:
         switched = False
         try:
+            for file in self._freeze():
+                await self._each(file, self._look)
+            self._schema = self._needs.open_schema(self._also)
+            self._copy.note = self._columns.note(self._schema.arrow)
             for _ in range(ROUNDS_MAX):
-                for file in self._freeze():
-                    await self._add(file)
-                    self._copied.append(file)
-                if not self._uncopied():
+                files = list(takewhile(self._knows, self._freeze()))
+                if not files:
                     break
+                for file in files:
+                    await self._each(file, self._add)
+                    self._copied.append(file)
             switched = await self._shard.act(self._switch)
         finally:
             if not switched and self._copy.name:
@@ -189,8 +209,25 @@ class _Rewriting:
             file.is_frozen = True
         return files
 
-    async def _add(self, file: SealedFile) -> None:
-        """Copy what is live of a file. Every batch of it is checked: the file will be deleted."""
+    def _knows(self, file: SealedFile) -> bool:
+        """Whether all columns of a file were the channel's when this began: one that has others
+        stays a file of its own."""
+        theirs = ChannelSchema.of_file(file.index.schema).arrow
+        return self._columns.grown(theirs) is self._columns
+
+    async def _look(self, batches: list[pa.RecordBatch]) -> None:
+        """Which columns do they need?"""
+        await self._offload(lambda: self._needs.add_all(batches))
+
+    async def _add(self, batches: list[pa.RecordBatch]) -> None:
+        schema, columns = self._schema, self._columns
+        await self._copy.add(await self._offload(lambda: fitted_in(batches, schema, columns)))
+
+    async def _each(
+        self, file: SealedFile, work: Callable[[list[pa.RecordBatch]], Awaitable[None]]
+    ) -> None:
+        """Do something with what is live of a file, some of it at a time. Every batch of it is
+        checked: the file will be deleted."""
         buffer = await self._blobs.get(file.name)
         reader = SegmentReader(buffer, file.index, name=file.name)
         at = 0
@@ -201,13 +238,13 @@ class _Rewriting:
                 end += 1
             wanted = [self._live(file, number) for number in range(at, end)]
             try:
-                batches = await self._offload(partial(_rows, reader, at, wanted, self._columns))
+                batches = await self._offload(partial(_rows, reader, at, wanted))
             except Damaged as error:
                 self._store.keep_damaged(file, str(error))
                 error.add_note("`penstock store repair` sets damaged events aside")
                 raise
             if batches:
-                await self._copy.add(batches)
+                await work(batches)
             at = end
 
     def _live(self, file: SealedFile, batch: int) -> IdSet:
@@ -249,12 +286,14 @@ class FileCopy:
         self.name = ""
         self.index: SegmentIndex | None = None
         self._tail: Any = b""
+        self.note: dict[bytes, bytes] | None = None
+        """Metadata of its schema."""
 
     async def add(self, batches: list[pa.RecordBatch]) -> None:
         """Append these; on disk on return."""
         index, tail = self.index, self._tail
         if index is None:
-            growth: Growth = await self._offload(lambda: started(batches))
+            growth: Growth = await self._offload(lambda: started(batches, note=self.note))
             self.name = await new_file(self._blobs, self._folder, growth)
         else:
             growth = await self._offload(lambda: extended(index, tail, batches))
@@ -276,15 +315,13 @@ async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
         return name
 
 
-def _rows(
-    reader: SegmentReader, first: int, wanted: Sequence[IdSet], columns: ChannelSchema
-) -> list[pa.RecordBatch]:
-    """What is wanted of the batches from ``first`` on, in the channel's schema."""
+def _rows(reader: SegmentReader, first: int, wanted: Sequence[IdSet]) -> list[pa.RecordBatch]:
+    """What is wanted of the batches from ``first`` on."""
     found = []
     for number, ids in enumerate(wanted, first):
         batch = reader.batch(number)
         if ids:
-            found.append(columns.conform(rows_of(batch, ids.spans)))
+            found.append(rows_of(batch, ids.spans))
     return found
 
 

@@ -62,6 +62,7 @@ class MergeStore(ChannelStore):
         raw = Raw(piece, self.states.slots_of(rows), deltas_of(rows))
         self.states.grown(rows.schema)
         self.columns = self.states.columns
+        self.names.add(piece.schema, piece.number)
         self._pending.append(raw)
         self._pending_rows += len(raw.slots)
         self._count(piece, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.columns.names import NAMES_MAX
 from penstock.core.channel_type import Home
 from penstock.core.messages import Digest
 from penstock.core.ports import Buffer, Pages, Place
@@ -21,11 +22,13 @@ _pools: list[pa.MemoryPool] = []
 
 
 class MemoryLimits(Struct, frozen=True):
-    """Most bytes of each kind of memory, over all channels (SEM C6)."""
+    """Most bytes of each kind of memory, over all channels (SEM C6), and what makes columns."""
 
     heap_bytes_max: int = 1 << 30
     off_heap_bytes_max: int = 1 << 30
     paged_bytes_max: int = 4 << 30
+    property_names_max: int = NAMES_MAX
+    """Of one channel; 0: no limit."""
 
     def left(self, home: Home, digest: Digest, meter: Meter) -> int:
         """Bytes still free for events of a channel at ``home``."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from penstock.columns.batch import ids_of, runs_of
 from penstock.columns.ipc import batch_bytes, packed_bytes
+from penstock.columns.lean import lean
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
@@ -188,7 +189,7 @@ def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
     else:
         batches = [part.batch for part in run]
         if any(each.schema != batches[0].schema for each in batches):
-            batches = [columns.conform(each) for each in batches]
+            batches = lean(batches, columns, MERGE_BYTES_MAX)
         batch = pa.concat_batches(batches)
     merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=publishers_of(run)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +25,7 @@ from penstock.columns.growing import (
     mended_tail,
     started,
 )
+from penstock.columns.lean import Needs, fitted_in, has_room, lean
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import (
     SegmentImage,
@@ -32,6 +34,7 @@ from penstock.columns.segments import (
     encode_segment,
     segment_name,
 )
+from penstock.columns.shapes import NO_SLOTS, StructShape
 from penstock.core.errors import (
     Damaged,
     Fenced,
@@ -201,9 +204,10 @@ class Sealer:
         if wanted and rows_max:
             fact = await self._into_spindle(folder, store, end, pieces, wanted)
         elif wanted:
-            if await self._is_remade(number, store):
+            added = await self._offload(partial(_Added.of, pieces, wanted, store.columns))
+            if await self._is_remade(number, store, added):
                 return True
-            fact = await self._into_single_file(folder, store, end, pieces, wanted)
+            fact = await self._into_single_file(folder, store, end, added)
         recorded = await self._shard.act(lambda group: _record_sealed(group, number, fact, began))
         if isinstance(fact, Sealed) and fact.name and not recorded:
             await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
@@ -221,21 +225,21 @@ class Sealer:
         return Sealed(end, name, index, _publishers(pieces, wanted))
 
     async def _into_single_file(
-        self, folder: str, store: ChannelStore, end: int, pieces: list[Piece], wanted: IdSet
+        self, folder: str, store: ChannelStore, end: int, added: _Added
     ) -> Sealed | Extended:
         """Add to the newest file, or begin one: the first, or one with more columns."""
-        columns, publishers = store.columns, _publishers(pieces, wanted)
-        batches = await self._offload(
-            lambda: [columns.conform(batch) for batch in _stored(pieces, wanted)]
-        )
+        columns, publishers = added.columns, added.publishers
         file = store.files[-1] if store.files else None
-        if file is not None and file.grows and _has_columns(file, columns) and not file.is_frozen:
+        if file is not None and file.grows and added.fits(file) and not file.is_frozen:
+            physical = ChannelSchema.from_bytes(file.index.schema)
             try:
+                batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
                 return await self._grow(file, end, batches, publishers)
             except (Damaged, NameDoesNotExist) as error:
                 file.is_frozen = True  # its own events are where they are
                 _log.error("segment.not_extended", name=file.name, reason=str(error))
-        growth = await self._offload(lambda: started(batches))
+        before = file.index.schema if file is not None else b""
+        growth = await self._offload(lambda: added.started(before))
         name = await new_file(self._blobs, folder, growth)
         return Sealed(end, name, msgspec.msgpack.encode(growth.index), publishers, grows=True)
 
@@ -249,19 +253,19 @@ class Sealer:
         size, checksum = growth.index.size, growth.index.checksum
         return Extended(end, file.name, size, checksum, added, publishers)
 
-    async def _is_remade(self, number: int, store: ChannelStore) -> bool:
+    async def _is_remade(self, number: int, store: ChannelStore, added: _Added) -> bool:
         """Give a small file the channel's new columns; a large one stays as it is, and what
         comes goes into another: a new column costs a bounded amount of writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
             return False
         file = store.files[0]
-        if not file.grows or file.is_frozen or _has_columns(file, store.columns):
+        if not file.grows or file.is_frozen or added.fits(file):
             return False
         try:
-            await self.maintainer.maintain(number)
+            await self.maintainer.maintain(number, added.shape)
         except (Damaged, IllegalState):
             return False
-        return not store.files or _has_columns(store.files[-1], store.columns)
+        return not store.files or added.fits(store.files[-1])
 
     async def _put(self, name: str, image: SegmentImage) -> str:
         """Store a segment; where a file of an unfinished sealing is in the way, beside it."""
@@ -384,8 +388,38 @@ def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]
     return extended(index, mended_tail(data, index), batches)
 
 
-def _has_columns(file: SealedFile, columns: ChannelSchema) -> bool:
-    return file.index.schema == columns.to_bytes()
+class _Added(NamedTuple):
+    """What is to be added to the single file of a channel."""
+
+    batches: list[pa.RecordBatch]
+    publishers: Publishers
+    columns: ChannelSchema
+    """Of the channel."""
+    needs: Needs
+    shape: StructShape
+    """The properties that are worth a column."""
+
+    @classmethod
+    def of(cls, pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> _Added:
+        batches, needs = list(_stored(pieces, wanted)), Needs(columns)
+        needs.add_all(batches)
+        return cls(batches, _publishers(pieces, wanted), columns, needs, needs.shape())
+
+    def fits(self, file: SealedFile) -> bool:
+        """Whether the file knows all of the channel's columns and has those that are worth it."""
+        known = ChannelSchema.of_file(file.index.schema)
+        physical = ChannelSchema.from_bytes(file.index.schema)
+        return known.arrow.equals(self.columns.arrow, check_metadata=True) and has_room(
+            physical, self.shape
+        )
+
+    def started(self, before: bytes) -> Growth:
+        """A file of their own; the one ``before`` it, whose schema this is, may have columns that
+        come again."""
+        others = ChannelSchema.from_bytes(before).properties if before else NO_SLOTS
+        schema = self.needs.open_schema(maybe=others)
+        batches = fitted_in(self.batches, schema, self.columns)
+        return started(batches, note=self.columns.note(schema.arrow))
 
 
 def _record(group: Group, number: int, fact: Sealed | Extended | SegmentDropped) -> bool:
@@ -406,7 +440,8 @@ def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
 
 
 def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
-    return encode_segment([columns.conform(batch) for batch in _stored(pieces, wanted)])
+    kept = lean(list(_stored(pieces, wanted)), columns)
+    return encode_segment(kept, note=columns.note(kept[0].schema))
 
 
 def _stored(pieces: list[Piece], wanted: IdSet) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from penstock.columns.ipc import schema_from
+from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.channel import Channel
 from penstock.core.directory import (
@@ -324,7 +324,9 @@ class RealmState:
         index = _index_decoder.decode(fact.index)
         file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
         store = self.stores[number]
-        store.columns = store.columns.grown(schema_from(index.schema))
+        known = ChannelSchema.of_file(index.schema).arrow
+        store.columns = store.columns.grown(known)
+        store.names.add(known)
         file.live = len(self.channels[number].state.stored.within(file.span))
         return file
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -18,6 +19,7 @@ from penstock.columns import compute as pc
 from penstock.columns.batch import FLAT
 from penstock.columns.fitting import fitted, place_of
 from penstock.columns.layout import FIELDS, HEADERS, ORIGIN, STAMPED
+from penstock.columns.lifting import lifted, rows_with_more
 from penstock.columns.memo import SchemaMemo
 from penstock.columns.publishers import with_publishers
 from penstock.columns.rows import Publishers
@@ -195,13 +197,10 @@ class Projection:
 
     def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
         """Raises ``InvalidArgument`` naming a column whose values do not fit its Spark type."""
-        steps = self._steps.of(batch.schema)
-        arrays = [
-            self._named(batch.num_rows, field)
-            if field.name == CHANNEL and CHANNEL in self._extras
-            else _column(batch, step, field)
-            for step, field in zip(steps, self._wanted, strict=True)
-        ]
+        arrays = self._arrays(batch)
+        rows = rows_with_more(batch)
+        if len(rows) and self._slots:
+            arrays = self._lifted(batch, rows, arrays)
         if publishers and "headers" in self._extras and "headers" in self._wanted.names:
             at = self._wanted.get_field_index("headers")
             arrays[at] = with_publishers(arrays[at], batch.column("event_id"), publishers)
@@ -209,6 +208,30 @@ class Projection:
             properties = self._properties(arrays)
             arrays[self._wanted.get_field_index(NULLS)] = nulls_of(batch, properties)
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+
+    def _arrays(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        steps = self._steps.of(batch.schema)
+        return [
+            self._named(batch.num_rows, field)
+            if field.name == CHANNEL and CHANNEL in self._extras
+            else _column(batch, step, field)
+            for step, field in zip(steps, self._wanted, strict=True)
+        ]
+
+    def _lifted(self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]) -> list[pa.Array]:
+        """With the properties that a file has put into ``more``, because few events have them."""
+        names = {slot.logical for name, slot in self._slots.items() if name in self._wanted.names}
+        some = batch.take(pa.array(rows))
+        found = lifted(some, names)
+        if found is some:
+            return arrays
+        inside, at = self._arrays(found), np.arange(batch.num_rows)
+        at[rows] = batch.num_rows + np.arange(len(rows))
+        places = pa.array(at)
+        return [
+            pa.concat_arrays([whole, few]).take(places) if field.name in self._slots else whole
+            for field, whole, few in zip(self._wanted, arrays, inside, strict=True)
+        ]
 
     def _properties(self, arrays: list[pa.Array]) -> dict[str, tuple[str, pa.Array]]:
         """The columns of properties, each with the property it is of."""
