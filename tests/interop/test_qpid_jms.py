@@ -24,7 +24,7 @@ import penstock
 from tests.access.certificates import Authority
 from tests.interop.programs import WITHOUT_PROTON, Tell, run_java
 
-TESTS = 42
+TESTS = 43
 CLASSES = ("MessageTest", "QueueTest", "TopicTest")
 
 

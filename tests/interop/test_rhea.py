@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.programs import Tell, run_node
 
-TESTS = 19
+TESTS = 21
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.wire.amqp.frames import Frame
-from penstock.wire.amqp.types import UInt
+from penstock.wire.amqp.types import UByte, UInt
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (
@@ -164,6 +164,18 @@ def test_drain_is_answered_once_the_window_has_let_everything_through(
 
     assert b"a" in peer.next(TRANSFER).raw
     assert of_link(peer.next(FLOW)) == (0, 5, 0, True)
+
+
+def test_a_link_that_brings_nothing_has_nothing_more(peer: Peer, session: penstock.Session) -> None:
+    """One that names a subscription, to end it."""
+    session.channels.create("news", engine="jms").durables.create("fuzz:sub", type="exclusive")
+    look_up = said(ATTACH, "sub", UInt(0), True, UByte(0), UByte(0), None, terminus(0x29, "c"))
+    peer.say(opened() + look_up + flow(0, 3, drain=True))
+
+    assert peer.next(ATTACH).fields[0] == "sub"
+    assert of_link(peer.next(FLOW)) == (0, 3, 0, True)
+    peer.say(flow(0, 0, count=3, drain=True, echo=True))
+    assert of_link(peer.next(FLOW)) == (0, 3, 0, True)
 
 
 # --- much credit (1.6.12: a sequence number, 2.7.4: link-credit is a uint) ---------------------

@@ -94,6 +94,22 @@ public final class QueueTest extends RealmTest {
   }
 
   @Test
+  public void whatOneClientCannotProcessIsForOthers() throws Exception {
+    send(open(), 2);
+    JMSContext first = open(JMSContext.CLIENT_ACKNOWLEDGE);
+    assertEquals("m0", first.createConsumer(queue()).receiveBody(String.class, LONG));
+    first.close();
+    JMSConsumer picky = openPicky().createConsumer(queue());
+    picky.receive(SHORT); // modified with undeliverable-here: the outcome Qpid JMS has for poison
+
+    JMSConsumer other = open().createConsumer(queue());
+
+    Message poison = other.receive(LONG);
+    assertEquals("m0", text(poison));
+    assertTrue(poison.getJMSRedelivered());
+  }
+
+  @Test
   public void recoveryDeliversAgainInOrder() throws Exception {
     send(open(), 3);
     JMSContext context = open(JMSContext.CLIENT_ACKNOWLEDGE);

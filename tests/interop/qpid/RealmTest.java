@@ -41,6 +41,12 @@ public abstract class RealmTest {
     return keep(new JmsConnectionFactory(url()).createContext(mode));
   }
 
+  /** A connection that hands over nothing that was delivered before. */
+  protected JMSContext openPicky() {
+    String policy = "?jms.redeliveryPolicy.maxRedeliveries=0";
+    return keep(new JmsConnectionFactory(url() + policy).createContext());
+  }
+
   /** A connection of a client with a name, which is what durable subscriptions belong to. */
   protected JMSContext open(String client) {
     JMSContext context = new JmsConnectionFactory(url()).createContext();

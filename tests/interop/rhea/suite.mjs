@@ -228,6 +228,40 @@ test('what was not settled when its connection went comes again', async (connect
   assert.equal(message.delivery_count, 1);
 });
 
+test('who drains without credit hears that there is nothing more', async (connection, name) => {
+  const link = receiver(connection, queue(name), { credit_window: 0 });
+  await next(link, 'receiver_open');
+  link.drain_credit();
+  await next(link, 'receiver_drained');
+
+  await sent(await sender(connection, queue(name)), { body: 'a' });
+  link.drain = false;
+  link.add_credit(1);
+  await link.wait(1);
+  assert.deepEqual(bodies(link), ['a']);
+});
+
+test('a subscriber that was cut off gets what it has missed, once', async (connection, name) => {
+  const subscribe = (own) => receiver(own, topic(name), { name: 'sub', autoaccept: false });
+  const link = await sender(connection, topic(name));
+  const first = connect({ container_id: name });
+  first.on('disconnected', () => {});
+  const before = subscribe(first);
+  await next(before, 'receiver_open');
+  await sent(link, { body: 'a' });
+  await before.wait(1);
+  first.socket.destroy();
+  await sent(link, { body: 'b' });
+
+  const second = connect({ container_id: name });
+  const again = subscribe(second);
+  await again.wait(2);
+  await sent(link, { body: 'c' });
+  await again.wait(3);
+  assert.deepEqual(bodies(again), ['a', 'b', 'c']);
+  second.close();
+});
+
 test('a filter chooses', async (connection, name) => {
   const link = await sender(connection, queue(name));
   const messages = ['red', 'blue', 'red'].map((colour, number) => ({

@@ -338,6 +338,9 @@ class Attaching:
             link.source.capabilities.put_object(symbol("topic"))
             attached.outgoing = Outgoing(link, settled=False)
             link.open()
+            self._connection.engine.add_outgoing(attached.outgoing)
+            if attached.outgoing.is_draining:
+                self._connection.engine.drained(attached.outgoing)
             return
         raise NameDoesNotExist(f"there is no subscription {base}")
 

@@ -227,8 +227,12 @@ class AmqpConnection(asyncio.Protocol):
 
     def settled(self, link: Outgoing) -> None:
         """Something was said about deliveries, or credit has come."""
-        if (attached := self.links.of(link)) is not None and attached.consumer is not None:
+        if (attached := self.links.of(link)) is None:
+            return
+        if attached.consumer is not None:
             attached.consumer.settled()
+        elif link.is_draining:  # it is for ending a subscription, and brings nothing
+            self.engine.drained(link)
 
     def too_large(self, link: Incoming) -> None:
         """A message passes the limit."""
