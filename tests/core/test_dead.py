@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.core.dead import (
@@ -11,6 +13,7 @@ from penstock.core.dead import (
     missed,
     moved_at_once,
 )
+from penstock.core.holding import Bury
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import (
     Ack,
@@ -20,6 +23,7 @@ from penstock.core.messages import (
     CreateDurable,
     Credit,
     Definition,
+    DeleteDurable,
     Digest,
     Edit,
     EndRelay,
@@ -359,3 +363,43 @@ def test_large_events_move_fewer_at_once() -> None:
     play.do(Publish(Digest(2, 8 << 20, 4 << 20)))
 
     assert moved_at_once(play.channel.state) == 2
+
+
+@pytest.mark.spec("T6", "T8", "T10")
+@pytest.mark.parametrize("again", [Play.restart, Play.restart_from_snapshot])
+def test_copies_in_a_dead_event_store_are_counted_by_durable_and_cause(
+    again: Callable[[Play], None],
+) -> None:
+    play = dying(capacity=4)
+    for name in ("d", "e"):
+        play.do(CreateDurable(name, "shared", max_deliveries=1))
+    play.do(Attach("d", 1, "s1", 10))
+    play.do(publish(4))
+    play.do(RollBack(1, (span(0, 1),)))
+    play.do(Bury(1, (span(2),)))
+    play.do(Attach("e", 2, "s2", 10))
+    play.do(Ack(2, (span(0),)))
+    play.do(RollBack(2, (span(1),)))
+    play.do(publish(4))
+
+    died = {
+        ("d", "redelivery_limit"): 2,
+        ("d", "buried"): 1,
+        ("e", "redelivery_limit"): 1,
+        ("", "evicted"): 2,
+    }
+    assert play.channel.state.died == died
+    again(play)
+    assert play.channel.state.died == died
+    play.do(DeleteDurable("d"))
+    assert play.channel.state.died == {("e", "redelivery_limit"): 1, ("", "evicted"): 2}
+
+
+@pytest.mark.spec("T10", "Q1")
+def test_what_readers_of_a_queue_bring_back_too_often_is_counted_as_theirs() -> None:
+    play = dying(kind="queue", max_deliveries=1)
+    play.do(Attach("", 1, "s1", 10))
+    play.do(publish(3))
+    play.do(RollBack(1, (span(0, 1),)))
+
+    assert play.channel.state.died == {("", "redelivery_limit"): 2}

@@ -170,7 +170,7 @@ def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
     reader(play, "other", "shared", 2)
     play.do(Bury(9, (span(3),)))
 
-    assert play.recorded[-1] == Buried("d", (span(3),))
+    assert play.recorded[-1] == Buried("d", (span(3),), Cause.BURIED)
     assert 3 not in outstanding(play)
     assert 3 in outstanding(play, "other")
     play.do(Ack(2, (span(3),)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.core import leaving
+from penstock.core.dead import count_copies
 from penstock.core.departures import NEVER, Departures
 from penstock.core.durable import Durable
 from penstock.core.ids import IdSet, Span
@@ -55,7 +56,8 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             _removed(state, fact)
         case Replaced(ids):
             state.counters.replaced += _gone(state, ids_in(ids), Cause.REPLACED)
-        case Buried(name, spans):
+        case Buried(name, spans, cause):
+            count_copies(state, state.stored_part(spans), cause, name)
             _acked(state, name, spans)
         case RolledBack(name, spans):
             durable = state.durables.get(name)
@@ -73,6 +75,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case DurableCreated():
             _created(state, fact)
         case DurableDeleted(name):
+            state.died = {key: count for key, count in state.died.items() if key[0] != name}
             if (gone := state.durables.pop(name, None)) is not None:
                 state.delivered += gone.delivered
                 state.acknowledged += gone.acknowledged
@@ -204,7 +207,9 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     if fact.cause is Cause.RELAYED:
         _passed(state, ids)
         return
-    dead = len(state.stored.overlap(IdSet(fact.dead))) if fact.dead else 0
+    dying = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
+    count_copies(state, dying, fact.cause)
+    dead = len(dying)
     counters = state.counters
     counters.dead += dead
     going = leaving.leaving(state, ids) if fact.cause is Cause.EVICTED else None
@@ -289,6 +294,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.acked = id_set(fact.consumed)
     state.looked_at_from(0)
     state.counters = replace(fact.counters)
+    state.died = {(durable, cause): count for durable, cause, count in fact.died}
     known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
     state.departures = Departures(keyed=bool(fact.definition.keys))
     state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)

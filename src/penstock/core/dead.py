@@ -54,10 +54,26 @@ def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> 
     alone.remove_all(wanted)
     shared = dead.copy()
     shared.remove_all(alone)
-    facts: list[StoredFact] = [Buried(durable.name, shared.spans)] if shared else []
+    facts: list[StoredFact] = [Buried(durable.name, shared.spans, cause)] if shared else []
     if alone:
         facts.append(Removed(alone.spans, cause, alone.spans))
     return facts
+
+
+def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "") -> None:
+    """Copies of ``ids``, stored yet, are in the dead event store from now on. One that was rolled
+    back too often, or buried, is there for one durable, which may be the only one left; what has
+    left by age or capacity is there once, for all that missed it."""
+    if not ids or state.definition.kind == "schedule":
+        return
+    if not durable and cause in (Cause.UNDELIVERABLE, Cause.BURIED):
+        for own in state.durables.values():
+            if own.name:
+                count_copies(state, own.wanting(ids), cause, own.name)
+        if not any(state.durables):  # readers of a queue, who have no name
+            state.died["", cause.value] = state.died.get(("", cause.value), 0) + len(ids)
+        return
+    state.died[durable, cause.value] = state.died.get((durable, cause.value), 0) + len(ids)
 
 
 def lowest(ids: IdSet, limit: int) -> IdSet:

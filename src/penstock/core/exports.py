@@ -71,7 +71,7 @@ def _in_ranges(durable: DurableState) -> DurableState:
 
 def take_over(state: ChannelState, taken: ExportedState) -> None:
     """Make a channel just created what the exported one was."""
-    apply(state, taken.restored)
+    apply(state, replace(taken.restored, died=()))  # it has brought no copy anywhere here
     state.volatile = IdSet(Span(*span) for span in taken.volatile)
 
 

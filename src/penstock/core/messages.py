@@ -429,6 +429,7 @@ class Buried(Fact, frozen=True):
 
     durable: str
     spans: Spans
+    cause: Cause = Cause.UNDELIVERABLE
 
 
 class PackedIds(Fact, frozen=True):
@@ -484,6 +485,8 @@ class Restored(Fact, frozen=True):
     """By cause, the ids of events that have left."""
     departed_from: int = -1
     """Of ids below it nothing is known; -1: it was written before this was kept."""
+    died: tuple[tuple[str, str, int], ...] = ()
+    """Copies in dead event stores, by durable and cause (``ChannelState.died``)."""
 
 
 StoredFact = (

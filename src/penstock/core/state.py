@@ -57,6 +57,8 @@ class ChannelState:
     are gone; browses do not count."""
     acknowledged: int = 0
     """Soft: the same of what the clients of durables that are gone acknowledged."""
+    dirty: bool = False
+    """Soft: something changed that may lead to a delivery."""
     granted_through: int = 0
     """Soft: the clients of durables have been offered what is below."""
     sent_through: int = 0
@@ -90,6 +92,9 @@ class ChannelState:
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
         self.ages = Ages()
         self.producers = Producers()
+        self.died: dict[tuple[str, str], int] = {}
+        """Copies made in the dead event store, by durable and cause; the durable is empty where
+        they are not for a single one."""
         self.acked = IdSet()
         """Stored events that at least one durable has acknowledged (SEM D6)."""
         self.subscribers: dict[int, Subscriber] = {}
@@ -102,8 +107,6 @@ class ChannelState:
         """Soft: recalls that clients have to hear of."""
         self.fresh = IdSet()
         """Soft: acknowledged events to be looked at for removal."""
-        self.dirty = False
-        """Soft: something changed that may lead to a delivery."""
 
     @property
     def flow(self) -> tuple[int, int]:

@@ -161,6 +161,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
     departures, in_memory = state.departures.copy(), state.volatile.copy()
+    died = died_of(state)
 
     def written_out() -> Restored:
         there = stored.copy()
@@ -178,9 +179,15 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
             counters,
             as_kept(departures.kept(next_id, there)),
             departures.known_from,
+            died,
         )
 
     return written_out
+
+
+def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:
+    """The copies in dead event stores, as a snapshot keeps them."""
+    return tuple((durable, cause, count) for (durable, cause), count in sorted(state.died.items()))
 
 
 def _reset(state: ChannelState) -> Restored:

@@ -41,8 +41,8 @@ def packed(fact: StoredFact) -> StoredFact:
             return PackedIds(Acked(name, ()), IdSet(spans).packed())
         case RolledBack(name, spans) if len(spans) > RANGES_MAX:
             return PackedIds(RolledBack(name, ()), IdSet(spans).packed())
-        case Buried(name, spans) if len(spans) > RANGES_MAX:
-            return PackedIds(Buried(name, ()), IdSet(spans).packed())
+        case Buried(name, spans, cause) if len(spans) > RANGES_MAX:
+            return PackedIds(Buried(name, (), cause), IdSet(spans).packed())
         case Removed(spans, cause, ()) if len(spans) > RANGES_MAX:
             return PackedIds(Removed((), cause), IdSet(spans).packed())
         case _:
@@ -57,7 +57,7 @@ def unpacked(fact: PackedIds) -> StoredFact:
             return Acked(name, spans)
         case RolledBack(name):
             return RolledBack(name, spans)
-        case Buried(name):
-            return Buried(name, spans)
+        case Buried(name, _, cause):
+            return Buried(name, spans, cause)
         case Removed(_, cause):
             return Removed(spans, cause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
@@ -46,6 +47,54 @@ def test_counters_are_those_of_the_channel(web: Web, session: penstock.Session) 
     assert of(found, "penstock_durable_outstanding_events", **durable) == 3
     assert of(found, "penstock_connections") == 1
     assert of(found, "penstock_realm_up") == 1
+
+
+@pytest.mark.spec("T8")
+def test_causes_are_there_from_zero_on(web: Web, session: penstock.Session) -> None:
+    """A series that begins with its first burst has no increase."""
+    session.channels.create("dead")
+    session.channels.create("orders", dead_event_store="dead").durables.create("billing")
+
+    found = scraped(web)
+
+    store = {"name": "orders", "kind": "channel"}
+    for cause in ("consumed", "dead", "expired", "evicted", "purged", "quarantined"):
+        assert of(found, "penstock_left_total", **store, cause=cause) == 0
+    for durable, cause in (
+        ("", "expired"),
+        ("", "evicted"),
+        ("billing", "redelivery_limit"),
+        ("billing", "buried"),
+    ):
+        assert of(found, "penstock_dead_total", **store, durable=durable, cause=cause) == 0
+    of_dead = [labels for name, labels in found if name == "penstock_dead_total"]
+    assert len(of_dead) == 4, "nothing dies where there is no dead event store"
+
+
+@pytest.mark.spec("T6", "T10")
+def test_dead_events_are_counted_while_another_durable_holds_them(
+    web: Web, session: penstock.Session
+) -> None:
+    session.channels.create("dead")
+    orders = session.channels.create("orders", dead_event_store="dead", capacity=5)
+    billing = orders.durables.create("billing", max_deliveries=1)
+    orders.durables.create("audit")
+    orders.publish_many([penstock.Event(b"x")] * 3)
+    for event in billing.fetch(3, timeout=5.0):
+        event.rollback()
+    billing.flush()
+    store = {"name": "orders", "kind": "channel"}
+
+    found = scraped(web)
+    limit = {"durable": "billing", "cause": "redelivery_limit"}
+    assert of(found, "penstock_dead_total", **store, **limit) == 3
+    assert of(found, "penstock_left_total", **store, cause="dead") == 0
+
+    orders.publish_many([penstock.Event(b"x")] * 4)
+    found = scraped(web)
+    assert of(found, "penstock_dead_total", **store, durable="", cause="evicted") == 2
+    assert of(found, "penstock_left_total", **store, cause="dead") == 2
+    assert session.channels.get("dead").info().events == 5
 
 
 def test_queues_readers_are_their_durable(web: Web, session: penstock.Session) -> None:

@@ -35,6 +35,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STORE: Final = ("name", "kind")
 _DURABLE: Final = ("channel", "durable")
 _CONNECTION: Final = ("connection", "user")
+_FOR_ONE: Final = ("redelivery_limit", "buried")
+"""Causes by which an event is dead for one durable."""
 _COUNTED: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
 
 
@@ -71,6 +73,7 @@ class RealmCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._of_realm()
         yield from self._of_stores()
+        yield from self._of_dead()
         yield from self._of_durables()
         yield from self._of_connections()
         yield from self._of_journal()
@@ -155,12 +158,34 @@ class RealmCollector(Collector):
             delivered.add_metric(named, sent)
             acknowledged.add_metric(named, settled)
             files.add_metric(named, len(self._realm.shard.state.stores[number].files))
-            for cause in _COUNTED:
-                if count := getattr(state.counters, cause):
-                    left.add_metric([*named, cause], count)
+            for cause in _COUNTED:  # from zero on, so that the first burst is an increase
+                left.add_metric([*named, cause], getattr(state.counters, cause))
         yield from (events, size, oldest, subscribers, published, left, redelivered)
         yield from (delivered, acknowledged, files)
         yield _gauge("unnamed_stores", "Channels and queues beyond those with a name.", unnamed)
+
+    def _of_dead(self) -> Iterator[Metric]:
+        """From zero on, where something can die; durables without a name here are left out."""
+        dead = CounterMetricFamily(
+            "penstock_dead",
+            "Copies put into dead event stores.",
+            labels=[*_STORE, "durable", "cause"],
+        )
+        named: dict[str, list[str]] = {}
+        for channel, name in self._durables():
+            named.setdefault(channel.state.name, []).append(name)
+        for index, (_, channel) in enumerate(stores_of(self._realm)):
+            state = channel.state
+            if index >= self._named_max:
+                break
+            own = named.get(state.name, [])
+            counted = dict.fromkeys([("", "expired"), ("", "evicted")], 0)
+            counted |= {(name, cause): 0 for name in own for cause in _FOR_ONE}
+            died = {key: n for key, n in state.died.items() if not key[0] or key[0] in own}
+            counted = {**(counted if state.moves_dead else {}), **died}
+            for (durable, cause), copies in sorted(counted.items()):
+                dead.add_metric([state.name, state.definition.kind, durable, cause], copies)
+        yield dead
 
     def _of_durables(self) -> Iterator[Metric]:
         now_us = self._realm.clock.now_us()

@@ -1,0 +1,179 @@
+"""The alerts that are shipped: each fires when it should, by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock
+from tests.docs.pages import ROOT
+from tests.frontends.http.asking import Web
+
+RULES = ROOT / "packaging" / "alerts.yml"
+FOUND = dict(re.findall(r"- alert: (\w+)\n\s+expr: (.+)", RULES.read_text(encoding="utf-8")))
+REALM = 'instance="berlin:9080",job="penstock"'
+STORE = f'{REALM},kind="channel",name="orders"'
+DURABLE = f'{REALM},channel="orders",durable="billing"'
+CASES: dict[str, tuple[dict[str, str], str]] = {
+    "RealmDown": ({f"up{{{REALM}}}": "1 1 0x30"}, REALM),
+    "PublishersWait": ({f"penstock_publish_congested{{{REALM}}}": "0 0 1x30"}, REALM),
+    "DiskSlow": (
+        {
+            f'penstock_journal_sync_seconds_bucket{{{REALM},le="0.1"}}': "0x30",
+            f'penstock_journal_sync_seconds_bucket{{{REALM},le="1"}}': "0+60x30",
+            f'penstock_journal_sync_seconds_bucket{{{REALM},le="+Inf"}}': "0+60x30",
+        },
+        REALM,
+    ),
+    "ConsumerStuck": ({f"penstock_durable_oldest_seconds{{{DURABLE}}}": "0+60x30"}, DURABLE),
+    "NobodyConsumes": (
+        {
+            f"penstock_durable_outstanding_events{{{DURABLE}}}": "3x30",
+            f"penstock_durable_clients{{{DURABLE}}}": "1 0x30",
+        },
+        DURABLE,
+    ),
+    "EventsUnreadable": (
+        {f'penstock_left_total{{{STORE},cause="quarantined"}}': "0 0 0 2x30"},
+        f'{STORE},cause="quarantined"',
+    ),
+    "EventsLeaveUnconsumed": (
+        {f'penstock_left_total{{{STORE},cause="evicted"}}': "0 0 0 9x30"},
+        f'{STORE},cause="evicted"',
+    ),
+    "MemoryShort": (
+        {
+            f'penstock_memory_bytes{{{REALM},home="heap"}}': "10 95x30",
+            f'penstock_memory_limit_bytes{{{REALM},home="heap"}}': "100x30",
+        },
+        f'{REALM},home="heap"',
+    ),
+    "ClientSlow": (
+        {f'penstock_connection_unsent_bytes{{{REALM},connection="3",user="me"}}': "0 2000000x30"},
+        f'{REALM},connection="3",user="me"',
+    ),
+}
+"""By alert: what is scraped every minute, and the labels it then fires with."""
+
+
+def dying(folder: Path) -> dict[str, str]:
+    """What two scrapes of a realm tell of the copies in a dead event store, as a series: before
+    the first burst, and after it, while another durable still holds the events."""
+    with penstock.Realm(folder) as realm, realm.connect() as session:
+        web = Web(realm.listen_http())
+        session.channels.create("dead")
+        orders = session.channels.create("orders", dead_event_store="dead")
+        billing = orders.durables.create("billing", max_deliveries=1)
+        orders.durables.create("audit")
+        before = dict(scraped(web, "penstock_dead_total"))
+        orders.publish_many([penstock.Event(b"x")] * 3)
+        for event in billing.fetch(3, timeout=5.0):
+            event.rollback()
+        billing.flush()
+        after = dict(scraped(web, "penstock_dead_total"))
+    assert sum(after.values()) == 3
+    return {
+        f"penstock_dead_total{{{REALM},{labels}}}": f"{before[labels]}x5 {after[labels]}x20"
+        for labels in after
+    }
+
+
+def scraped(web: Web, metric: str) -> Iterator[tuple[str, float]]:
+    text = web.ask("GET", "/metrics").data.decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == metric:
+                labels = sorted(sample.labels.items())
+                yield ",".join(f'{name}="{value}"' for name, value in labels), sample.value
+
+
+def labels_of(text: str) -> dict[str, str]:
+    return dict(re.findall(r'(\w+)="([^"]*)"', text))
+
+
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("there is no promtool: install Debian's package prometheus")
+    return found
+
+
+def fires(
+    promtool: str, folder: Path, alert: str, series: dict[str, str], *at: tuple[str, list[str]]
+) -> None:
+    """``at``: when, and with which labels it fires then."""
+    case: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [
+            {
+                "eval_time": time,
+                "alertname": alert,
+                "exp_alerts": [{"exp_labels": labels_of(each)} for each in labels],
+            }
+            for time, labels in at
+        ],
+    }
+    test = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}
+    (folder / "test.yml").write_text(json.dumps(test))  # YAML takes it
+    done = subprocess.run(
+        [promtool, "test", "rules", str(folder / "test.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_when_it_should_and_not_before(
+    promtool: str, tmp_path: Path, alert: str
+) -> None:
+    series, labels = CASES[alert]
+
+    fires(promtool, tmp_path, alert, series, ("0m", []), ("20m", [labels]))
+
+
+def test_the_first_events_that_die_are_told(promtool: str, tmp_path: Path) -> None:
+    series = dying(tmp_path / "data")
+    labels = 'instance="berlin:9080",name="orders",durable="billing",cause="redelivery_limit"'
+
+    fires(promtool, tmp_path, "EventsDie", series, ("4m", []), ("8m", [labels]), ("24m", []))
+
+
+def test_the_rules_are_whole(promtool: str) -> None:
+    done = subprocess.run(
+        [promtool, "check", "rules", str(RULES)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"{len(FOUND)} rules found" in done.stdout
+
+
+def test_each_alert_is_tested_and_on_the_pages() -> None:
+    assert set(FOUND) == {*CASES, "EventsDie"}
+    guide = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([^`]+)`", guide.partition("## Alerts")[2], re.MULTILINE)
+    assert {each.replace("\\|", "|") for each in listed} == set(FOUND.values())
+    howto = (ROOT / "docs" / "howto" / "prometheus.md").read_text(encoding="utf-8")
+    for alert, expression in re.findall(r"- alert: (\w+)\n\s+expr: (.+)", howto):
+        assert FOUND[alert] == expression
+
+
+def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm:
+        text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
+    told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+
+    for expression in FOUND.values():
+        for name in re.findall(r"penstock_\w+", expression):
+            assert name.removesuffix("_bucket") in told or name in told, name
