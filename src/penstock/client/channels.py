@@ -16,6 +16,7 @@ from penstock.client.merging import Merger, Registered, delta_of, key_name_of, r
 from penstock.client.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.seamless import SeamlessSubscription
 from penstock.client.starts import StartLike, check_range, start_of
+from penstock.client.streamed import Many
 from penstock.client.subscription import Subscription
 from penstock.columns.event import Event, Moment
 from penstock.columns.ipc import batch_bytes
@@ -132,8 +133,13 @@ class Channel(Destination):
         )
         return await self._publish(event)
 
-    async def publish_many(self, events: Sequence[Event]) -> range:
-        """Publish events in one step: consecutive ids, all or none."""
+    async def publish_many(self, events: Many) -> range:
+        """Publish events in one step: consecutive ids, all or none.
+
+        They may come from a generator, asynchronous or not, or any other iterable: then some
+        thousands of them are held here at a time, and the realm puts them aside until the last
+        has come (setting ``limits.stage_bytes``). What ends it with an error publishes nothing.
+        """
         return await self._publish_many(events)
 
     async def publish_table(self, table: Any, *, delta: bool = False) -> range:

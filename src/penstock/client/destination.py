@@ -16,6 +16,7 @@ from penstock.client.producer import Producer, ProducerErrorListener
 from penstock.client.publishing import Publisher, bodies_of_events
 from penstock.client.schedule import Schedule
 from penstock.client.starts import check_range, start_of
+from penstock.client.streamed import Many, publish_streamed
 from penstock.client.subscription import Subscription
 from penstock.client.transaction import Transaction
 from penstock.columns.event import Event
@@ -47,7 +48,9 @@ class Destination:
     async def _publish(self, event: Event) -> int:
         return await self._publisher.publish_one(event)
 
-    async def _publish_many(self, events: Sequence[Event]) -> range:
+    async def _publish_many(self, events: Many) -> range:
+        if not isinstance(events, Sequence):
+            return await publish_streamed(self._publisher, events)
         return await self._publisher.publish(bodies_of_events(events))
 
     async def _publish_table(self, table: Any, *, delta: bool = False) -> range:

@@ -158,6 +158,25 @@ class Publisher:
             if not lost or attempts == STAGINGS_MAX:
                 return answer  # lost: the realm was restarted in between, and has no parts
 
+    async def stage(self, bodies: Sequence[pa.RecordBatch]) -> list[str]:
+        """Put batches aside on the realm; gives the names :meth:`commit` has them by."""
+        parts = [part for body in bodies for part in self._parts(body)]
+        buffers = [memoryview(_bytes_of(part)) for part in parts]
+        return await stage(self._conversation, self._channel, parts, buffers)
+
+    async def commit(self, stages: Sequence[str]) -> range:
+        """Store what was staged, in one step; gives the ids once it is safe."""
+        await self._unanswered.acquire()
+        answer = _Ids(self._unanswered)
+        self._sequence += 1
+        message = wire.CommitStages(0, self._channel, self._producer, self._sequence, tuple(stages))
+        self._conversation.request_for(answer, message)
+        return await answer.ids
+
+    async def drop(self, stages: Sequence[str]) -> None:
+        """Forget what was staged."""
+        await self._conversation.request(wire.DropStages(0, tuple(stages)))
+
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
         return parts_of(body, self._conversation.event_bytes_max)
 

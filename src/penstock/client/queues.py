@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from penstock.client.attributes import QueueAttributes
@@ -12,6 +12,7 @@ from penstock.client.definitions import definition_of
 from penstock.client.destination import Destination
 from penstock.client.peeking import PEEK_DEFAULT, Peeked, peek
 from penstock.client.reader import WINDOW_DEFAULT, Reader
+from penstock.client.streamed import Many
 from penstock.columns.event import Event, Moment
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import ChannelOpened
@@ -118,7 +119,7 @@ class Queue(Destination):
         )
         return await self._publish(event)
 
-    async def push_many(self, events: Sequence[Event]) -> range:
+    async def push_many(self, events: Many) -> range:
         """Put events on the queue in one step: consecutive ids, all or none."""
         return await self._publish_many(events)
 

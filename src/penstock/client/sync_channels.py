@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.client import channels as aio_channels
 from penstock.client.attributes import ChannelAttributes
 from penstock.client.starts import StartLike
+from penstock.client.streamed import publish_streamed_from
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
 from penstock.client.sync_merging import Registered
@@ -92,8 +93,11 @@ class Channel(Destination):
             )
         )
 
-    def publish_many(self, events: Sequence[Event]) -> range:
-        """Publish events in one step: consecutive ids, all or none."""
+    def publish_many(self, events: Iterable[Event]) -> range:
+        """Publish events in one step: consecutive ids, all or none. They may come from a generator
+        or any other iterable; see :meth:`penstock.aio.Channel.publish_many`."""
+        if not isinstance(events, Sequence):
+            return publish_streamed_from(self._loop, self._inner._publisher, events)
         return self._loop.call(self._inner.publish_many(events))
 
     def publish_table(self, table: Any, *, delta: bool = False) -> range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,6 +11,7 @@ from penstock.client import reader as aio_reader
 from penstock.client.attributes import QueueAttributes
 from penstock.client.peeking import PEEK_DEFAULT, Peeked
 from penstock.client.reader import WINDOW_DEFAULT
+from penstock.client.streamed import publish_streamed_from
 from penstock.client.sync_destination import Destination
 from penstock.client.threads import LoopThread
 from penstock.columns.batch import EventBatch
@@ -89,8 +90,10 @@ class Queue(Destination):
             )
         )
 
-    def push_many(self, events: Sequence[Event]) -> range:
+    def push_many(self, events: Iterable[Event]) -> range:
         """Put events on the queue in one step: consecutive ids, all or none."""
+        if not isinstance(events, Sequence):
+            return publish_streamed_from(self._loop, self._inner._publisher, events)
         return self._loop.call(self._inner.push_many(events))
 
     def push_table(self, table: Any) -> range:

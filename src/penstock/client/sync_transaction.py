@@ -85,8 +85,9 @@ class Transaction(Unit):
             )
         )
 
-    def publish_many(self, events: Sequence[Event]) -> None:
-        """Add events, in their order."""
+    def publish_many(self, events: Iterable[Event]) -> None:
+        """Add events, in their order; from any iterable."""
+        events = events if isinstance(events, Sequence) else list(events)
         self._loop.call(self._inner.publish_many(events))
 
     def publish_table(self, table: Any) -> None:
@@ -141,8 +142,9 @@ class JointTransaction(Unit):
             )
         )
 
-    def publish_many(self, store: Named, events: Sequence[Event]) -> None:
-        """Add events for a channel or queue, in their order."""
+    def publish_many(self, store: Named, events: Iterable[Event]) -> None:
+        """Add events for a channel or queue, in their order; from any iterable."""
+        events = events if isinstance(events, Sequence) else list(events)
         self._loop.call(self._inner.publish_many(store, events))
 
     def publish_table(self, store: Named, table: Any) -> None:

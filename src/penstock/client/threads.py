@@ -53,8 +53,9 @@ class LoopThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop and wait for its result.
 
-        Raises ``IllegalState`` where it would block an event loop, and ``SessionClosed`` after a
-        fork, and when closed before or meanwhile.
+        Raises ``IllegalState`` on this very loop, and ``SessionClosed`` after a fork, and when
+        closed before or meanwhile. A loop of somebody else's that runs here, as in a notebook,
+        is theirs to block.
         """
         refusal = self._refusal()
         if refusal is not None:
@@ -101,13 +102,7 @@ class LoopThread:
                 "a blocking call from the client's own thread (an error listener) would wait "
                 "for itself; hand the work to another thread"
             )
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        return IllegalState(
-            "a blocking call inside an event loop would stop it; use penstock.aio there"
-        )
+        return None
 
     @property
     def is_usable(self) -> bool:

@@ -15,10 +15,10 @@ from penstock.client.conversation import Conversation
 from penstock.client.publishing import (
     FRAME_BODIES_MAX,
     STAGINGS_MAX,
-    bodies_of_events,
     parts_of,
     stage,
 )
+from penstock.client.streamed import Many, bodies_of_all
 from penstock.columns.body import body_of
 from penstock.columns.event import Event, Moment
 from penstock.columns.ipc import batch_bytes
@@ -304,9 +304,10 @@ class Transaction(Unit):
         )
         (await self._on(self._number, self._name)).add(event)
 
-    async def publish_many(self, events: Sequence[Event]) -> None:
-        """Add events, in their order."""
-        (await self._on(self._number, self._name)).add_bodies(bodies_of_events(events))
+    async def publish_many(self, events: Many) -> None:
+        """Add events, in their order; from any iterable."""
+        bodies = await bodies_of_all(events)
+        (await self._on(self._number, self._name)).add_bodies(bodies)
 
     async def publish_table(self, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table."""
@@ -364,9 +365,10 @@ class JointTransaction(Unit):
         )
         (await self._in(store)).add(event)
 
-    async def publish_many(self, store: Named, events: Sequence[Event]) -> None:
-        """Add events for a channel or queue, in their order."""
-        (await self._in(store)).add_bodies(bodies_of_events(events))
+    async def publish_many(self, store: Named, events: Many) -> None:
+        """Add events for a channel or queue, in their order; from any iterable."""
+        bodies = await bodies_of_all(events)
+        (await self._in(store)).add_bodies(bodies)
 
     async def publish_table(self, store: Named, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table for a channel or queue."""
