@@ -122,7 +122,7 @@ def test_a_user_is_made_let_in_and_deleted(run: Run) -> None:
     assert granted.stdout.splitlines()[-1].split() == ["alice@*", "access,", "channels"]
     assert made.exit_code == 0
     assert json.loads(mine.stdout)["entries"] == [{"subject": "alice@*", "rights": ["full"]}]
-    assert run("user", "delete", "alice").stdout == "user alice deleted\n"
+    assert run("user", "delete", "alice", "--yes").stdout == "user alice deleted\n"
     gone = run("channel", "list", user="alice", secret="open sesame")
     assert "authentication-failed" in gone.stderr
 
@@ -136,7 +136,7 @@ def test_groups_are_changed_and_listed(run: Run) -> None:
     assert added.stdout == "group ops: alice, bob, carol\n"
     assert removed.stdout == "group ops: bob, carol\n"
     assert json.loads(listed.stdout) == [{"name": "ops", "members": ["bob", "carol"]}]
-    assert run("group", "delete", "ops").exit_code == 0
+    assert run("group", "delete", "ops", "--yes").exit_code == 0
     assert run("group", "list").stdout.startswith("no groups")
 
 

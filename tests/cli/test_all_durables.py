@@ -51,7 +51,7 @@ def test_each_word_does_what_it_says(
     with channel.durables.get("d").subscribe() as held:
         assert held.next_batch(30) is not None
         assert shown()["pending"] == 4
-        assert run("durable", "unbind", "orders", "d") == "durable d: 1 subscription ended\n"
+        assert run("durable", "unbind", "orders", "d", "-y") == "durable d: 1 subscription ended\n"
         now = shown()
         assert (now["pending"], now["clients"]) == (0, [])
         assert now["redelivered"] == (0 if kind in ("exclusive", "priority") else 4)
@@ -64,7 +64,7 @@ def test_each_word_does_what_it_says(
         assert purged.exit_code == 1
         assert purged.stderr.splitlines()[0].endswith("[illegal-state]")
         assert shown()["outstanding"] == 4
-    assert run("durable", "delete", "orders", "d") == "durable d deleted\n"
+    assert run("durable", "delete", "orders", "d", "-y") == "durable d deleted\n"
     assert channel.durables.list() == []
     assert channel.info().events == (
         4 if engine == "default" and kind not in ("shared", "serial") else 0

@@ -145,7 +145,7 @@ def test_edit_of_nothing_is_wrong_usage(penstock_command: Run, orders: Channel) 
 def test_purge_removes_and_says_how_many(
     penstock_command: Run, orders: Channel, options: list[str], removed: str
 ) -> None:
-    purged = penstock_command("channel", "purge", "orders", *options)
+    purged = penstock_command("channel", "purge", "orders", "--yes", *options)
 
     assert purged.stdout == f"channel orders: {removed} purged\n"
     assert orders.info().counters.purged == int(removed.split()[0])
@@ -172,7 +172,7 @@ def test_missing_says_which_ids_have_no_event_and_why(
 def test_a_deleted_channel_is_gone(
     penstock_command: Run, session: penstock.Session, orders: Channel
 ) -> None:
-    deleted = penstock_command("channel", "delete", "orders")
+    deleted = penstock_command("channel", "delete", "orders", "--yes")
 
     assert deleted.stdout == "channel orders deleted\n"
     assert session.channels.list() == []
@@ -195,7 +195,11 @@ def test_a_deleted_channel_is_gone(
         (["edit", "orders", "--read-buffer-size", "1"], "4096 to", "invalid-argument"),
         (["show", "work"], "work is a queue", "name-does-not-exist"),
         (["maintain", "nowhere"], "there is no channel nowhere", "name-does-not-exist"),
-        (["purge", "orders", "--selector", "price >"], "expected a value", "invalid-selector"),
+        (
+            ["purge", "orders", "--yes", "--selector", "price >"],
+            "expected a value",
+            "invalid-selector",
+        ),
     ],
 )
 def test_a_refusal_is_one_line_with_its_code(

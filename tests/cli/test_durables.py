@@ -132,8 +132,12 @@ def test_a_purge_takes_events_off_one_durable(penstock_command: Run, orders: Cha
     other = orders.durables.create("audit")
     all_of_them = mine.info().outstanding
 
-    some = penstock_command("durable", "purge", "orders", "billing", "--from", "1", "--to", "1")
-    matching = penstock_command("durable", "purge", "orders", "billing", "--selector", "price < 2")
+    some = penstock_command(
+        "durable", "purge", "orders", "billing", "--from", "1", "--to", "1", "-y"
+    )
+    matching = penstock_command(
+        "durable", "purge", "orders", "billing", "--selector", "price < 2", "-y"
+    )
     rest = penstock_command("durable", "purge", "orders", "billing", "--yes")
 
     assert some.stdout == "durable billing: 1 event purged\n"
@@ -150,7 +154,7 @@ def test_an_administrator_frees_an_exclusive_durable(
     with audit.subscribe() as held:
         assert held.next_batch(30) is not None
 
-        ended = penstock_command("durable", "unbind", "orders", "audit")
+        ended = penstock_command("durable", "unbind", "orders", "audit", "-y")
 
         assert ended.stdout == "durable audit: 1 subscription ended\n"
         assert audit.info().clients == ()
@@ -159,7 +163,7 @@ def test_an_administrator_frees_an_exclusive_durable(
 def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> None:
     orders.durables.create("billing", type="shared")
 
-    deleted = penstock_command("durable", "delete", "orders", "billing")
+    deleted = penstock_command("durable", "delete", "orders", "billing", "-y")
 
     assert deleted.stdout == "durable billing deleted\n"
     assert orders.durables.list() == []

@@ -59,7 +59,7 @@ def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run) -> None:
 def test_a_deleted_join_copies_no_more(penstock_command: Run, orders: Channel, work: Queue) -> None:
     penstock_command("join", "create", "orders", "work")
 
-    deleted = penstock_command("join", "delete", "orders", "work")
+    deleted = penstock_command("join", "delete", "orders", "work", "--yes")
     orders.publish(b"x")
 
     assert deleted.stdout == "join from orders to work deleted\n"
@@ -95,7 +95,11 @@ def test_a_copy_says_where_it_came_from(
         (["create", "orders", "held"], "already", "name-already-bound"),
         (["create", "orders", "work", "--selector", "a >"], "expected", "invalid-selector"),
         (["create", "orders", "dead", "--archive"], "ends in a queue", "invalid-argument"),
-        (["delete", "orders", "work"], "no join from orders to work", "name-does-not-exist"),
+        (
+            ["delete", "orders", "work", "--yes"],
+            "no join from orders to work",
+            "name-does-not-exist",
+        ),
     ],
 )
 def test_a_refusal_is_one_line_with_its_code(

@@ -101,7 +101,7 @@ def test_edit_changes_only_what_was_given(penstock_command: Run, work: Queue) ->
 def test_purge_removes_and_says_how_many(
     penstock_command: Run, work: Queue, options: list[str], removed: int
 ) -> None:
-    purged = penstock_command("queue", "purge", "work", *options)
+    purged = penstock_command("queue", "purge", "work", "--yes", *options)
 
     assert purged.stdout.startswith(f"queue work: {removed} event")
     assert work.info().counters.purged == removed
@@ -110,7 +110,7 @@ def test_purge_removes_and_says_how_many(
 def test_a_deleted_queue_is_gone(
     penstock_command: Run, session: penstock.Session, work: Queue
 ) -> None:
-    deleted = penstock_command("queue", "delete", "work")
+    deleted = penstock_command("queue", "delete", "work", "--yes")
 
     assert deleted.stdout == "queue work deleted\n"
     assert session.queues.list() == []

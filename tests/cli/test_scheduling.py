@@ -65,8 +65,8 @@ def test_a_list_of_nothing_says_how_to_begin(penstock_command: Run, orders: Chan
 def test_what_is_cancelled_is_never_published(penstock_command: Run, orders: Channel) -> None:
     penstock_command("publish", "orders", "later", "--deliver-at", LATER)
 
-    cancelled = penstock_command("schedule", "cancel", "orders", "0")
-    again = penstock_command("schedule", "cancel", "orders", "0")
+    cancelled = penstock_command("schedule", "cancel", "orders", "0", "--yes")
+    again = penstock_command("schedule", "cancel", "orders", "0", "--yes")
 
     assert cancelled.stdout == "event 0 does not wait on orders any more\n"
     assert orders.scheduled.list() == []

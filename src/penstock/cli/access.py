@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from penstock.cli.asking import Yes, confirm
 from penstock.cli.configuring import SettingsFile, chosen
 from penstock.cli.output import (
     ListFormat,
@@ -137,14 +138,15 @@ def reset_admin(
 
 
 @users.command("delete")
-def delete_user(user: User, url: Url = DEFAULT_URL) -> None:
+def delete_user(user: User, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """Delete a user with its rights; its sessions end at once.
 
     \b
     Example:
-      penstock user delete alice
+      penstock user delete alice --yes
     """
     with session(url) as realm:
+        confirm(f"Delete the user {user} with its rights?", yes=yes)
         realm.access.delete_user(user)
     write(f"user {user} deleted")
 
@@ -258,14 +260,15 @@ def remove(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
 
 
 @groups.command("delete")
-def delete_group(group: Group, url: Url = DEFAULT_URL) -> None:
+def delete_group(group: Group, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """Delete a group with its rights.
 
     \b
     Example:
-      penstock group delete ops
+      penstock group delete ops --yes
     """
     with session(url) as realm:
+        confirm(f"Delete the group {group} with its rights?", yes=yes)
         realm.access.delete_group(group)
     write(f"group {group} deleted")
 

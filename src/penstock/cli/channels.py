@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import attributes, completing, destinations, facts, given
-from penstock.cli.destinations import First, Last, Selected, Yes
+from penstock.cli.asking import Yes
+from penstock.cli.destinations import First, Last, Selected
 from penstock.cli.output import ListFormat, moment, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.runtime.documents import channel_document
@@ -171,10 +172,10 @@ def purge(
 
     \b
     Examples:
-      penstock channel purge orders --from 3 --to 5
-      penstock channel purge orders --selector "price < 1"
+      penstock channel purge orders --from 3 --to 5 --yes
+      penstock channel purge orders --selector "price < 1" --yes
     """
-    destinations.purge("channel", name, first, last, selector, asks=not yes, url=url)
+    destinations.purge("channel", name, first, last, selector, yes=yes, url=url)
 
 
 @commands.command()
@@ -183,9 +184,9 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
 
     \b
     Example:
-      penstock channel delete orders
+      penstock channel delete orders --yes
     """
-    destinations.delete("channel", name, asks=not yes, url=url)
+    destinations.delete("channel", name, yes=yes, url=url)
 
 
 @commands.command()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import attributes, facts
+from penstock.cli.asking import confirm
 from penstock.cli.output import ListFormat, count, size, write, write_json, write_table
 from penstock.cli.realm import session
 from penstock.core.errors import NameDoesNotExist
@@ -26,7 +26,6 @@ RANGES_SHOWN = 10
 FirstAsked = Annotated[int, typer.Option("--from", help="First id.", metavar="ID", min=0)]
 LastAsked = Annotated[int | None, typer.Option("--to", help="Last id.", metavar="ID", min=0)]
 Selected = Annotated[str, typer.Option(help="Only events that match.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def stores(realm: Session, kind: Kind) -> Channels | Queues:
@@ -98,24 +97,32 @@ def purge(
     last: int | None,
     selector: str,
     *,
-    asks: bool,
+    yes: bool,
     url: str,
 ) -> None:
-    """Remove events; of all of them a person is asked first."""
+    """Remove events, once somebody has said so."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
-        if asks and first is None and last is None and not selector:
-            ask(f"Remove all {count(found.info().events, 'event')} of {found.name}?")
+        which = chosen_events(first, last, selector)
+        held = count(found.info().events, "event")
+        confirm(f"Remove {which or 'all'} of the {held} of {found.name}?", yes=yes)
         removed = found.purge(start=first, end=last, selector=selector)
     write(f"{kind} {found.name}: {count(removed, 'event')} purged")
 
 
-def delete(kind: Kind, name: str, *, asks: bool, url: str) -> None:
+def chosen_events(first: int | None, last: int | None, selector: str) -> str:
+    """What a purge is of; empty: all of them."""
+    begin, end = "the first" if first is None else first, "the newest" if last is None else last
+    span = "" if first is None and last is None else f"ids {begin} to {end}"
+    match = f"those that match {selector!r}" if selector else ""
+    return ", ".join(filter(None, (span, match)))
+
+
+def delete(kind: Kind, name: str, *, yes: bool, url: str) -> None:
     """Remove a store with its events."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
-        if asks:
-            ask(f"Delete {found.name} with {count(found.info().events, 'event')}?")
+        confirm(f"Delete {found.name} with {count(found.info().events, 'event')}?", yes=yes)
         stores(realm, kind).delete(name)
     write(f"{kind} {found.name} deleted")
 
@@ -132,12 +139,6 @@ def maintain(kind: Kind, name: str, url: str) -> None:
         f"{kind} {found.name} rewritten: {size(done.bytes_before)} are {size(done.bytes_after)} "
         f"now, {count(done.events, 'event')}"
     )
-
-
-def ask(question: str) -> None:
-    """Only a person is asked: a script has said what it wants."""
-    if sys.stdin.isatty() and not typer.confirm(question):
-        raise typer.Exit(1)
 
 
 def missing(

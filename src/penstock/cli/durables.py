@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from penstock.cli import completing, given
-from penstock.cli.destinations import First, Last, Selected, Yes, ask
+from penstock.cli.asking import Yes, confirm
+from penstock.cli.destinations import First, Last, Selected, chosen_events
 from penstock.cli.events import EventFormat, print_events
 from penstock.cli.messages import known_to
 from penstock.cli.output import (
@@ -265,41 +266,47 @@ def purge(
 
     \b
     Examples:
-      penstock durable purge orders billing --from 3 --to 5
-      penstock durable purge orders billing --selector "price < 1"
+      penstock durable purge orders billing --from 3 --to 5 --yes
+      penstock durable purge orders billing --selector "price < 1" --yes
     """
     with session(url) as realm:
         durable = realm.channels.get(channel).durables.get(name)
-        if not yes and first is None and last is None and not selector:
-            outstanding = durable.info().outstanding
-            ask(f"Take all {count(outstanding, 'outstanding event')} off {name}?")
+        outstanding = count(durable.info().outstanding, "outstanding event")
+        which = chosen_events(first, last, selector) or "all"
+        confirm(f"Take {which} of the {outstanding} off {name}?", yes=yes)
         purged = durable.purge(start=first, end=last, selector=selector)
     write(f"durable {name}: {count(purged, 'event')} purged")
 
 
 @commands.command()
-def unbind(channel: Channel, name: Name, url: Url = DEFAULT_URL) -> None:
+def unbind(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """End all subscriptions of a durable; what they held goes back.
 
     For an exclusive durable whose client hangs: the next may subscribe.
 
     \b
     Example:
-      penstock durable unbind orders audit
+      penstock durable unbind orders audit --yes
     """
     with session(url) as realm:
-        ended = realm.channels.get(channel).durables.get(name).unbind()
+        durable = realm.channels.get(channel).durables.get(name)
+        clients = count(len(durable.info().clients), "client")
+        confirm(f"End the subscriptions of {clients} of {name}?", yes=yes)
+        ended = durable.unbind()
     write(f"durable {name}: {count(ended, 'subscription')} ended")
 
 
 @commands.command()
-def delete(channel: Channel, name: Name, url: Url = DEFAULT_URL) -> None:
+def delete(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """End a durable for good; what only it kept leaves the channel.
 
     \b
     Example:
-      penstock durable delete orders billing
+      penstock durable delete orders billing --yes
     """
     with session(url) as realm:
-        realm.channels.get(channel).durables.delete(name)
+        durables = realm.channels.get(channel).durables
+        outstanding = count(durables.get(name).info().outstanding, "outstanding event")
+        confirm(f"Delete {name} with {outstanding}?", yes=yes)
+        durables.delete(name)
     write(f"durable {name} deleted")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import completing
+from penstock.cli.asking import Yes, confirm
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -92,13 +93,16 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 
 @commands.command()
-def delete(source: Source, destination: Destination, url: Url = DEFAULT_URL) -> None:
+def delete(
+    source: Source, destination: Destination, yes: Yes = False, url: Url = DEFAULT_URL
+) -> None:
     """End a join; what it copied stays.
 
     \b
     Example:
-      penstock join delete orders archive/orders
+      penstock join delete orders archive/orders --yes
     """
     with session(url) as realm:
+        confirm(f"Delete the join from {source} to {destination}?", yes=yes)
         realm.joins.delete(source, destination)
     write(f"join from {source} to {destination} deleted")

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import attributes, completing, destinations, facts, publishing, transfer
-from penstock.cli.destinations import First, Last, Selected, Yes
+from penstock.cli.asking import Yes
+from penstock.cli.destinations import First, Last, Selected
 from penstock.cli.output import ListFormat, size, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.runtime.documents import channel_document
@@ -106,9 +107,9 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
 
     \b
     Example:
-      penstock queue delete work
+      penstock queue delete work --yes
     """
-    destinations.delete("queue", name, asks=not yes, url=url)
+    destinations.delete("queue", name, yes=yes, url=url)
 
 
 @commands.command()
@@ -141,9 +142,9 @@ def purge(
 
     \b
     Example:
-      penstock queue purge work --from 3 --to 5
+      penstock queue purge work --from 3 --to 5 --yes
     """
-    destinations.purge("queue", name, first, last, selector, asks=not yes, url=url)
+    destinations.purge("queue", name, first, last, selector, yes=yes, url=url)
 
 
 @commands.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import completing
+from penstock.cli.asking import Yes, confirm
 from penstock.cli.destinations import find
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
@@ -67,16 +68,18 @@ def _document(scheduled: Scheduled) -> dict[str, Any]:
 def cancel(
     name: Name,
     number: Annotated[int, typer.Argument(min=0, help="Its number in the list.", metavar="NUMBER")],
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Take an event off the schedule.
 
     \b
     Example:
-      penstock schedule cancel orders 3
+      penstock schedule cancel orders 3 --yes
     """
     with session(url) as realm:
         found = find(realm, name)
+        confirm(f"Take event {number} off the schedule of {found.name}?", yes=yes)
         if not found.scheduled.cancel(number):
             raise IllegalState(
                 f"number {number} does not wait on {found.name}: it was published or cancelled "

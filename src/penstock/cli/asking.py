@@ -1,0 +1,29 @@
+"""Before something is taken away for good: a person is asked, a script has to have said so."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if ``yes``, or if somebody at the terminal says so; ends the command otherwise.
+
+    Without a terminal nobody can answer, so nothing is done. Raises ``typer.BadParameter``.
+    """
+    if yes:
+        return
+    if not is_asked():
+        raise typer.BadParameter(f"{question} There is no terminal to answer at: say --yes.")
+    if not typer.confirm(question, err=True):
+        sys.stderr.write("nothing was changed\n")
+        raise typer.Exit(1)
+
+
+def is_asked() -> bool:
+    """Whether there is somebody who reads the question and may answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
