@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,25 @@ def test_what_is_no_url_is_said_without_its_password(url: str) -> None:
         parse_url(url)
 
     assert "hush" not in str(refused.value)
+
+
+BEGINNINGS = ("penstock://", "penstocks://", "penstock:/", "http://", "//", "", "x:", "p")
+PASSWORDS = ("QZ", "Q/Z", "Q?Z", "Q@Z", "Q:Z", "Q#Z", "Q%zzZ", "Q\nZ", "Q,Z", "1Q/Z")
+ENDINGS = ("@host:port", "@", "@host?colour=red", "@[::1", "", "@host:0", "@h,", "@host:1/2")
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_however_a_url_is_misspelt_its_password_is_not_said(beginning: str) -> None:
+    for password, ending in product(PASSWORDS, ENDINGS):
+        if "@" in password and not ending:
+            continue  # what follows the @ is a host, as far as anybody can tell
+        for user in ("alice", ""):
+            url = f"{beginning}{user}:{password}{ending}"
+            with pytest.raises(InvalidArgument) as refused:
+                parse_url(url)
+            for text in (str(refused.value), safe(url)):
+                assert not {"Q", "Z"} & set(text), url
+            assert refused.value.__cause__ is None
 
 
 def test_a_url_is_shown_without_its_password() -> None:

@@ -5,10 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
+import penstock
 from penstock.cli import given
-from penstock.cli.output import Table, cell, count, duration, size
+from penstock.cli.output import (
+    Table,
+    cell,
+    count,
+    duration,
+    note,
+    size,
+    write,
+    write_json,
+    write_json_line,
+)
+from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize(
@@ -92,3 +105,52 @@ def test_times_are_utc_unless_they_say_otherwise() -> None:
     assert given.start("2026-05-04T12:00") == datetime(2026, 5, 4, 12, tzinfo=UTC)
     assert given.start("2026-05-04T12:00+02:00") == datetime(2026, 5, 4, 10, tzinfo=UTC)
     assert [given.start("earliest"), given.start("17")] == ["earliest", 17]
+
+
+OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"
+"""What a terminal obeys, or shows in another order."""
+
+
+def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    write(f"größe 日 {OBEYED}\nnext line")
+    note(OBEYED)
+    Table(("name",)).write([(OBEYED,)])
+    write_json({"name": OBEYED, "nested": [f"ä{OBEYED}"]})
+    write_json_line({"name": OBEYED})
+
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert lines[0] == r"größe 日 \x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"
+    assert lines[1] == "next line"
+    document = said.out[said.out.index("{") :]
+    assert msgspec.json.decode(document.split("\n{")[0]) == {
+        "name": OBEYED,
+        "nested": [f"ä{OBEYED}"],
+    }
+    assert msgspec.json.decode(document.splitlines()[-1]) == {"name": OBEYED}
+
+
+def test_no_command_says_what_a_terminal_would_obey(
+    penstock_command: Run, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    orders.durables.create("billing", type="shared", selector=f"sku <> '{OBEYED}'")
+    orders.publish(
+        OBEYED.encode(), tag=OBEYED, properties={f"{OBEYED}": OBEYED, "sku": ["x", OBEYED]}
+    )
+    session.queues.create("work").push(b"x", tag=OBEYED)
+
+    for line in (
+        *("channel show orders", "durable show orders billing", "durable list orders"),
+        *("browse orders", "browse orders --format json", "durable browse orders billing"),
+        *("durable show orders billing --format json", "queue peek work", "queue peek work"),
+        f"browse orders --selector {OBEYED}",
+        f"browse {OBEYED}",
+        f"channel create {OBEYED}",
+        f"durable show orders {OBEYED}",
+        f"selector check {OBEYED}",
+    ):
+        done = penstock_command(*line.split(" "))
+        for said in done.output.split("\n"):
+            assert said.isprintable(), (line, said)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.output import note, plain
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
 
 
@@ -17,10 +19,11 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
+    question = plain(question)
     if not is_asked():
         raise typer.BadParameter(f"{question} There is no terminal to answer at: say --yes.")
     if not typer.confirm(question, err=True):
-        sys.stderr.write("nothing was changed\n")
+        note("nothing was changed")
         raise typer.Exit(1)
 
 

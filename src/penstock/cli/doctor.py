@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import configuring
 from penstock.cli.configuring import SettingsFile
-from penstock.cli.output import ListFormat, count, write, write_json
+from penstock.cli.output import ListFormat, count, plain, write, write_json
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -86,6 +86,6 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
 
 def _show(check: Check) -> None:
     word = typer.style(check.status.ljust(8), fg=_COLOURS[check.status])
-    typer.echo(f"{word} {check.name.ljust(15)}  {check.found}")
+    typer.echo(f"{word} {check.name.ljust(15)}  {plain(check.found)}")
     if check.remedy and check.status != "ok":
         typer.echo(f"{' ' * 9}{' ' * 15}  -> {check.remedy}")

@@ -8,11 +8,10 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-import msgspec
 import typer
 
 from penstock.cli.messages import shown
-from penstock.cli.output import Table, write
+from penstock.cli.output import Table, write, write_json_line
 from penstock.columns.documents import document_of
 from penstock.core.errors import InvalidArgument
 
@@ -134,9 +133,8 @@ class _Lines:
         self._messages = messages
 
     def add(self, batch: EventBatch, taken: int) -> None:
-        encode = msgspec.json.Encoder().encode
         for event in islice(batch, taken):
-            write(encode(document_of(event, self._messages)).decode())
+            write_json_line(document_of(event, self._messages))
         sys.stdout.flush()
 
     def close(self) -> None:

@@ -1,10 +1,15 @@
-"""What commands print: tables for people, JSON for programs."""
+"""What commands print: tables for people, JSON for programs.
+
+What others have chosen, names and data and words of a realm, may hold characters that a terminal
+obeys, or that turn the direction of text. They come out escaped, here and nowhere else.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -15,22 +20,46 @@ ListFormat = Annotated[
     Literal["table", "json"], typer.Option("--format", help="For people, or for programs.")
 ]
 
+_encoder: Final = msgspec.json.Encoder()
 CELL_MAX: Final = 40
 """Characters of a table's cell; more is cut."""
 
 
 def write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{plain(line)}\n")
 
 
 def note(line: str) -> None:
     """Something for the person at the terminal, not part of the result."""
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{plain(line)}\n")
 
 
 def write_json(value: Any) -> None:
     """One document, indented."""
-    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    write(json_text(msgspec.json.format(msgspec.json.encode(value), indent=2)))
+
+
+def write_json_line(value: Any) -> None:
+    """One document on a line of its own."""
+    write(json_text(_encoder.encode(value)))
+
+
+def plain(text: str) -> str:
+    """``text`` with escapes for what is no printable character, apart from the ends of lines."""
+    return _printable(text, lambda sign: sign.encode("unicode_escape").decode())
+
+
+def json_text(encoded: bytes) -> str:
+    """A document of JSON in printable characters; it says the same."""
+    return _printable(encoded.decode(), lambda sign: json.dumps(sign)[1:-1])
+
+
+def _printable(text: str, escaped: Callable[[str], str]) -> str:
+    if text.isprintable() or text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else escaped(sign) for sign in text
+    )
 
 
 def cell(value: Any) -> str:
@@ -49,8 +78,7 @@ def cell(value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     else:
         text = str(value)
-    if not text.isprintable():
-        text = text.encode("unicode_escape").decode()
+    text = plain(text).replace("\n", "\\n")
     return text if len(text) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…"
 
 
@@ -114,8 +142,10 @@ def _write_cut(line: str, *, bold: bool = False) -> None:
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         line = line if len(line) <= width else f"{line[: width - 1]}…"
-        line = typer.style(line, bold=True) if bold else line
-    write(line)
+        line = typer.style(plain(line), bold=True) if bold else plain(line)
+        sys.stdout.write(f"{line}\n")
+    else:
+        write(line)
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], nothing: str) -> None:

@@ -32,6 +32,7 @@ from penstock.cli import (
     top,
     transfer,
 )
+from penstock.cli.output import note
 from penstock.core.errors import PenstockError
 
 REFUSED: Final = 1
@@ -48,7 +49,7 @@ class Program(TyperGroup):
             sys.stdout.flush()
         except PenstockError as error:
             first, newline, rest = str(error).partition("\n")
-            sys.stderr.write(f"error: {first} [{error.code}]{newline}{rest}\n")
+            note(f"error: {first} [{error.code}]{newline}{rest}")
             raise typer.Exit(REFUSED) from None
         except (KeyboardInterrupt, typer.Abort):
             raise typer.Exit(INTERRUPTED) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.output import ListFormat, duration, size, write_json
+from penstock.cli.output import ListFormat, duration, size, write_json, write_json_line
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
@@ -126,13 +126,11 @@ def _pause(seconds: float) -> None:
 
 
 def _write(after: After, *, once: bool) -> None:
-    import msgspec
-
     if once:
         write_json(after(_pause))
         return
     while True:
-        sys.stdout.write(msgspec.json.encode(after(_pause)).decode() + "\n")
+        write_json_line(after(_pause))
         sys.stdout.flush()
 
 

@@ -16,8 +16,9 @@ DEFAULT_PORT = 9_000
 SCHEME = "penstock://"
 TLS_SCHEME = "penstocks://"
 _FILES = ("ca", "certificate", "key")
-_SECRET = re.compile(r"^([^:/@]*://)([^/?#@:]*):.*@", re.DOTALL)
-"""Whatever the scheme, and up to the last ``@``: a password with ``?`` or ``/`` is one, too."""
+_PORT = re.compile(r"\d{0,5}([,/?].*)?", re.DOTALL)
+_BEGINNING = re.compile(r"[A-Za-z0-9+.-]*:?/+|")
+"""A scheme, also a misspelt one, or none."""
 
 
 class Address(Struct, frozen=True):
@@ -69,8 +70,21 @@ def parse_url(url: str) -> RealmUrl:
 
 
 def safe(url: object) -> str:
-    """A URL as it may be shown: without its password."""
-    return _SECRET.sub(r"\1\2:***@", url) if isinstance(url, str) else repr(url)
+    """A URL as it may be shown: without its password, however it is misspelt.
+
+    A password is what follows the first ``:`` behind the scheme, up to the last ``@``; one with a
+    ``?`` or ``/`` in it is one, too. Without an ``@`` it may stand where a port should.
+    """
+    if not isinstance(url, str):
+        return repr(url)
+    head, at, hosts = url.rpartition("@")
+    begun = _BEGINNING.match(head if at else url)
+    scheme = begun[0] if begun else ""
+    user, colon, rest = (head if at else url)[len(scheme) :].partition(":")
+    if at:
+        return f"{scheme}{user}{':***' if colon else ''}@{hosts}"
+    is_host = not colon or user.startswith("[") or _PORT.fullmatch(rest)
+    return url if is_host else f"{scheme}{user}:***"
 
 
 def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
@@ -97,10 +111,11 @@ def _address(text: str, url: str) -> Address:
     if not host:
         raise InvalidArgument(f"{url!r} names no host; a URL looks like penstock://localhost:9000")
     if port and not (port.isdecimal() and 0 < int(port) < 65_536):
-        if f":{port}" not in url:  # it is the beginning of a password
+        if "@" in url and f":{port}" not in url:  # it is the beginning of a password
             raise InvalidArgument(
                 f"{url!r} cannot be read; signs such as ? and / in a password are written as %3F "
                 "and %2F"
             )
-        raise InvalidArgument(f"{port!r} in {url!r} is no port; 1 to 65535 may be")
+        named = repr(port) if port.isdecimal() else "what follows the ':'"
+        raise InvalidArgument(f"{named} in {url!r} is no port; 1 to 65535 may be")
     return Address(host, int(port) if port else DEFAULT_PORT)
