@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import socket
+import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.program import app
 from penstock.client.sync import Channel, Queue
+from tests.named import TRICKY
 
 
 def offered(line: str, url: str) -> list[str]:
@@ -17,13 +21,13 @@ def offered(line: str, url: str) -> list[str]:
     environment = {
         "_PENSTOCK_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split(" ")) - 1),
+        "COMP_CWORD": str(len(re.split(r"(?<!\\) ", line)) - 1),
         "PENSTOCK_URL": url,
     }
     result = CliRunner().invoke(app, [], env=environment, prog_name="penstock")
     assert result.exit_code == 0
     assert result.stderr == ""
-    return result.stdout.split()
+    return [word for word in result.stdout.splitlines() if word]
 
 
 @pytest.fixture
@@ -61,3 +65,75 @@ def test_a_realm_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
         port = silent.getsockname()[1]
 
         assert offered("penstock channel show o", f"penstock://127.0.0.1:{port}") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("penstock channel create x --type p", ["paged", "persistent"]),
+        ("penstock queue create x --type r", ["reliable"]),
+        ("penstock channel create x --engine ", ["default", "jms", "merge"]),
+        (
+            "penstock durable create orders x --type ",
+            ["exclusive", "priority", "serial", "shared", "shared_queued"],
+        ),
+        ("penstock subscribe orders --durable b", ["billing"]),
+        ("penstock channel create x --dead-event-store w", ["work"]),
+        ("penstock error damaged-", ["damaged-backup", "damaged-export"]),
+        ("penstock bench S1", ["S1", "S10", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15"]),
+        ("penstock bench S9", ["S9"]),
+    ],
+)
+def test_types_codes_shapes_and_durables_are_offered(url: str, line: str, words: list[str]) -> None:
+    assert offered(line, url) == words
+
+
+@pytest.mark.spec("C2")
+def test_any_name_is_one_harmless_word_in_bash(session: penstock.Session, url: str) -> None:
+    session.channels.delete("orders")
+    for name in TRICKY:
+        session.channels.create(name)
+    session.channels.create("a;b|c&d<e>f(g)h{i}j!k#l")
+
+    words = offered("penstock channel show ", url)
+
+    assert len(words) == len(TRICKY) + 1
+    assert [shlex.split(word) for word in words] == [[name] for name in session.channels.list()]
+    assert offered("penstock channel show two\\ w", url) == ["two\\ words"]
+    for word in words:
+        bare = re.sub(r"\\.", "", word)
+        assert not set(bare) & set("$`;|&<>(){}!#*?[]'\" ~:=@%"), "nothing a shell acts on"
+
+
+@pytest.mark.process
+@pytest.mark.spec("C2")
+def test_bash_itself_takes_a_word_for_the_name(session: penstock.Session, url: str) -> None:
+    for name in TRICKY:
+        session.channels.create(name)
+    words = offered("penstock channel show ", url)
+
+    script = "\n".join(f"printf '%s\\0' {word}" for word in words)
+    said = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
+
+    assert said.decode().split("\0")[:-1] == session.channels.list()
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_offered_what_their_scripts_hand_on_whole(
+    realm: penstock.Realm, session: penstock.Session, shell: str
+) -> None:
+    session.channels.create("two words").durables.create("\\$(reboot)")
+    session.channels.create("it's")
+    environment = {
+        "_PENSTOCK_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "penstock channel show ",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "PENSTOCK_URL": realm.listen(),
+    }
+    names = CliRunner().invoke(app, [], env=environment, prog_name="penstock").stdout
+    environment["_TYPER_COMPLETE_ARGS"] = "penstock durable show 'two words' "
+    durables = CliRunner().invoke(app, [], env=environment, prog_name="penstock").stdout
+
+    assert "two words" in names
+    assert "it" not in names
+    assert "reboot" not in durables

@@ -9,18 +9,19 @@ import sys
 
 import msgspec
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 import penstock
-from penstock.cli.rates import Looker, Rates, between
+from penstock.cli.rates import DurableLine, Looker, Rates, StoreLine, between
 from penstock.cli.top import View
 from penstock.client.sync import Channel, Queue
 from penstock.testing.stores import StillClock
 from tests.cli.conftest import Run
 
 
-def picture(view: View, rates: Rates, rows: int = 40) -> str:
-    console = Console(file=io.StringIO(), width=120, color_system=None)
+def picture(view: View, rates: Rates, rows: int = 40, *, columns: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=columns, color_system=None)
     console.print(view.drawn(rates, rows))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -137,3 +138,65 @@ def test_in_a_terminal_it_goes_on_until_q(realm: penstock.Realm, orders: Channel
     _, status = os.waitpid(process, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_long_names_give_way_and_numbers_stay_whole() -> None:
+    name = "com.acme.europe.north.warehouse.Orders-that-were-returned/日本/2026"
+    store = StoreLine(
+        name=name,
+        kind="queue",
+        published_per_s=123_456,
+        left_per_s=9.5,
+        events=1_234_567_890,
+        bytes=987_654_321_098,
+        subscribers=1_234,
+        durables=17,
+    )
+    durable = DurableLine(
+        channel=name,
+        name="billing-of-the-third-quarter",
+        type="shared_queued",
+        outstanding=1_234_567_890,
+        in_flight=123_456,
+        oldest_ms=5_400_000,
+        offered_per_s=123_456,
+        clients=1_234,
+    )
+    rates = told(stores=[store], durables=[durable], realm="[red]realm[/]" * 4)
+
+    shown = picture(View(), rates, columns=80)
+
+    assert all(cell_len(line) <= 80 for line in shown.splitlines())
+    for number in ("123,456", "9.5", "1,234,567,890", "919.8 GiB", "1,234", "17", "1.5 h"):
+        assert number in shown
+    assert "shared_queued" in shown
+    assert "com.a" in shown
+    assert "(queue)" in shown
+    assert "quarter" in shown or "rter" in shown
+    wide = picture(View(), rates, columns=250)
+    assert f"{name} / billing-of-the-third-quarter" in wide
+    assert "[red]realm[/]" in wide
+
+
+def test_what_looks_like_markup_is_a_name() -> None:
+    shown = picture(View(), told(realm="[/]", stores=[], durables=[]))
+
+    assert "[/]" in shown
+
+
+def told(*, realm: str, stores: list[StoreLine], durables: list[DurableLine]) -> Rates:
+    return Rates(
+        realm=realm,
+        version="1",
+        publishing_paused=False,
+        connections=3,
+        published_per_s=1.0,
+        left_per_s=1.0,
+        memory_bytes=1,
+        memory_bytes_max=2,
+        journal_bytes=3,
+        stored_bytes=4,
+        left_out=0,
+        stores=tuple(stores),
+        durables=tuple(durables),
+    )

@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli.asking import Yes, confirm
 from penstock.cli.configuring import SettingsFile, chosen
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import (
     ListFormat,
     moment,
@@ -44,11 +45,18 @@ Words = Annotated[
     ),
 ]
 
-users = typer.Typer(help="Who may sign in.", no_args_is_help=True, rich_markup_mode=None)
-groups = typer.Typer(
-    help="Users that are granted rights together.", no_args_is_help=True, rich_markup_mode=None
+users = typer.Typer(
+    cls=CommandGroup, help="Who may sign in.", no_args_is_help=True, rich_markup_mode=None
 )
-lists = typer.Typer(help="Who may do what.", no_args_is_help=True, rich_markup_mode=None)
+groups = typer.Typer(
+    cls=CommandGroup,
+    help="Users that are granted rights together.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+lists = typer.Typer(
+    cls=CommandGroup, help="Who may do what.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def register(app: typer.Typer) -> None:

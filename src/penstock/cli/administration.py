@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec.structs import asdict
 
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, size, write, write_facts, write_json
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.wire.native.answers import RealmInfo
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Look at the realm; pause and resume publishing.",
     no_args_is_help=True,
     rich_markup_mode=None,

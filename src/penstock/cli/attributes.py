@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 
 import typer
 
-from penstock.cli import given, messages
+from penstock.cli import completing, given, messages
 from penstock.runtime.documents import DEPRECATED
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ def _number(help: str, metavar: str = "N", option: str | None = None) -> Any:
     return Annotated[int | None, typer.Option(*names, help=help, metavar=metavar)]
 
 
-def _text(help: str, metavar: str | None = None) -> Any:
-    return Annotated[str | None, typer.Option(help=help, metavar=metavar)]
+def _text(
+    help: str, metavar: str | None = None, offered: Callable[..., list[str]] | None = None
+) -> Any:
+    return Annotated[str | None, typer.Option(help=help, metavar=metavar, autocompletion=offered)]
 
 
 def _switch(name: str, help: str) -> Any:
@@ -61,11 +63,15 @@ ATTRIBUTES: Final = (
             "mixed (default), persistent, reliable or transient; deprecated: simple, paged, "
             "off_heap.",
             "TYPE",
+            completing.channel_types,
         ),
         is_fixed=True,
     ),
     Attribute(
-        "engine", _text("How events are kept. [default: default]"), is_fixed=True, only="channel"
+        "engine",
+        _text("How events are kept. [default: default]", offered=completing.engines),
+        is_fixed=True,
+        only="channel",
     ),
     Attribute(
         "ttl",
@@ -81,7 +87,7 @@ ATTRIBUTES: Final = (
     ),
     Attribute(
         "dead_event_store",
-        _text("Where events go that leave unconsumed; '' for none.", "NAME"),
+        _text("Where events go that leave unconsumed; '' for none.", "NAME", completing.stores),
     ),
     Attribute(
         "keys",

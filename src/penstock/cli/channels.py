@@ -9,6 +9,7 @@ import typer
 from penstock.cli import attributes, completing, destinations, facts, given
 from penstock.cli.asking import Yes
 from penstock.cli.destinations import First, Last, Selected
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, moment, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.runtime.documents import channel_document
@@ -19,6 +20,7 @@ Name = Annotated[
 ]
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Make, look at, change, empty and remove channels.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -36,7 +38,7 @@ def create(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
 
     \b
     Examples:
-      penstock channel create orders --type persistent --dead-event-store dead/orders
+      penstock channel create orders --type persistent --dead-event-store dead
       penstock channel create prices --ttl 5m --capacity 10000 --key sku=1
       penstock channel create rates --engine merge --key ccy
     """

@@ -1,13 +1,21 @@
-"""What the shell offers after the Tab key: names of the realm's channels, queues and durables.
+"""What the shell offers after the Tab key: names of the realm's channels, queues and durables,
+types, codes of errors, shapes of benchmarks.
 
 Nothing here may fail or be slow: without a realm, or without the right to look, nothing is offered.
+A name is somebody else's text: it is offered so that the shell takes it for one word and for
+nothing else, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+import pkgutil
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
@@ -21,6 +29,13 @@ T = TypeVar("T")
 
 WAIT_S: Final = 1.0
 """A realm that takes longer is not there."""
+
+_SHELL: Final = "_PENSTOCK_COMPLETE"
+"""Says which shell asks: ``complete_bash`` and so on."""
+_SIGNS: Final = re.compile(r"[^\w,./+-]")
+"""What may mean something to a shell; letters and digits of any script do not."""
+_OFFERED: Final = re.compile(r"""[^\\"'\n\t]*""")
+"""What the scripts of zsh and fish hand on as it is."""
 
 
 def channels(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -44,7 +59,9 @@ def stores(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def durables(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of the durables of the channel that is named already."""
-    channel = ctx.params.get("channel")
+    # Behind an option without its value yet, arguments are not told apart.
+    first = next(iter(ctx.args), None)
+    channel = ctx.params.get("channel") or ctx.params.get("name") or first
     if not isinstance(channel, str):
         return []
 
@@ -55,12 +72,84 @@ def durables(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(ctx, incomplete, own)
 
 
+def channel_types(incomplete: str) -> list[str]:
+    """Types of channels and queues."""
+    from penstock.core import channel_types
+
+    return _beginning(_modules(channel_types), incomplete)
+
+
+def durable_types(incomplete: str) -> list[str]:
+    """Types of durables."""
+    from penstock.core import durables
+
+    return _beginning(_modules(durables), incomplete)
+
+
+def engines(incomplete: str) -> list[str]:
+    """How a channel's events are kept."""
+    from penstock.core import engines
+
+    return _beginning(_modules(engines), incomplete)
+
+
+def codes(incomplete: str) -> list[str]:
+    """Codes of errors."""
+    from penstock.core.errors import error_classes
+
+    return _beginning(error_classes(), incomplete)
+
+
+def shapes(incomplete: str) -> list[str]:
+    """Shapes of the benchmarks."""
+    from penstock.bench.shape import shapes
+
+    with suppress(ImportError):
+        return _beginning(shapes(), incomplete)
+    return []
+
+
+def _modules(package: ModuleType) -> list[str]:
+    """The folder is the registry."""
+    return [module.name for module in pkgutil.iter_modules(package.__path__)]
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    """Those that begin so, as the shell that asks takes them."""
+    begin = incomplete if incomplete.isascii() else unicodedata.normalize("NFC", incomplete)
+    words = (_word(name) for name in sorted(names) if name.startswith(begin))
+    return [_Offered(word) for word in words if word is not None]
+
+
+class _Offered(str):
+    """A word of which the name begins as what was typed; typer looks again, and at the word."""
+
+    __slots__ = ()
+
+    def startswith(self, *_: Any) -> bool:
+        return True
+
+
+def _word(name: str) -> str | None:
+    """``name`` as the shell takes it for one word; None: it cannot be offered."""
+    if not name.isprintable():
+        return None
+    match os.environ.get(_SHELL, "").removeprefix("complete_"):
+        case "bash":
+            return _SIGNS.sub(r"\\\g<0>", name)
+        case "powershell" | "pwsh":
+            quoted = name.replace("'", "''")
+            return f"'{quoted}'" if _SIGNS.search(name) else name
+        case _:
+            return name if _OFFERED.fullmatch(name) else None
+
+
 def _matching(
     ctx: typer.Context, incomplete: str, ask: Callable[[Session], Awaitable[list[str]]]
 ) -> list[str]:
     url = ctx.params.get("url") or DEFAULT_URL
     with suppress(PenstockError, OSError, TimeoutError):
-        return sorted(name for name in _asked(url, ask) if name.startswith(incomplete))
+        return _beginning(_asked(url, ask), incomplete)
     return []
 
 

@@ -10,6 +10,7 @@ from penstock.cli import completing, given
 from penstock.cli.asking import Yes, confirm
 from penstock.cli.destinations import First, Last, Selected, chosen_events
 from penstock.cli.events import EventFormat, print_events
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.messages import known_to
 from penstock.cli.output import (
     ListFormat,
@@ -38,6 +39,7 @@ Name = Annotated[
 ]
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Make, look at, browse, purge, unbind and remove durables.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -53,7 +55,11 @@ def create(
     channel: Channel,
     name: Name,
     type: Annotated[
-        str, typer.Option(help="shared, serial or exclusive; deprecated: priority, shared_queued.")
+        str,
+        typer.Option(
+            help="shared, serial or exclusive; deprecated: priority, shared_queued.",
+            autocompletion=completing.durable_types,
+        ),
     ] = "shared",
     start: Annotated[
         str, typer.Option("--from", help="earliest, latest, an event id, or a time (UTC).")

@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli import completing
 from penstock.cli.asking import Yes, confirm
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -29,6 +30,7 @@ Destination = Annotated[
 ]
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Copy what is published on a channel to other stores.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -57,9 +57,7 @@ def json_text(encoded: bytes) -> str:
 def _printable(text: str, escaped: Callable[[str], str]) -> str:
     if text.isprintable() or text.replace("\n", "").isprintable():
         return text
-    return "".join(
-        sign if sign.isprintable() or sign == "\n" else escaped(sign) for sign in text
-    )
+    return "".join(sign if sign.isprintable() or sign == "\n" else escaped(sign) for sign in text)
 
 
 def cell(value: Any) -> str:

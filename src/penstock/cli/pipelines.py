@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from penstock.cli.flowing import shown
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import (
     ListFormat,
     count,
@@ -47,6 +48,7 @@ LOOK_S: Final = 0.2
 """How soon a signal is noticed."""
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Run pipelines on Spark, and see where they stand.",
     no_args_is_help=True,
     rich_markup_mode=None,

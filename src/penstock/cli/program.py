@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from penstock.cli import (
     access,
@@ -32,6 +31,7 @@ from penstock.cli import (
     top,
     transfer,
 )
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note
 from penstock.core.errors import PenstockError
 
@@ -40,7 +40,7 @@ REFUSED: Final = 1
 INTERRUPTED: Final = 130
 
 
-class Program(TyperGroup):
+class Program(CommandGroup):
     """Ends every command the same way: a refusal in one line, Ctrl-C and a closed pipe quietly."""
 
     def invoke(self, ctx: Any) -> Any:

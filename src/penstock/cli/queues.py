@@ -9,6 +9,7 @@ import typer
 from penstock.cli import attributes, completing, destinations, facts, publishing, transfer
 from penstock.cli.asking import Yes
 from penstock.cli.destinations import First, Last, Selected
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, size, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.runtime.documents import channel_document
@@ -18,6 +19,7 @@ Name = Annotated[
 ]
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Make, look at, change and remove queues; push and pop events.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -37,7 +39,7 @@ def create(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
     \b
     Examples:
       penstock queue create work
-      penstock queue create mail --type persistent --dead-event-store dead/mail --max-deliveries 5
+      penstock queue create mail --dead-event-store dead/mail --max-deliveries 5
     """
     destinations.create("queue", name, given, url)
 

@@ -69,7 +69,11 @@ def subscribe(
     ] = None,
     durable: Annotated[
         str | None,
-        typer.Option(help="Consume a durable: what is printed is acknowledged.", metavar="NAME"),
+        typer.Option(
+            help="Consume a durable: what is printed is acknowledged.",
+            metavar="NAME",
+            autocompletion=completing.durables,
+        ),
     ] = None,
     merged: Annotated[
         bool, typer.Option("--merged", help="On a merge channel: whole events, never deltas.")

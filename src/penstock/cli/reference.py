@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli import completing
 from penstock.cli.configuring import (
     AmqpPort,
     Host,
@@ -121,7 +122,11 @@ def _origin(each: InForce, file: Path | None) -> str:
 
 def error(
     code: Annotated[
-        str | None, typer.Argument(help="The code in brackets at the end of an error message.")
+        str | None,
+        typer.Argument(
+            help="The code in brackets at the end of an error message.",
+            autocompletion=completing.codes,
+        ),
     ] = None,
     format: ListFormat = "table",
 ) -> None:
@@ -175,7 +180,13 @@ def _meaning(found: type[PenstockError]) -> str:
     return " ".join((inspect.getdoc(found) or "").split())
 
 
-def bench(ctx: typer.Context) -> None:
+def bench(
+    ctx: typer.Context,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Shapes, and options.", autocompletion=completing.shapes),
+    ] = None,
+) -> None:
     """Measure Penstock beside other servers on this machine.
 
     Arguments go to the benchmarks: shapes, --peer, --json and more; see `penstock bench --help`.
@@ -186,4 +197,4 @@ def bench(ctx: typer.Context) -> None:
     """
     from penstock.bench.__main__ import main
 
-    raise typer.Exit(main(ctx.args))
+    raise typer.Exit(main([*(shapes or ()), *ctx.args]))

@@ -9,6 +9,7 @@ import typer
 from penstock.cli import completing
 from penstock.cli.asking import Yes, confirm
 from penstock.cli.destinations import find
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.columns.documents import document_of
@@ -25,6 +26,7 @@ Name = Annotated[
 ]
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Look at events that wait for their time, and cancel them.",
     no_args_is_help=True,
     rich_markup_mode=None,

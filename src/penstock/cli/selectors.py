@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, write, write_facts, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
@@ -19,6 +20,7 @@ SAMPLE: Final = 5
 """So many ids of matching events are shown."""
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Understand selectors.",
     no_args_is_help=True,
     rich_markup_mode=None,

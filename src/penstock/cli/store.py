@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, count, note, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.core.errors import PenstockError
@@ -25,6 +26,7 @@ FOUND = 1
 """Exit status of ``verify`` when something is wrong."""
 
 commands = typer.Typer(
+    cls=CommandGroup,
     help="Check and repair a data directory that is not in use; back up a realm that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,

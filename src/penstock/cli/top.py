@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.output import ListFormat, duration, size, write_json, write_json_line
+from penstock.cli.output import ListFormat, duration, plain, size, write_json, write_json_line
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _STORE_ORDERS: Final[dict[str, Callable[[StoreLine], Any]]] = {
 KEYS: Final = {"p": "published", "l": "left", "e": "events", "b": "size", "n": "name"}
 """Keys that sort; q ends, space holds the picture."""
 
+_NAME_MIN: Final = 8
+"""Columns a name has at least."""
 _ROWS_ASIDE: Final = 8
 """Lines of the terminal that are no rows of a table."""
 
@@ -190,7 +192,7 @@ def _head(rates: Rates, *, is_held: bool) -> Table:
     head = Table.grid(padding=(0, 3))
     state = "publishing paused" if rates.publishing_paused else "publishing"
     head.add_row(
-        f"[bold]{rates.realm}[/] {rates.version}",
+        _shortened(f"{rates.realm} {rates.version}", "bold"),
         f"{state}{', held' if is_held else ''}",
         f"{rates.connections:,} connections",
     )
@@ -215,7 +217,7 @@ def _store_table(lines: list[StoreLine], order: str) -> Table:
     table = _table([f"{text} v" if word == order else text for text, word in wanted])
     for line in lines:
         table.add_row(
-            line.name if line.kind == "channel" else f"{line.name} (queue)",
+            _shortened(line.name if line.kind == "channel" else f"{line.name} (queue)"),
             _rate(line.published_per_s),
             _rate(line.left_per_s),
             f"{line.events:,}",
@@ -231,7 +233,7 @@ def _durable_table(lines: list[DurableLine]) -> Table:
     table = _table(names)
     for line in lines:
         table.add_row(
-            f"{line.channel} / {line.name}",
+            _shortened(f"{line.channel} / {line.name}"),
             line.type,
             f"{line.outstanding:,}",
             f"{line.in_flight:,}",
@@ -248,8 +250,35 @@ def _table(names: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold reverse", expand=True)
     for at, name in enumerate(names):
         is_text = at == 0 or name == "type"
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+        # Only names give way where the terminal is narrow: a number that is cut is another number.
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=at > 0)
     return table
+
+
+def _shortened(name: str, style: str = "") -> Any:
+    """A name on one line, as wide as there is room: it loses its middle, for its end tells as much
+    as its beginning."""
+    from rich.cells import cell_len, set_cell_size
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    text = plain(name)
+
+    class Shortened:
+        def __rich_measure__(self, console: Any, options: Any) -> Measurement:
+            wide = cell_len(text)
+            return Measurement(min(wide, _NAME_MIN), wide)
+
+        def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
+            room = options.max_width
+            shown = text
+            if cell_len(text) > room:
+                head = set_cell_size(text, room // 2).rstrip()
+                tail = set_cell_size(text[::-1], max(0, room - cell_len(head) - 1))[::-1].lstrip()
+                shown = f"{head}…{tail}"
+            yield Text(shown, style=style, no_wrap=True)
+
+    return Shortened()
 
 
 def _rate(per_s: float) -> str:

@@ -1,0 +1,25 @@
+"""What all groups of commands have in common."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from typer.core import TyperGroup
+
+_LINE_MAX: Final = 1_000
+"""Longer than the first sentence of any help."""
+
+
+class CommandGroup(TyperGroup):
+    """Lists its commands with whole sentences: one that is cut is read by nobody."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        names = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(_LINE_MAX))
+            for name, command in names
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
