@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import penstock
 from tests.console.conftest import PATIENCE_MS
+from tests.frontends.http.known import Known
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)
@@ -42,6 +43,11 @@ def door(browser: Browser, asking: tuple[str, str]) -> Iterator[Page]:
         page = context.new_page()
         page.goto(asking[0])
         yield page
+
+
+@pytest.fixture
+def admin(asking: tuple[str, str]) -> Known:
+    return Known(asking[0], "admin", asking[1])
 
 
 def enter(page: Page, user: str, password: str) -> None:
@@ -88,8 +94,69 @@ def test_users_rights_and_the_audit_log(door: Page, asking: tuple[str, str]) -> 
     door.get_by_role("button", name="Log out").click()
 
     enter(door, "alice", password)
-    door.get_by_role("link", name="New channel or queue").click()
+    expect(door.get_by_role("heading", name="Audit needs the right admin")).to_be_visible()
+    expect(door.get_by_role("link", name="Users")).to_have_count(0)
+    expect(door.get_by_role("link", name="New channel or queue")).to_have_count(0)
+    door.evaluate("location.hash = '#/new'")
     door.get_by_label("Name", exact=True).fill("not/mine")
     door.get_by_role("button", name="Create channel").click()
     expect(door.get_by_role("alert").last).to_contain_text("access-denied")
     expect(door.get_by_label("Name", exact=True)).to_have_value("not/mine")
+
+
+def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Known) -> None:
+    for name in ("eu/orders", "secret"):
+        admin.send("POST", "channels", {"name": name})
+    events = {"events": [{"data": "x"}] * 7}
+    admin.send("POST", "channels/eu%2Forders/events", events)
+    for durable in ("billing", "shipping"):
+        given = {"name": durable, "start": "earliest"}
+        admin.send("POST", "channels/eu%2Forders/durables", given)
+    admin.send("POST", "users", {"name": "ann", "password": "secret of ann"})
+    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["access"]})
+    own = {"kind": "channel", "name": "eu/orders", "subject": "ann@*", "rights": ["subscribe"]}
+    admin.send("POST", "acl/grant", own)
+    refused: list[str] = []
+
+    enter(door, "ann", "secret of ann")
+    expect(door.get_by_role("heading", name="Channels and queues you may see")).to_be_visible()
+    door.on("response", lambda told: refused.append(told.url) if told.status >= 400 else None)
+    expect(door.get_by_role("row", name="eu/orders")).to_contain_text("7")
+    expect(door.get_by_text("Figures need the right admin")).to_be_visible()
+    expect(door.locator(".link-state")).to_have_text("Connected")
+    for false in ("No durables yet", "No event has died", "Not connected", "secret"):
+        expect(door.get_by_text(false)).to_have_count(0)
+    expect(door.locator(".dot.bad")).to_have_count(0)
+    expect(door.get_by_role("button", name="Pause publishing")).to_have_count(0)
+    expect(door.get_by_role("link", name="New channel or queue")).to_have_count(0)
+    pages = door.get_by_role("navigation", name="Pages").get_by_role("link")
+    expect(pages).to_have_text(["Overview", "Dead events", "Scheduled", "Access"])
+
+    door.get_by_role("main").get_by_role("link", name="eu/orders").click()
+    expect(door.locator(".stat", has_text="Outstanding")).to_contain_text("14")
+    expect(door.get_by_text("Figures need the right admin")).to_be_visible()
+    door.locator(".tabs").get_by_role("link", name="Durables").click()
+    door.get_by_role("main").get_by_role("link", name="billing").click()
+    expect(door.locator(".stat", has_text="Waiting")).to_contain_text("7")
+    expect(door.locator(".stat", has_text="Last read")).to_contain_text("never")
+    for address, what in (("#/connections", "Connections"), ("#/access/users", "Users")):
+        door.evaluate("place => { location.hash = place; }", address)
+        expect(door.get_by_role("heading", name=f"{what} need the right")).to_be_visible()
+    assert refused == []
+
+    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["admin"]})
+    door.reload()
+    expect(door.locator(".link-state")).to_have_text("Live")
+    expect(door.get_by_role("link", name="Connections")).to_be_visible()
+
+
+def test_who_has_no_right_on_anything_is_told_so(door: Page, admin: Known) -> None:
+    admin.send("POST", "channels", {"name": "secret"})
+    admin.send("POST", "users", {"name": "bob", "password": "secret of bob"})
+    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "bob@*", "rights": ["access"]})
+
+    enter(door, "bob", "secret of bob")
+
+    expect(door.get_by_role("heading", name="Nothing here that you may see")).to_be_visible()
+    expect(door.locator(".side")).to_contain_text("Nothing here that you may see")
+    expect(door.get_by_text("Create a channel")).to_have_count(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
@@ -110,6 +111,95 @@ def test_the_live_tail_shows_what_matches_and_can_be_paused(opened: Opened, api:
     row(page, "at 7")
 
 
+def paused(page: Page) -> None:
+    expect(page.get_by_text("Paused")).to_be_visible()
+
+
+def test_space_pauses_wherever_one_is_but_where_one_types(opened: Opened, api: Api) -> None:
+    path = api.create("spaced")
+    page = opened(place("spaced", "events?view=live"))
+    watching = page.get_by_text("Watching")
+    expect(watching).to_be_visible()
+    api.publish(path, {"data": "here"})
+    row(page, "here")
+
+    page.keyboard.press("Space")
+    paused(page)
+    page.keyboard.press("Space")
+    expect(watching).to_be_visible()
+    page.locator("button.event-row").focus()
+    page.keyboard.press("Space")
+    paused(page)
+    page.get_by_role("button", name="Go on").press("Space")
+    expect(watching).to_be_visible()
+    page.get_by_label("Selector").fill("price")
+    page.get_by_label("Selector").press("Space")
+    expect(page.get_by_label("Selector")).to_have_value("price ")
+    expect(watching).to_be_visible()
+
+
+def test_an_event_has_an_address_of_its_own(opened: Opened, api: Api) -> None:
+    path = api.create("linked")
+    api.publish(path, *({"data": f"event {number}"} for number in range(120)))
+    page = opened(place("linked", "events?event=3"))
+    shown = page.get_by_role("heading", name="Event")
+    expect(shown).to_have_text("Event 3")
+    expect(page.locator(".detail pre")).to_have_text("event 3")
+
+    page.locator("button.event-row", has_text="event 119").click()
+    expect(shown).to_have_text("Event 119")
+    address = page.url
+    assert address.endswith("#/channel/linked/events?event=119")
+    assert page.locator(".detail").get_by_role("link", name="Link").get_attribute("href") == address
+    page.reload()
+    expect(shown).to_have_text("Event 119")
+    page.evaluate("location.hash = '#/channel/linked/events?event=7'")
+    expect(shown).to_have_text("Event 7")
+    page.evaluate("history.back()")
+    expect(shown).to_have_text("Event 119")
+    page.get_by_role("button", name="Close the event").click()
+    expect(shown).to_have_count(0)
+    assert page.url.endswith("#/channel/linked/events")
+    page.evaluate("location.hash = '#/channel/linked/events?event=500'")
+    expect(page.locator(".detail").get_by_role("alert")).to_contain_text("has no event 500")
+
+
+def test_older_pages_skip_no_event_that_matches(opened: Opened, api: Api) -> None:
+    path = api.create("sparse")
+    wanted = [*range(2_000), *range(2_400, 2_450)]
+    api.publish(
+        path, *({"properties": {"n": n, "wanted": n in wanted}} for n in range(wanted[-1] + 1))
+    )
+    page = opened(place("sparse", "events?selector=wanted = TRUE"))
+    first = page.locator("button.event-row .id").first
+    expect(first).to_have_text("2,449")
+
+    page.get_by_role("button", name="Older").click()
+    expect(first).to_have_text("1,999")
+    expect(page.locator("button.event-row .id").last).to_have_text("1,950")
+    page.get_by_role("button", name="Older").click()
+    expect(first).to_have_text("1,949")
+    page.get_by_role("button", name="Newer").click()
+    expect(first).to_have_text("1,999")
+
+
+def test_a_page_that_found_nothing_yet_says_how_far_it_looked(opened: Opened, api: Api) -> None:
+    path = api.create("far")
+    api.publish(path, *({"properties": {"n": n}} for n in range(10)))
+    told = {"items": [], "next": "5", "looked_at": {"first_id": 5, "last_id": 9}}
+    page = opened()
+    page.route(
+        "**/channels/far/events?*limit=50",
+        lambda route: route.fulfill(body=json.dumps(told), content_type="application/json"),
+    )
+    page.evaluate("location.hash = '#/channel/far/events?selector=n = 2'")
+
+    expect(page.get_by_role("heading", name="Nothing found yet")).to_be_visible()
+    expect(page.get_by_text("among the ids 5 to 9")).to_be_visible()
+    page.get_by_role("button", name="Look on").click()
+    row(page, "n=2")
+
+
 def test_purge_counts_first_and_wants_the_name_typed(opened: Opened, api: Api) -> None:
     path = api.create("purged/here")
     api.publish(path, *({"properties": {"n": number}} for number in range(10)))
@@ -155,14 +245,14 @@ def test_a_durable_shows_its_lag_its_client_is_unbound_and_it_is_deleted(
     session, held = elsewhere.submit(hold).result()
     stat = page.locator(".stat")
     expect(stat.filter(has_text="Outstanding").locator("dd")).to_have_text("20")
-    expect(stat.filter(has_text="In flight").locator("dd")).to_have_text("5")
-    expect(stat.filter(has_text="Pending").locator("dd")).to_have_text("15")
+    expect(stat.filter(has_text="Pending").locator("dd")).to_have_text("5")
+    expect(stat.filter(has_text="Waiting").locator("dd")).to_have_text("15")
     row(page, "event 0")
     page.get_by_role("button", name="Unbind clients…").click()
     page.get_by_role("dialog").get_by_label("Type billing").fill("billing")
     page.get_by_role("dialog").get_by_role("button", name="Unbind").click()
     expect(page.get_by_text("1 client unbound")).to_be_visible()
-    expect(stat.filter(has_text="In flight").locator("dd")).to_have_text("0")
+    expect(stat.filter(has_text="Pending").locator("dd")).to_have_text("0")
     elsewhere.submit(held.close).result()
     elsewhere.submit(session.close).result()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -39,6 +41,7 @@ _HERE = Path(__file__).parent
 FAINT, UNNAMED, SHIFTS = (
     (_HERE / f"{name}.js").read_text() for name in ("faint", "unnamed", "shifts")
 )
+NARROW = (320, 640)
 WIDE = """
 () => { const main = document.querySelector("main"); return main.scrollWidth - main.clientWidth; }
 """
@@ -68,7 +71,7 @@ def settled(page: Page, heading: str = "") -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_has_contrast_and_names(opened: Opened, orders: None, scheme: str) -> None:
-    for size in (LAPTOP, PHONE):
+    for size in (LAPTOP, PHONE, NARROW):
         page = opened("", size, scheme)
         for each, heading in PAGES.items():
             page.evaluate("place => { location.hash = place; }", each)
@@ -77,6 +80,92 @@ def test_every_page_fits_has_contrast_and_names(opened: Opened, orders: None, sc
             assert (each, wide) == (each, 0)
             assert (each, page.evaluate(FAINT)) == (each, [])
             assert (each, page.evaluate(UNNAMED)) == (each, [])
+
+
+THINNEST = """
+selector => Math.min(...[...document.querySelectorAll(selector)].map((node) => node.clientWidth))
+"""
+SQUEEZED = """
+() => [...document.querySelectorAll(".tree-row .name")]
+  .filter((node) => node.scrollWidth > node.clientWidth && node.clientWidth < 96)
+  .map((node) => node.textContent)
+"""
+CUT = "selector => { const node = document.querySelector(selector);"
+CUT += " return node.scrollWidth - node.clientWidth; }"
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE, NARROW])
+def test_long_properties_and_hex_can_be_read(
+    opened: Opened, api: Api, size: tuple[int, int]
+) -> None:
+    path = "/channels/long"
+    if not any(each["name"] == "long" for each in api.ask("GET", "/channels")["items"]):
+        api.create("long")
+        named = {"a_name_that_is_as_long_as_names_may_become_where_nobody_minds_it": "x" * 400}
+        nested = {"deep": {"er": [{"c": 1, "d": "text " * 40}] * 3}, "short": "one\ntwo"}
+        data = base64.b64encode(bytes(range(256))).decode()
+        api.publish(path, {"data_base64": data, "properties": {**named, **nested}})
+    page = opened("#/channel/long/events?event=0", size)
+    detail = page.locator(".detail")
+    expect(detail.get_by_role("row", name="short")).to_contain_text("one")
+
+    detail.get_by_role("button", name="Hex").click()
+    expect(detail.locator("pre")).to_contain_text("00 01 02 03")
+    assert page.evaluate(WIDE) == 0
+    assert page.evaluate(CUT, ".detail pre") == 0
+    assert page.evaluate(THINNEST, ".detail .props td") > 60
+    assert page.evaluate(THINNEST, ".detail .props .value") > 200
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE, NARROW])
+def test_a_deep_tree_leaves_room_for_names(opened: Opened, api: Api, size: tuple[int, int]) -> None:
+    parts = [f"level-{number:02}" for number in range(12)]
+    deepest = "/".join([*parts, "channel"])
+    if not any(each["name"] == deepest for each in api.ask("GET", "/channels")["items"]):
+        api.create(deepest)
+        api.create("chain/of/folders/with/nothing/beside/it")
+        for depth in range(1, len(parts)):
+            api.create("/".join([*parts[:depth], "beside"]))
+    page = opened(f"#/channel/{quote(deepest, safe='')}", size)
+    if size != LAPTOP:
+        page.get_by_role("button", name="Channels and pages").click()
+
+    tree = page.get_by_role("tree")
+    expect(tree.get_by_role("treeitem", name="channel channel")).to_be_visible()
+    expect(tree.get_by_role("treeitem", name="folder level-11")).to_be_visible()
+    assert page.evaluate(CUT, '.tree-row[aria-label="folder level-11"] .name') == 0
+    tree.focus()
+    page.keyboard.press("Home")
+    joined = tree.get_by_role("treeitem", name="folder chain/of/folders/with/nothing/beside")
+    expect(joined).to_have_attribute("aria-level", "1")
+    page.keyboard.press("End")
+    expect(tree.get_by_role("treeitem", name="channel", exact=False).last).to_be_visible()
+    assert page.evaluate(SQUEEZED) == []
+
+
+def test_nothing_is_said_to_be_empty_before_the_realm_has_answered(opened: Opened) -> None:
+    page = opened("#/joins")
+    settled(page)
+    for asked in ("rates", "names?*", "channels/*", "joins?*"):
+        page.route(f"**/api/v1/{asked}", lambda route: None)
+    page.reload()
+
+    expect(page.locator("main").get_by_text("Loading…")).to_be_visible()
+    expect(page.locator(".side").get_by_text("Loading…")).to_be_visible()
+    page.evaluate("location.hash = '#/'")
+    expect(page.get_by_text("Waiting for the first figures…")).to_have_count(3)
+    for false in ("No durables yet", "No event has died", "Nothing flows", "Nothing here yet"):
+        expect(page.get_by_text(false)).to_have_count(0)
+
+
+def test_pending_is_what_clients_have(opened: Opened, orders: None) -> None:
+    page = opened(f"{ORDERS}/durables/billing")
+    stats = page.locator(".stat")
+
+    expect(stats.filter(has_text="Outstanding")).to_contain_text("5")
+    expect(stats.filter(has_text="Pending")).to_contain_text("0of these: with a client")
+    expect(stats.filter(has_text="Waiting")).to_contain_text("5of these: in no hands")
+    expect(page.get_by_text("In flight")).to_have_count(0)
 
 
 def test_the_keyboard_alone_is_enough(opened: Opened, orders: None, api: Api) -> None:

@@ -41,6 +41,11 @@ export function duration(ms) {
   return `${Math.floor(ms / size)} ${unit}${rest ? ` ${rest} ${next[0]}` : ""}`;
 }
 
+/** The same in its largest unit only, where there is little room. */
+export const span = (ms) => duration(ms).split(" ").slice(0, 2).join(" ");
+
+export const known = (value) => value !== null && value !== undefined;
+
 export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${duration(ms)} ago`);
 
 const pad = (number, width = 2) => String(number).padStart(width, "0");
@@ -70,18 +75,24 @@ export const utc = (value) => parsed(value)?.toISOString().replace("T", " ").rep
 /** Text in quotes for a shell, only where it needs them. */
 export const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** Data as the rows of a hex view: offset, sixteen bytes, the characters. */
-export function hexRows(data, most = 4096) {
+const GROUP = 8;
+
+/** Data as the rows of a hex view: offset, so many bytes in groups of eight, the characters. */
+export function hexRows(data, across = 16, most = 4096) {
   const rows = [];
-  for (let at = 0; at < Math.min(data.length, most); at += 16) {
-    const part = [...data.subarray(at, at + 16)];
-    const pairs = part.map((byte) => byte.toString(16).padStart(2, "0"));
-    const left = pairs.slice(0, 8).join(" ").padEnd(23), right = pairs.slice(8).join(" ").padEnd(23);
+  for (let at = 0; at < Math.min(data.length, most); at += across) {
+    const part = [...data.subarray(at, Math.min(at + across, most))];
+    const pairs = Array.from({ length: across }, (_, index) => part[index]?.toString(16).padStart(2, "0") ?? "  ");
+    const groups = [];
+    for (let from = 0; from < across; from += GROUP) groups.push(pairs.slice(from, from + GROUP).join(" "));
     const text = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
-    rows.push([at.toString(16).padStart(8, "0"), `${left}  ${right}`, text]);
+    rows.push([at.toString(16).padStart(4, "0"), groups.join("  "), text]);
   }
   return rows;
 }
+
+/** As many bytes in a row as `columns` characters have room for: 16, 8 or 4. */
+export const bytesAcross = (columns) => [16, 8].find((across) => columns >= hexRows(new Uint8Array(1), across)[0].slice(0, 2).join("  ").length + 2 + across) ?? 4;
 
 export function fromBase64(text) {
   const binary = atob(text);

@@ -4,6 +4,7 @@
 // on it, so that ten thousand idle channels cost nothing here.
 import { useEffect, useState } from "./view.js";
 import { stream } from "./api.js";
+import { may } from "./session.js";
 
 const KEPT = 180;
 const AGAIN_MS = 2000;
@@ -154,8 +155,21 @@ export function useWatched(name) {
   }, [name, leftOut]);
 }
 
+/** Whoever looks has no right to the figures: nothing is followed, and nothing is said of them. */
+export function deny() {
+  live.state = "denied";
+  live.rates = null;
+  live.names = "";
+  live.byChannel = new Map();
+  changed();
+}
+
+/** Whether there are figures, or will be. */
+export const hasFigures = () => may("admin") && live.state !== "denied";
+
 /** Follows the counters until the signal ends it; after a loss it begins again by itself. */
 export async function follow(signal) {
+  live.state = "opening";
   while (!signal.aborted) {
     try {
       await stream("/rates", {}, signal, (name, data) => {
@@ -167,6 +181,7 @@ export async function follow(signal) {
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) return;
+      if (error.status === 403) { deny(); return; }
     }
     live.state = "lost";
     changed();

@@ -3,9 +3,10 @@ import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useStat
 import { get, post, useToken, whenLoggedOut } from "./api.js";
 import { Icon, Mark } from "./icons.js";
 import { Button, Empty, Loading, Refusal, Toasts, useRefreshed } from "./parts.js";
-import { follow, useLive } from "./live.js";
+import { deny, follow, useLive } from "./live.js";
 import { Keys } from "./keys.js";
 import { Tree, openFirst } from "./tree.js";
+import { LacksPage, entered, may } from "./session.js";
 import { useStores } from "./stores.js";
 import { to, useRoute } from "./router.js";
 import { Login } from "./pages/login.js";
@@ -25,6 +26,13 @@ const PAGES = [
   ["pipelines", "pipeline", "Pipelines"], ["connections", "connection", "Connections"], ["access", "access", "Access"],
 ];
 
+/** Rights on the realm, any of which is enough; the others need none. */
+const NEEDS = { joins: ["realm", "admin"], pipelines: ["admin"], connections: ["admin"] };
+
+const seen = (key, me) => (key === "access" ? me.mode !== "off" : !NEEDS[key] || may(...NEEDS[key]));
+
+const ME_MS = 15_000;
+
 const THEMES = { system: ["system", "Theme: as the system"], light: ["sun", "Theme: light"], dark: ["moon", "Theme: dark"] };
 
 function useTheme() {
@@ -39,12 +47,13 @@ function useTheme() {
   return [theme, turn];
 }
 
-const LINK = { opening: ["", "Connecting"], live: ["ok", "Live"], lost: ["bad", "Not connected"] };
+const LINK = { opening: ["", "Connecting"], live: ["ok", "Live"], lost: ["bad", "Not connected"], denied: ["ok", "Connected"] };
 
-function Bar({ realm, me, onMenu, onKeys, onLogin, onLogout }) {
+function Bar({ realm, isAway, me, onMenu, onKeys, onLogin, onLogout }) {
   const [theme, turnTheme] = useTheme();
   const { state } = useLive();
-  const [kind, text] = LINK[state];
+  // Without figures it is the answers of the realm that say whether it is there.
+  const [kind, text] = LINK[state !== "denied" ? state : isAway ? "lost" : realm ? "denied" : "opening"];
   return html`<header class="bar">
     <button type="button" class="button plain icon menu-button" aria-label="Channels and pages" onClick=${onMenu}><${Icon} name="menu" /></button>
     <a class="brand" href=${to("")} aria-label="Penstock, overview"><${Mark} /><span class="word">Penstock</span></a>
@@ -74,19 +83,23 @@ function Side({ route, isOpen, onClose, me, filterRef }) {
     else if (event.key === "Enter" && stores) { if (openFirst(stores, event.target.value)) onClose(); }
   };
   return html`<aside class="side ${isOpen ? "open" : ""}" aria-label="Pages and destinations">
-    <nav class="side-nav" aria-label="Pages"><ul>${PAGES.filter(([key]) => key !== "access" || me.mode !== "off").map(([key, icon, text]) => html`<li key=${key}>
+    <nav class="side-nav" aria-label="Pages"><ul>${PAGES.filter(([key]) => seen(key, me)).map(([key, icon, text]) => html`<li key=${key}>
       <a href=${to(key)} aria-current=${page === key ? "page" : undefined} onClick=${onClose}><${Icon} name=${icon} />${text}</a></li>`)}</ul></nav>
     <div class="side-head"><h2>Channels and queues</h2>
-      <a class="button plain icon small" href=${to("new")} aria-label="New channel or queue" title="New channel or queue" onClick=${onClose}><${Icon} name="plus" size=${14} /></a></div>
+      ${may("channels") && html`<a class="button plain icon small" href=${to("new")} aria-label="New channel or queue" title="New channel or queue" onClick=${onClose}><${Icon} name="plus" size=${14} /></a>`}</div>
     <div class="side-filter"><${Icon} name="search" size=${14} /><input type="search" ref=${filterRef} value=${filter} placeholder="Filter by name" aria-label="Filter channels, queues and durables"
       autocomplete="off" spellcheck=${false} onInput=${(event) => setFilter(event.target.value)} onKeyDown=${onKey} />${!filter && html`<kbd>/</kbd>`}</div>
     ${error && html`<div class="panel-body"><${Refusal} error=${error} slim /></div>`}
-    ${stores && stores.length === 0 && html`<div class="empty">Nothing here yet. <a href=${to("new")} onClick=${onClose}>Create a channel</a></div>`}
+    ${!stores && !error && html`<${Loading} />`}
+    ${stores && stores.length === 0 && (may("channels") ? html`<div class="empty">Nothing here yet. <a href=${to("new")} onClick=${onClose}>Create a channel</a></div>`
+      : html`<div class="empty">Nothing here that you may see.</div>`)}
     ${stores && stores.length > 0 && html`<${Tree} stores=${stores} filter=${filter} chosen=${chosenOf(route.parts)} treeRef=${tree} onPicked=${onClose} />`}</aside>`;
 }
 
 function Page({ route, realm, me }) {
   const [kind, name, tab, inner] = route.parts;
+  const page = PAGES.find(([key]) => key === kind);
+  if (page && kind !== "access" && !seen(kind, me)) return html`<${LacksPage} what=${page[2]} right=${NEEDS[kind].at(-1)} />`;
   switch (kind ?? "") {
     case "": return html`<${Overview} realm=${realm} />`;
     case "channel": case "queue":
@@ -117,7 +130,8 @@ function Frame({ me, onLogin, onLogout }) {
   const [menu, setMenu] = useState(false);
   const [keys, setKeys] = useState(false);
   const main = useRef(null), filter = useRef(null);
-  const { value: realm } = useRefreshed((signal) => get("/realm", {}, signal), [], 3000);
+  const { value: realm, error: away } = useRefreshed((signal) => get("/realm", {}, signal), [], 3000);
+  const hasFigures = may("admin");
   // At once where it is to be seen: what is typed next belongs in it. On a phone the menu comes first.
   const toFilter = useCallback(() => {
     const enter = () => { filter.current.focus(); filter.current.select(); };
@@ -128,10 +142,11 @@ function Frame({ me, onLogin, onLogout }) {
   }, []);
   const close = useCallback(() => setMenu(false), []);
   useEffect(() => {
+    if (!hasFigures) { deny(); return undefined; }
     const control = new AbortController();
     follow(control.signal);
     return () => control.abort();
-  }, []);
+  }, [hasFigures]);
   useEffect(() => { main.current.scrollTop = 0; }, [route.parts.slice(0, 3).join("/")]);
   useEffect(() => {
     const escape = (event) => { if (event.key === "Escape") setMenu(false); };
@@ -140,7 +155,7 @@ function Frame({ me, onLogin, onLogout }) {
   }, []);
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the page</a>
-    <${Bar} realm=${realm} me=${me} onMenu=${() => setMenu(true)} onKeys=${() => setKeys(true)} onLogin=${onLogin} onLogout=${onLogout} />
+    <${Bar} realm=${realm} isAway=${away?.status === 0} me=${me} onMenu=${() => setMenu(true)} onKeys=${() => setKeys(true)} onLogin=${onLogin} onLogout=${onLogout} />
     <${Side} route=${route} isOpen=${menu} onClose=${close} me=${me} filterRef=${filter} />
     ${menu && html`<button type="button" class="veil" aria-label="Close the menu" onClick=${close}></button>`}
     <main class="main" id="main" tabindex="-1" ref=${main}><${Guarded} route=${route} realm=${realm} me=${me} /></main>
@@ -150,9 +165,15 @@ function Frame({ me, onLogin, onLogout }) {
 function App() {
   const [me, setMe] = useState(undefined);
   const [error, setError] = useState(null);
-  const enter = useCallback((who) => { useToken(who.csrf); setError(null); setMe(who); }, []);
+  const enter = useCallback((who) => { useToken(who.csrf); entered(who); setError(null); setMe(who); }, []);
   const look = useCallback(() => get("/me").then(enter, (refusal) => { if (refusal.status === 401) setMe(null); else setError(refusal); }), []);
   useEffect(() => { whenLoggedOut(() => setMe(null)); look(); }, []);
+  // Rights come and go while one is there.
+  useEffect(() => {
+    if (!me || me.mode === "off") return undefined;
+    const timer = setInterval(() => { if (!document.hidden) get("/me").then(enter, () => {}); }, ME_MS);
+    return () => clearInterval(timer);
+  }, [me?.name]);
   const leave = async () => {
     await post("/logout").catch(() => {});
     useToken("");

@@ -51,6 +51,18 @@ export function useDoing() {
   return { ...state, act, clear: useCallback(() => setState({ busy: false, error: null }), []) };
 }
 
+/** How wide something is drawn, in pixels inside its padding; 0 before it is. */
+export function useWidth() {
+  const box = useRef(null);
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.round(entry.contentRect.width)));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  return [box, width];
+}
+
 // --- notes ------------------------------------------------------------------------------------
 
 const SIGNS = { bad: "error", warn: "warning", ok: "check", info: "info" };

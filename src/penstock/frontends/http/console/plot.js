@@ -1,6 +1,7 @@
 // Curves over the last minutes, drawn as SVG: at most three, each told apart by colour and dashes.
-import { html, useEffect, useRef, useState } from "./view.js";
+import { html, useState } from "./view.js";
 import { brief, clock } from "./format.js";
+import { useWidth } from "./parts.js";
 
 const TOP = 8, BOTTOM = 20, LEFT = 44, RIGHT = 8;
 
@@ -9,17 +10,6 @@ export function ceiling(value) {
   if (!(value > 0)) return 1;
   const ten = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].find((step) => step * ten >= value) * ten;
-}
-
-function useWidth() {
-  const box = useRef(null);
-  const [width, setWidth] = useState(0);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => setWidth(Math.round(entry.contentRect.width)));
-    observer.observe(box.current);
-    return () => observer.disconnect();
-  }, []);
-  return [box, width];
 }
 
 function curve(values, x, y) {

@@ -7,6 +7,10 @@ import { to } from "./router.js";
 import { live, useLive } from "./live.js";
 
 const OPEN_ALL_BELOW = 40;
+const LONG = 24;
+/** Pixels by which a level is moved in: less and less, so that names have room however deep they are. */
+const INDENT = [0, 16, 32, 48, 64, 76, 88];
+const indentOf = (level) => INDENT[level] ?? Math.min(INDENT.at(-1) + (level - INDENT.length + 1) * 4, 112);
 
 /** Folders and stores as nested nodes, in the order of names. */
 export function grown(stores, durables) {
@@ -30,7 +34,19 @@ export function grown(stores, durables) {
     folder.children.push({ key: store.name, name: parts.at(-1), kind: store.kind, store, children });
     for (let depth = parts.length - 1; depth >= 0; depth -= 1) folders.get(parts.slice(0, depth).join("/")).leaves += 1;
   }
-  return root;
+  return joined(root);
+}
+
+/** Folders with nothing but one folder in them are one row: a/b/c. */
+function joined(node) {
+  node.children = node.children.map((child) => {
+    let deepest = child;
+    while (deepest.kind === "folder" && deepest.children.length === 1 && deepest.children[0].kind === "folder") {
+      deepest = { ...deepest.children[0], name: `${deepest.name}/${deepest.children[0].name}` };
+    }
+    return joined(deepest);
+  });
+  return node;
 }
 
 /** The rows to show: what is unfolded, or with a filter everything on the way to a match. */
@@ -52,6 +68,12 @@ export function flattened(root, isOpen, filter) {
 
 export const placeOf = (node) =>
   (node.kind === "durable" ? to("channel", node.store.name, "durables", node.name) : to(node.kind, node.store.name));
+
+/** A row of several folders as its first and its last where it is long. */
+function shortened(name) {
+  const parts = name.split("/");
+  return parts.length > 2 && name.length > LONG ? `${parts[0]}/…/${parts.at(-1)}` : name;
+}
 
 function Name({ text, filter }) {
   const at = filter ? text.toLowerCase().indexOf(filter.toLowerCase()) : -1;
@@ -105,6 +127,14 @@ export function Tree({ stores, filter, chosen, treeRef, onPicked }) {
     if (top < element.scrollTop) element.scrollTop = top;
     else if (top + rowHeight > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight - element.clientHeight;
   };
+  // What is looked at comes into sight, once: who scrolls on is left alone.
+  const sighted = useRef(null);
+  const place = rows.findIndex(({ node }) => node.key === chosen);
+  useLayoutEffect(() => {
+    if (place < 0 || !view.row || sighted.current === chosen) return;
+    sighted.current = chosen;
+    show(place);
+  }, [chosen, place, view.row]);
   const fold = (node, open) => {
     (open ? opened : closed).add(node.key);
     (open ? closed : opened).delete(node.key);
@@ -146,12 +176,12 @@ export function Tree({ stores, filter, chosen, treeRef, onPicked }) {
         const { node, level, open, index, size } = row, at = first + offset;
         return html`<div key=${node.key} id="row-${at}" role="treeitem" aria-level=${level + 1} aria-setsize=${size} aria-posinset=${index + 1}
           aria-expanded=${node.children.length ? String(open) : undefined} aria-selected=${String(node.key === chosen)}
-          aria-label="${node.kind} ${node.name}" title=${node.store?.name ?? node.name}
+          aria-label="${node.kind} ${node.name}" title=${node.kind === "folder" ? node.key : node.kind === "durable" ? `${node.name} on ${node.store.name}` : node.store.name}
           class="tree-row ${node.kind === "folder" ? "folder" : "leaf"} ${at === activeIndex ? "active" : ""}"
-          style=${{ top: `${at * rowHeight}px`, paddingLeft: `${4 + level * 16}px` }} onClick=${() => pick(row)}>
+          style=${{ top: `${at * rowHeight}px`, paddingLeft: `${4 + indentOf(level)}px` }} onClick=${() => pick(row)}>
           <span class="turn" onClick=${(event) => { if (node.children.length) { event.stopPropagation(); fold(node, !open); } }}>
             ${node.children.length > 0 && html`<${Icon} name="turn" size=${12} />`}</span>
-          <${Icon} name=${node.kind} size=${14} /><${Name} text=${node.name} filter=${filter.trim()} />
+          <${Icon} name=${node.kind} size=${14} /><${Name} text=${node.kind === "folder" ? shortened(node.name) : node.name} filter=${filter.trim()} />
           <span class="tail">${tailOf(node, now)}</span></div>`;
       })}</div></div>`;
 }

@@ -58,7 +58,7 @@ export function NewStore({ route }) {
   return html`<div class="page"><${Head} crumbs=${[["Overview", to("")]]} title="New ${kind}" lead=${kind === "channel" ? "A named, ordered store of events that any number of subscribers and durables read." : "A store whose events go to one reader each."} />
     <div class="columns wide-left"><${Panel} label="Attributes"><form class="form" onSubmit=${create}>
       <div><${Choice} label="What to create" value=${kind} onPick=${setKind} options=${[["channel", "Channel"], ["queue", "Queue"]]} /></div>
-      <${Field} label="Name" mono value=${name} onInput=${setName} help="Letters, digits and / - _ #. A / makes folders: eu/orders lies in eu." placeholder="eu/orders" required autofocus
+      <${Field} label="Name" mono value=${name} onInput=${setName} help="A / makes folders: eu/orders lies in eu." placeholder="eu/orders" required autofocus
         wrong=${doing.error && OF_NAMES.has(doing.error.code) ? `${doing.error.code}: ${doing.error.message}` : undefined} />
       <div class="pair"><${Field} label="Type" value=${own.type} onInput=${(type) => setOwn({ ...own, type })} options=${TYPES} />
         ${kind === "channel" && html`<${Field} label="Engine" value=${own.engine} onInput=${(engine) => setOwn({ ...own, engine })} options=${ENGINES} />`}

@@ -1,8 +1,8 @@
 // One event in full: headers, typed properties, data in every way it can be read.
 import { html, useEffect, useRef, useState } from "../view.js";
 import { getExact, get } from "../api.js";
-import { bytes, clock, count, duration, fromBase64, hexRows, moment, utc } from "../format.js";
-import { Choice, Facts, Loading, Panel, Refusal, Tag, Button, useLoaded } from "../parts.js";
+import { bytes, bytesAcross, clock, count, duration, fromBase64, hexRows, moment, utc } from "../format.js";
+import { Choice, Facts, Loading, Panel, Refusal, Tag, Button, useLoaded, useWidth } from "../parts.js";
 import { propertyTypes } from "../columns.js";
 import { kindOf, shown } from "../exact.js";
 import { go, to } from "../router.js";
@@ -10,6 +10,8 @@ import { draft } from "./draft.js";
 import { routeOf } from "./store.js";
 
 const CUT = 64 * 1024;
+/** How wide one is, is measured on these. */
+const SIGNS = "00000000";
 const ORDINARY = new Set(["event_id", "published"]);
 
 function Json({ value }) {
@@ -17,7 +19,10 @@ function Json({ value }) {
 }
 
 function Hex({ data }) {
-  return html`<pre class="detail-data hex" tabindex="0">${hexRows(data).map(([offset, pairs, text]) => html`<span key=${offset}><span class="offset">${offset}</span>  ${pairs}  <span class="punct">${text}</span>${"\n"}</span>`)}
+  const [box, width] = useWidth();
+  const sign = useRef(null);
+  const columns = width && sign.current ? Math.floor(width / (sign.current.getBoundingClientRect().width / SIGNS.length)) : 0;
+  return html`<pre class="detail-data hex" tabindex="0" ref=${box}><span class="measure" aria-hidden="true" ref=${sign}>${SIGNS}</span>${columns > 0 && hexRows(data, bytesAcross(columns)).map(([offset, pairs, text]) => html`<span key=${offset}><span class="offset">${offset}</span>  ${pairs}  <span class="punct">${text}</span>${"\n"}</span>`)}
     ${data.length > 4096 && `… ${count(data.length - 4096)} bytes more`}</pre>`;
 }
 
@@ -39,7 +44,7 @@ function Properties({ properties, types }) {
   const rows = Object.entries(properties);
   if (!rows.length) return null;
   return html`<div class="section"><h3>Properties <span class="hint">${count(rows.length)}</span></h3><div class="sheet first"><table class="props"><caption class="unseen">Properties</caption>
-    <tbody>${rows.map(([name, value]) => html`<tr key=${name}><td>${name}</td><td>${shown(value)}</td><td class="type tight">${types.get(name) ?? kindOf(value)}</td></tr>`)}</tbody></table></div></div>`;
+    <tbody>${rows.map(([name, value]) => html`<tr key=${name}><td>${name}</td><td><div class="value">${shown(value)}</div></td><td class="type">${types.get(name) ?? kindOf(value)}</td></tr>`)}</tbody></table></div></div>`;
 }
 
 function Origin({ origin }) {
@@ -55,7 +60,13 @@ export function Detail({ kind, name, id, known, onClose }) {
   const { value } = loaded, event = value?.event ?? known;
   const types = propertyTypes(columns.value?.items ?? []);
   const again = () => { draft.take(kind, name, value, types); go(kind, name, "publish"); };
-  const acts = html`${value && html`<${Button} kind="small" icon="send" onClick=${again}>Edit a copy</${Button}>`}
+  const link = `${location.origin}${location.pathname}${to(kind, name, "events", { event: String(id) })}`;
+  const [copied, setCopied] = useState(false);
+  const copy = () => {
+    navigator.clipboard?.writeText(link).catch(() => {});
+    setCopied(true);
+  };
+  const acts = html`<a class="button small" href=${link} onClick=${copy} title="The address of this event">${copied ? "Link copied" : "Link"}</a>${value && html`<${Button} kind="small" icon="send" onClick=${again}>Edit a copy</${Button}>`}
     <button type="button" class="button plain icon small" aria-label="Close the event" onClick=${onClose}>✕</button>`;
   return html`<div class="detail" ref=${box}><${Panel} title="Event ${count(id)}" acts=${acts}>
     ${loaded.error && html`<${Refusal} error=${loaded.error} slim />`}

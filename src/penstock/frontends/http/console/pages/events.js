@@ -1,7 +1,7 @@
 // Snoop: browse what is stored page by page, or watch events as they come. Neither takes anything.
 import { html, useEffect, useRef, useState } from "../view.js";
 import { get, stream } from "../api.js";
-import { clock, count, many, moment } from "../format.js";
+import { clock, count, many, moment, quoted } from "../format.js";
 import { Button, Choice, Empty, Field, Loading, Note, Panel, Refusal } from "../parts.js";
 import { note } from "../router.js";
 import { Detail } from "./detail.js";
@@ -10,6 +10,8 @@ import { routeOf } from "./store.js";
 const PAGE = 50;
 const BUFFER = 500;
 const DRAW_MS = 200;
+/** What Space works. */
+const SPACED = "input, textarea, select, summary, [contenteditable], [role=tree], button:not(.event-row)";
 
 /** What an event says, in one line: its properties, then its data. */
 export function Summary({ event }) {
@@ -20,7 +22,7 @@ export function Summary({ event }) {
 }
 
 export function EventRow({ event, chosen, onPick }) {
-  return html`<button type="button" class="event-row" aria-current=${chosen ? "true" : undefined} onClick=${() => onPick(event.event_id)}>
+  return html`<button type="button" class="event-row" aria-current=${chosen ? "true" : undefined} onClick=${() => onPick(String(event.event_id))}>
     <span class="id">${count(event.event_id)}</span><span class="at" title=${moment(event.published)}>${clock(event.published)}</span>
     <span class="tag-text">${event.tag ?? ""}</span><${Summary} event=${event} /></button>`;
 }
@@ -38,47 +40,36 @@ export const RowsHead = () => html`<div class="event-row event-head" aria-hidden
 
 export function Rows({ events, chosen, onPick, label, live = false }) {
   return html`<${RowsHead} /><div class="events event-room ${live ? "live" : ""}" role="group" aria-label=${label} onKeyDown=${alongRows}>
-    ${events.map((event) => html`<${EventRow} key=${event.event_id} event=${event} chosen=${event.event_id === chosen} onPick=${onPick} />`)}</div>`;
+    ${events.map((event) => html`<${EventRow} key=${event.event_id} event=${event} chosen=${String(event.event_id) === chosen} onPick=${onPick} />`)}</div>`;
 }
 
-/** The ids before an event are scattered where others have left: look back in widening steps. */
-async function older(route, query, before, first, signal) {
-  for (let span = PAGE, rounds = 0; ; span *= 8, rounds += 1) {
-    const start = Math.max(first, before - span);
-    const page = await get(route, { ...query, start, end: before - 1, limit: 1000 }, signal);
-    if (page.items.length >= PAGE || start <= first || rounds >= 6) return page.items.slice(-PAGE);
-  }
-}
-
-function Browse({ kind, name, info, selector, from, onRefused }) {
+function Browse({ kind, name, info, selector, from, chosen, setChosen, onRefused }) {
   const [page, setPage] = useState({ items: null, next: null });
   const [steps, setSteps] = useState([{}]);
-  const [chosen, setChosen] = useState(null);
   const [turn, setTurn] = useState(0);
   const [failed, setFailed] = useState(null);
   const newest = kind === "channel" && from === "newest", route = routeOf(kind, name, "events"), step = steps.at(-1);
   useEffect(() => { setSteps([{}]); }, [selector, from]);
   useEffect(() => {
     const control = new AbortController(), query = { selector, data_bytes: 400 };
-    const ask = kind === "queue" ? get(route, { ...query, limit: PAGE, after: step.after }, control.signal)
-      : newest && step.before !== undefined ? older(route, query, step.before, info.first_event_id ?? 0, control.signal).then((items) => ({ items, next: null }))
-      : newest ? get(route, { ...query, limit: PAGE, newest: true }, control.signal)
-      : get(route, { ...query, limit: PAGE, start: from, after: step.after }, control.signal);
-    ask.then((answer) => { setPage(newest ? { ...answer, items: [...answer.items].reverse() } : answer); setFailed(null); onRefused(null); },
+    const where = kind === "queue" ? {} : newest ? { newest: true } : { start: from };
+    get(route, { ...query, ...where, limit: PAGE, after: step.after }, control.signal).then((answer) => { setPage(newest ? { ...answer, items: [...answer.items].reverse() } : answer); setFailed(null); onRefused(null); },
       (error) => { if (error.name !== "AbortError") { setFailed(error); onRefused(error); } });
     return () => control.abort();
   }, [selector, from, step, turn]);
   // What was empty fills by itself; a list that one reads does not move.
   useEffect(() => { if (page.items?.length === 0) setTurn((number) => number + 1); }, [info.events > 0]);
   const items = page.items ?? [];
-  const hasMore = newest ? items.length > 0 && items.at(-1).event_id > (info.first_event_id ?? 0) : page.next !== null && page.next !== undefined;
-  const onward = () => setSteps([...steps, newest ? { before: items.at(-1).event_id } : { after: page.next }]);
+  const hasMore = page.next !== null && page.next !== undefined;
+  const onward = () => setSteps([...steps, { after: page.next }]);
   if (page.items === null) return failed ? null : html`<${Loading} />`;
   return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
     <${Panel} bare label="Events">
       ${items.length ? html`<${Rows} label="Stored events" events=${items} chosen=${chosen} onPick=${setChosen} />`
-        : selector || steps.length > 1 ? html`<${Empty} title="No event here matches">Nothing that is stored ${selector ? "matches the selector" : "lies in this part"}.</${Empty}>`
-        : html`<${Empty} title="Nothing is stored" shell="penstock ${kind === "queue" ? "queue push" : "publish"} ${name} 'hello'"
+        : hasMore ? html`<${Empty} title="Nothing found yet" acts=${html`<${Button} kind="first" onClick=${onward}>Look on</${Button}>`}>No event ${selector ? "that matches" : ""} was found
+            ${page.looked_at ? html` among the ids ${count(page.looked_at.first_id)} to ${count(page.looked_at.last_id)}` : " so far"}; there are ${newest ? "older" : "newer"} ones that were not looked at.</${Empty}>`
+        : selector || steps.length > 1 ? html`<${Empty} title="No event here matches">Nothing that is stored ${steps.length > 1 ? (newest ? "before" : "after") : ""} ${selector ? "matches the selector" : "lies in this part"}.</${Empty}>`
+        : html`<${Empty} title="Nothing is stored" shell="penstock ${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'"
             python=${`session.${kind}s.get(${JSON.stringify(name)}).${kind === "queue" ? "push" : "publish"}(b"hello", properties={"price": 9.5})`}>Events appear here once somebody publishes them.</${Empty}>`}
       <div class="pager"><span>${items.length ? `${many(items.length, "event")} of ${count(info.events)} stored` : ""}</span><span class="fill"></span>
         <${Button} kind="small plain" icon="again" onClick=${() => setTurn(turn + 1)}>Look again</${Button}>
@@ -87,14 +78,13 @@ function Browse({ kind, name, info, selector, from, onRefused }) {
     ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${name} id=${chosen} onClose=${() => setChosen(null)} onGone=${() => setTurn(turn + 1)} />`}</div>`;
 }
 
-function Tail({ kind, name, selector, onRefused }) {
+function Tail({ kind, name, selector, chosen, setChosen, onRefused }) {
   const [shown, setShown] = useState([]);
   const [running, setRunning] = useState(true);
   const [waiting, setWaiting] = useState(0);
   const [total, setTotal] = useState(0);
   const [lost, setLost] = useState(0);
   const [state, setState] = useState("opening");
-  const [chosen, setChosen] = useState(null);
   const kept = useRef({ buffer: [], running: true, total: 0, dirty: false });
   kept.current.running = running;
   useEffect(() => {
@@ -125,9 +115,21 @@ function Tail({ kind, name, selector, onRefused }) {
     return () => clearInterval(timer);
   }, [running]);
   const turn = () => { if (!running) kept.current.dirty = true; setRunning(!running); };
-  const onKey = (event) => { if (event.key === " " && !event.target.matches("input, button:not(.event-row)")) { event.preventDefault(); turn(); } };
+  const turning = useRef(turn);
+  turning.current = turn;
+  // Wherever the focus is, unless Space has a meaning there.
+  useEffect(() => {
+    const press = (event) => {
+      if (event.key !== " " || event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
+      if (document.querySelector("dialog[open]") || event.target.closest?.(SPACED)) return;
+      event.preventDefault();
+      if (!event.repeat) turning.current();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
   const saying = { opening: "Opening", ended: "Ended", open: running ? "Watching" : "Paused" }[state];
-  return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}" onKeyDown=${onKey}>
+  return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
     <${Panel} bare label="Live events">
       <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Go on"}</${Button}>
         <span role="status"><i class="dot ${state === "open" && running ? "ok" : "warn"}" style=${{ display: "inline-block", marginRight: "8px" }}></i>${saying}${waiting ? `, ${many(waiting, "event")} waiting` : ""}</span>
@@ -135,27 +137,42 @@ function Tail({ kind, name, selector, onRefused }) {
         <${Button} kind="small plain" onClick=${() => { kept.current.buffer = []; setShown([]); }}>Clear</${Button}></div>
       ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too fast to show.">${many(lost, "event")} were skipped here; they are stored all the same.</${Note}></div>`}
       ${shown.length ? html`<${Rows} live label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
-        : html`<div class="event-room live"><${Empty} title=${state === "ended" ? "The live view has ended" : "Waiting for events"} shell=${state === "ended" ? undefined : `penstock ${kind === "queue" ? "queue push" : "publish"} ${name} 'hello'`}>
-          ${state === "ended" ? "" : `What is published from now on${selector ? " and matches" : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
-    ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${name} id=${chosen} known=${kept.current.buffer.find((each) => each.event_id === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
+        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`}>
+          ${state !== "open" ? "" : `What is published from now on${selector ? " and matches" : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
+    ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${name} id=${chosen} known=${kept.current.buffer.find((each) => String(each.event_id) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
+}
+
+/** What an address says about the events of a store: `event` is the one that is shown in full. */
+function asked(kind, query) {
+  const from = query.from ?? (kind === "queue" ? "earliest" : "newest");
+  return {
+    mode: query.view === "live" ? "live" : "browse", selector: query.selector ?? "", from,
+    origin: ["newest", "earliest"].includes(from) ? from : "at", event: /^\d+$/.test(query.event ?? "") ? query.event : null,
+  };
 }
 
 export function Events({ kind, name, info, route }) {
-  const given = route.query;
-  const [mode, setMode] = useState(given.view === "live" ? "live" : "browse");
-  const [typed, setTyped] = useState(given.selector ?? "");
-  const [selector, setSelector] = useState(given.selector ?? "");
-  const [origin, setOrigin] = useState(given.from && !["newest", "earliest"].includes(given.from) ? "at" : given.from ?? (kind === "queue" ? "earliest" : "newest"));
-  const [at, setAt] = useState(origin === "at" ? given.from : "");
-  const [from, setFrom] = useState(given.from ?? (kind === "queue" ? "earliest" : "newest"));
+  const given = asked(kind, route.query);
+  const [mode, setMode] = useState(given.mode);
+  const [typed, setTyped] = useState(given.selector);
+  const [selector, setSelector] = useState(given.selector);
+  const [origin, setOrigin] = useState(given.origin);
+  const [at, setAt] = useState(given.origin === "at" ? given.from : "");
+  const [from, setFrom] = useState(given.from);
+  const [chosen, setChosen] = useState(given.event);
   const [error, setError] = useState(null);
+  // A link to another event of the same store, or the way back from it.
+  useEffect(() => {
+    setMode(given.mode); setTyped(given.selector); setSelector(given.selector); setOrigin(given.origin); setFrom(given.from); setChosen(given.event);
+    if (given.origin === "at") setAt(given.from);
+  }, [route]);
   const apply = (event) => {
     event?.preventDefault();
     setError(null);
     setSelector(typed.trim());
     setFrom(origin === "at" ? at.trim() || "earliest" : origin);
   };
-  useEffect(() => { note(kind, name, "events", { view: mode === "live" ? "live" : "", selector, from: from === "newest" ? "" : from }); }, [mode, selector, from]);
+  useEffect(() => { note(kind, name, "events", { view: mode === "live" ? "live" : "", selector, from: from === (kind === "queue" ? "earliest" : "newest") ? "" : from, event: chosen }); }, [mode, selector, from, chosen]);
   const atSelector = error?.code === "invalid-selector";
   return html`<div class="stack"><form class="find" onSubmit=${apply}>
       <${Choice} label="What to look at" value=${mode} onPick=${(next) => { setError(null); setMode(next); }} options=${[["browse", "Stored"], ["live", "Live"]]} />
@@ -165,6 +182,6 @@ export function Events({ kind, name, info, route }) {
       <div class="grow"><${Field} label="Selector" value=${typed} onInput=${setTyped} mono placeholder="price > 5 AND sku LIKE 'a%'" wrong=${atSelector ? `${error.code}: ${error.message}` : undefined} /></div>
       <button type="submit" class="button first">${mode === "live" ? "Watch" : "Find"}</button></form>
     ${error && !atSelector && html`<${Refusal} error=${error} />`}
-    ${mode === "live" ? html`<${Tail} kind=${kind} name=${name} selector=${selector} onRefused=${setError} />`
-      : html`<${Browse} kind=${kind} name=${name} info=${info} selector=${selector} from=${from} onRefused=${setError} />`}</div>`;
+    ${mode === "live" ? html`<${Tail} kind=${kind} name=${name} selector=${selector} chosen=${chosen} setChosen=${setChosen} onRefused=${setError} />`
+      : html`<${Browse} kind=${kind} name=${name} info=${info} selector=${selector} from=${from} chosen=${chosen} setChosen=${setChosen} onRefused=${setError} />`}</div>`;
 }

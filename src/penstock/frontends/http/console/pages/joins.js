@@ -5,6 +5,7 @@ import { count } from "../format.js";
 import { Button, Check, Dialog, Empty, Field, Head, Loading, Note, Panel, Refusal, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
 import { storeNames } from "../stores.js";
 import { to } from "../router.js";
+import { may } from "../session.js";
 
 function NewJoin({ onClose, onDone, source = "" }) {
   const [given, setGiven] = useState({ source, destination: "", selector: "", archive: false });
@@ -34,7 +35,7 @@ export function JoinsPage() {
     const done = await doing.act(async () => { await remove(path("joins", ending.id)); return true; });
     if (done) { tell(`The join from ${ending.source} to ${ending.destination} has ended.`); setEnding(null); loaded.again(); }
   };
-  return html`<div class="page"><${Head} title="Joins" lead="Copies of what is published on a channel, to other channels and queues." acts=${html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New join</${Button}>`} />
+  return html`<div class="page"><${Head} title="Joins" lead="Copies of what is published on a channel, to other channels and queues." acts=${may("realm") && html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New join</${Button}>`} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <${Panel} label="Joins" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Joins" rows=${rows} keyOf=${(row) => row.id} columns=${[
       { label: "From", kind: "lead", cell: (row) => html`<a href=${to("channel", row.source)}>${row.source}</a>` },
@@ -42,7 +43,7 @@ export function JoinsPage() {
       { label: "Selector", cell: (row) => (row.selector ? html`<code>${row.selector}</code>` : "all events") },
       { label: "Copied", kind: "num", cell: (row) => count(row.copied) },
       { label: "Dropped", kind: "num", cell: (row) => (row.dropped ? html`<${Tag} kind="warn" icon="warning">${count(row.dropped)}</${Tag}>` : "0") },
-      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the join from ${row.source} to ${row.destination}">End…</${Button}>` },
+      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("realm") && html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the join from ${row.source} to ${row.destination}">End…</${Button}>` },
     ]} />` : html`<${Empty} title="No joins yet" shell="penstock join create orders archive/orders --selector 'price > 100'" python=${'session.joins.create("orders", "archive/orders", selector="price > 100")'}>
       A join copies each event that is published on a channel from then on, to another channel or a queue, under an id of its own.</${Empty}>`}</${Panel}>
     ${rows?.length > 0 && html`<p class="help-line">Copied and dropped count since the realm started. An event is dropped where joins would go round in a circle or over too many stores.</p>`}

@@ -2,13 +2,15 @@
 import { html, useState } from "../view.js";
 import { get, patch } from "../api.js";
 import { brief, bytes, count, duration, many, moment } from "../format.js";
-import { durableHistory, useLive } from "../live.js";
-import { Button, Empty, Facts, Head, Note, Panel, Stat, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
+import { durableHistory, hasFigures, useLive } from "../live.js";
+import { Button, Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
 import { Plot, Spark } from "../plot.js";
 import { to } from "../router.js";
+import { Lacks, may } from "../session.js";
 
 const OLD_MS = 3_600_000;
 const LISTED = 8;
+const OWN = 100;
 
 function usedOf(used, most) {
   const part = most ? used / most : 0;
@@ -42,7 +44,10 @@ export function warnings(realm, rates, connections) {
   return found.slice(0, 12);
 }
 
+const Awaited = () => html`<${Loading} what="Waiting for the first figures" />`;
+
 function Lagging({ rates }) {
+  if (!rates) return html`<${Awaited} />`;
   const rows = (rates?.durables ?? []).filter((each) => each.outstanding > 0)
     .sort((one, other) => other.outstanding - one.outstanding).slice(0, LISTED);
   if (!rows.length) {
@@ -60,6 +65,7 @@ function Lagging({ rates }) {
 }
 
 function Dead({ rates }) {
+  if (!rates) return html`<${Awaited} />`;
   const rows = (rates?.channels ?? []).filter((each) => each.counters.dead > 0)
     .sort((one, other) => other.counters.dead - one.counters.dead).slice(0, LISTED);
   if (!rows.length) {
@@ -73,6 +79,8 @@ function Dead({ rates }) {
 }
 
 function Busiest({ now }) {
+  // A rate is the difference of two answers.
+  if (!now.realm.last) return html`<${Awaited} />`;
   const rows = (now.rates?.channels ?? []).map((channel) => ({ ...channel, history: now.channels.get(channel.name) }))
     .filter(({ history }) => history?.last?.published > 0 || history?.last?.acknowledged > 0)
     .sort((one, other) => (other.history.last.published ?? 0) - (one.history.last.published ?? 0)).slice(0, LISTED);
@@ -98,7 +106,49 @@ function Publishing({ realm }) {
       <${Note} kind="warn" title="Clients are refused.">What they publish and commit is refused with publishing-paused until it goes on. Consumers, joins and administration are not.</${Note}></${TypeName}>`}`;
 }
 
+/** What there is to see for somebody without the realm's figures: what they have rights on. */
+function Own({ realm }) {
+  const loaded = useRefreshed(async (signal) => {
+    const [channels, queues] = await Promise.all([get("/channels", { limit: OWN }, signal), get("/queues", { limit: OWN }, signal)]);
+    return { rows: [...channels.items, ...queues.items], more: Boolean(channels.next || queues.next) };
+  }, [], 5000);
+  const { value, error } = loaded;
+  return html`<${Panel} title="Channels and queues you may see" bare>
+      ${error && html`<div class="panel-body"><${Refusal} error=${error} /></div>`}
+      ${!value && !error && html`<${Loading} />`}
+      ${value && (value.rows.length ? html`<${Table} label="Channels and queues you may see" keyOf=${(row) => `${row.definition.kind} ${row.name}`} rows=${value.rows} columns=${[
+        { label: "Name", kind: "lead", cell: (row) => html`<a href=${to(row.definition.kind, row.name)}>${row.name}</a><div class="sub">${row.definition.kind}</div>` },
+        { label: "Stored", kind: "num", cell: (row) => html`<strong>${count(row.events)}</strong>` },
+        { label: "Oldest", kind: "num", cell: (row) => duration(row.oldest_event_ms) },
+        { label: "Published ever", kind: "num", cell: (row) => count(row.counters.published) },
+        { label: "Durables", kind: "num", cell: (row) => (row.definition.kind === "queue" ? "–" : count(row.durables)) },
+      ]} />` : html`<${Empty} title=${may("channels") ? "Nothing here yet" : "Nothing here that you may see"} shell=${may("channels") ? undefined : "penstock acl grant channel orders alice@* subscribe"}
+        acts=${may("channels") && html`<a class="button first" href=${to("new")}>Create a channel</a>`}>
+        ${may("channels") ? "" : "A channel or queue is seen by whoever has some right on it; whoever manages its rights can give one."}</${Empty}>`)}
+      ${value?.more && html`<div class="pager">The first ${count(OWN)} of each; the filter at the left finds them all.</div>`}</${Panel}>
+    <div class="columns">
+      <${Panel} title="Figures of the realm" bare><${Lacks} what="Figures" right="admin">What flows by the second, durables that lag, connections and dead events of all channels are not shown.</${Lacks}></${Panel}>
+      <${Panel} title="Memory and disk">${realm ? html`<${Space} realm=${realm} />` : html`<${Loading} />`}</${Panel}></div>`;
+}
+
+function Space({ realm, rates }) {
+  return html`<${Facts} rows=${[["Journal on disk", bytes(rates?.journal_bytes ?? realm?.journal_bytes)]]} />
+    <${Gauge} label="Memory" used=${rates?.memory_bytes ?? realm?.memory_bytes ?? 0} most=${realm?.memory_bytes_max} />
+    <${Gauge} label="Off heap" used=${realm?.off_heap_bytes ?? 0} most=${realm?.off_heap_bytes_max} />
+    <${Gauge} label="Pages" used=${realm?.paged_bytes ?? 0} most=${realm?.paged_bytes_max} />`;
+}
+
+const leadOf = (realm) => (realm ? `${realm.name}, Penstock ${realm.version}, running since ${moment(realm.started)}` : "");
+
 export function Overview({ realm }) {
+  useLive();
+  if (hasFigures()) return html`<${Figures} realm=${realm} />`;
+  return html`<div class="page"><${Head} title="Overview" lead=${leadOf(realm)} acts=${realm && may("configure") && html`<${Publishing} realm=${realm} />`} />
+    ${warnings(realm, null, null).map(([kind, title, text], index) => html`<${Note} key=${index} kind=${kind} title=${title}>${text}</${Note}>`)}
+    <${Own} realm=${realm} /></div>`;
+}
+
+function Figures({ realm }) {
   const now = useLive();
   const connections = useRefreshed((signal) => get("/connections", {}, signal), [], 5000);
   const { rates } = now, last = now.realm.last ?? {};
@@ -107,7 +157,7 @@ export function Overview({ realm }) {
   const series = [["Published", "published"], ["Delivered", "delivered"], ["Acknowledged", "acknowledged"]].map(([name, flow]) => ({ name, values: now.realm.values(flow) }));
   const wrong = warnings(realm, rates, connections.value?.items ?? connections.value);
   const empty = rates && rates.channels.length === 0;
-  return html`<div class="page"><${Head} title="Overview" lead=${realm ? `${realm.name}, Penstock ${realm.version}, running since ${moment(realm.started)}` : ""} acts=${realm && html`<${Publishing} realm=${realm} />`} />
+  return html`<div class="page"><${Head} title="Overview" lead=${leadOf(realm)} acts=${realm && may("configure") && html`<${Publishing} realm=${realm} />`} />
     ${wrong.map(([kind, title, text], index) => html`<${Note} key=${index} kind=${kind} title=${title}>${text}</${Note}>`)}
     <dl class="stats">
       <${Stat} label="Published" swatch="s1" value=${brief(last.published)} unit="/s" />
@@ -123,10 +173,7 @@ export function Overview({ realm }) {
     <div class="columns wide-left">
       <${Panel} title="Events per second" hint="all channels and queues"><${Plot} label="Events per second in the realm" times=${now.realm.times} series=${series} unit="/s" /></${Panel}>
       <${Panel} title="Memory and disk">
-        <${Facts} rows=${[["Journal on disk", bytes(rates?.journal_bytes ?? realm?.journal_bytes)]]} />
-        <${Gauge} label="Memory" used=${rates?.memory_bytes ?? realm?.memory_bytes ?? 0} most=${realm?.memory_bytes_max} />
-        <${Gauge} label="Off heap" used=${realm?.off_heap_bytes ?? 0} most=${realm?.off_heap_bytes_max} />
-        <${Gauge} label="Pages" used=${realm?.paged_bytes ?? 0} most=${realm?.paged_bytes_max} /></${Panel}></div>
+        <${Space} realm=${realm} rates=${rates} /></${Panel}></div>
     <div class="columns wide-left">
       <${Panel} title="Durables that lag" hint="outstanding events, the most first" bare><${Lagging} rates=${rates} /></${Panel}>
       <${Panel} title="Dead events" acts=${html`<a class="button small" href=${to("dead")}>Look into them</a>`} bare><${Dead} rates=${rates} /></${Panel}></div>

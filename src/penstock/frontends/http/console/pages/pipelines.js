@@ -1,13 +1,11 @@
 // Pipelines: what each step's last run has said of itself.
 import { html } from "../view.js";
 import { all } from "../api.js";
-import { brief, count, duration, moment } from "../format.js";
+import { brief, count, duration, known, moment } from "../format.js";
 import { Empty, Facts, Head, Loading, Note, Panel, Refusal, Tag, useRefreshed } from "../parts.js";
 
 const STATES = { runs: ["ok", "play"], done: ["ok", "check"], starts: ["accent", "again"], restarts: ["warn", "again"], stopped: ["", "pause"], failed: ["bad", "error"], "broken off": ["bad", "warning"] };
 const BEHIND = 10_000;
-
-const known = (value) => value !== null && value !== undefined;
 
 function places({ next, lag }) {
   return Object.entries(next).map(([name, id]) => [name, html`next event ${count(id)}${known(lag[name]) ? `, ${lag[name] ? `${count(lag[name])} behind` : "up to date"}` : ""}`]);

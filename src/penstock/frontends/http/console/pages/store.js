@@ -1,12 +1,13 @@
 // A channel or a queue: its tabs, and the first of them, what it is and how it goes.
 import { html } from "../view.js";
-import { get, path } from "../api.js";
+import { all, get, path } from "../api.js";
 import { ago, brief, bytes, count, duration, many } from "../format.js";
-import { channelHistory, useLive, useWatched } from "../live.js";
+import { channelHistory, hasFigures, useLive, useWatched } from "../live.js";
 import { Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Table, Tabs, Tag, useLoaded, useRefreshed } from "../parts.js";
 import { Plot } from "../plot.js";
 import { flat } from "../columns.js";
 import { to } from "../router.js";
+import { Lacks } from "../session.js";
 import { Equation } from "./equation.js";
 import { Events } from "./events.js";
 import { Publish } from "./publish.js";
@@ -87,6 +88,7 @@ function About({ info, kind, name }) {
   const settled = kind === "queue" ? "Consumed" : "Acknowledged";
   const series = [["Published", "published"], ["Delivered", "delivered"], [settled, "acknowledged"]].map(([title, flow]) => ({ name: title, values: history.values(flow) }));
   const owed = (now.byChannel.get(name) ?? []).reduce((sum, each) => sum + each.outstanding, 0);
+  if (!hasFigures()) return html`<${Standing} info=${info} kind=${kind} name=${name} />`;
   return html`${info.storage.quarantined.map((text) => html`<${Note} key=${text} kind="bad" title="Quarantined">${text}</${Note}>`)}
     <dl class="stats ${kind === "queue" ? "five" : ""}">
       <${Stat} label="Published" swatch="s1" value=${brief(last.published)} unit="/s" under=${`${count(info.counters.published)} ever`} />
@@ -94,12 +96,33 @@ function About({ info, kind, name }) {
       <${Stat} label=${settled} swatch="s3" value=${brief(last.acknowledged)} unit="/s" />
       <${Stat} label="Stored" value=${brief(info.events)} under=${bytes(info.storage.home === "pages" ? info.storage.paged_bytes : info.storage.tail_bytes + info.storage.sealed_bytes)} />
       ${kind === "queue"
-        ? html`<${Stat} label="In readers' hands" value=${brief(info.pending)} under=${many(info.readers.length, "reader")} />`
-        : html`<${Stat} label="Outstanding" value=${brief(owed)} under=${`at ${many(info.durables, "durable")}`} />`}
+        ? html`<${Stat} label="Pending" value=${brief(info.pending)} under="with ${many(info.readers.length, "reader")}" />`
+        : html`<${Stat} label="Outstanding" value=${brief(now.rates ? owed : null)} under=${`at ${many(info.durables, "durable")}`} />`}
       ${kind === "channel" && html`<${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
     <${Panel} title="Events per second"><${Plot} label="Events per second on ${name}" times=${history.times} series=${series} unit="/s" /></${Panel}>
-    <${Panel} title="Where every event is" hint="published is always the sum of the others"><${Equation} conservation=${info.conservation} /></${Panel}>
+    <${Contents} info=${info} kind=${kind} name=${name} />`;
+}
+
+/** The same without what only the figures by the second tell. */
+function Standing({ info, kind, name }) {
+  const owed = useRefreshed((signal) => (kind === "queue" ? Promise.resolve(null) : all(path("channels", name, "durables"), {}, signal)), [kind, name], 5000);
+  return html`${info.storage.quarantined.map((text) => html`<${Note} key=${text} kind="bad" title="Quarantined">${text}</${Note}>`)}
+    <dl class="stats five">
+      <${Stat} label="Published" value=${brief(info.counters.published)} under="ever" />
+      <${Stat} label="Delivered again" value=${brief(info.counters.redelivered)} under="ever" />
+      <${Stat} label="Stored" value=${brief(info.events)} under=${bytes(info.storage.home === "pages" ? info.storage.paged_bytes : info.storage.tail_bytes + info.storage.sealed_bytes)} />
+      ${kind === "queue"
+        ? html`<${Stat} label="Pending" value=${brief(info.pending)} under="with ${many(info.readers.length, "reader")}" /><${Stat} label="Readers" value=${count(info.readers.length)} />`
+        : html`<${Stat} label="Outstanding" value=${brief(owed.value?.reduce((sum, each) => sum + each.outstanding, 0))} under=${owed.error ? "not for you to see" : `at ${many(info.durables, "durable")}`} />
+          <${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
+    </dl>
+    <${Panel} title="Events per second" bare><${Lacks} what="Figures" right="admin">What flows is told by the second.</${Lacks}></${Panel}>
+    <${Contents} info=${info} kind=${kind} name=${name} />`;
+}
+
+function Contents({ info, kind, name }) {
+  return html`<${Panel} title="Where every event is" hint="published is always the sum of the others"><${Equation} conservation=${info.conservation} /></${Panel}>
     <div class="columns">
       <${Panel} title="Attributes"><${Facts} rows=${attributesOf(info)} /></${Panel}>
       <${Panel} title="Storage"><${StorageFacts} info=${info} /></${Panel}>
