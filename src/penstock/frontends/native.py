@@ -66,6 +66,8 @@ class NativeListener:
         realm.access.on_changed(self._rights_changed)
         self.amqp: Callable[[], asyncio.Protocol] | None = None
         """Makes connections of AMQP, where the realm serves it: on the native port, too."""
+        self.amqp_hub: object = None
+        """What all those have in common."""
         self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""

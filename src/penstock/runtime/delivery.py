@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -96,6 +97,7 @@ class Dispatch:
         self.ahead = ReadAhead()
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
+        self._gone: list[Callable[[int], None]] = []
         self._next = 1
         self._known: dict[int, Known] = {}
         """What those have that take deltas (SEM K3)."""
@@ -118,8 +120,14 @@ class Dispatch:
         self._outlets.pop(subscription, None)
         self._known.pop(subscription, None)
 
+    def on_gone(self, listener: Callable[[int], None]) -> None:
+        """Have ``listener`` called with the number of each channel or queue that is deleted."""
+        self._gone.append(listener)
+
     def channel_gone(self, number: int) -> None:
         self.ahead.forget(number)
+        for listener in self._gone:
+            listener(number)
         for subscription, (own, outlet) in list(self._outlets.items()):
             if own == number:
                 self.close(subscription)

@@ -32,6 +32,7 @@ class Pair:
         self.outgoing: list[Outgoing] = []
         self.too_large_by: list[Incoming] = []
         self.too_many_parts_by: list[Incoming] = []
+        self.too_early_by: list[Any] = []
         self.messages: list[bytes] = []
         self.outcomes: list[Any] = []
         self.accepted: list[int] = []
@@ -95,6 +96,9 @@ class Pair:
     def too_large(self, link: Incoming) -> None:
         self.too_large_by.append(link)
         self.engine.drop(link)
+
+    def too_early(self, link: Any) -> None:
+        self.too_early_by.append(link)
 
     def too_many_parts(self, link: Incoming) -> None:
         self.too_many_parts_by.append(link)

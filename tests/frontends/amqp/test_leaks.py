@@ -15,6 +15,7 @@ from penstock.frontends.amqp.engine import Engine
 from penstock.wire.amqp.sections import section
 from penstock.wire.amqp.types import Symbol, UInt, symbols
 from tests.frontends.amqp.frames import (
+    CLOSE,
     COORDINATOR,
     DECLARE,
     NULL,
@@ -24,6 +25,7 @@ from tests.frontends.amqp.frames import (
     opened,
     performative,
     receiver,
+    said,
     sender,
     terminus,
     transfer,
@@ -56,7 +58,8 @@ ENDS = {
     "no frame": b"\x00\x00\x00\x07\x02\x00\x00\x00",
     "no performative": frame(performative(0x77)),
     "a frame that is too large": b"\x7f\xff\xff\xff\x02\x00\x00\x00",
-    "a transfer to nowhere": transfer(77, 2, message()),
+    "a transfer to nowhere": transfer(77, 2, message()) + said(CLOSE),
+    "a channel of no session": frame(performative(0x14), channel=9),
     "an address that is no text": sender("bad", 6, terminus(0x29, Raw(b"\xa1\x02\xff\xfe"))),
 }
 KINDS = (AmqpConnection, Engine, Incoming, Outgoing)

@@ -123,9 +123,11 @@ def test_a_temporary_queue_ends_with_the_link_that_wanted_it(
     client = connect()
     receiver = client.receiver(None, dynamic=True)
     address = receiver.remote_source.address
-    client.sender(address).send(Message(body="a"))
+    sender = client.sender(address)
+    sender.send(Message(body="a"))
     assert texts(receiver, 1) == ["a"]
     assert address in session.queues.list()
+    sender.close()  # else it hears that its queue was deleted
 
     receiver.close()
 

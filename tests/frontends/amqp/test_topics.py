@@ -76,8 +76,8 @@ def test_it_is_an_exclusive_durable_and_ends_when_its_link_is_closed(
 def test_a_durable_subscription_has_one_client(connect: Connect) -> None:
     connect("me").receiver("news", "topic", name="sub", durable=True)
 
-    with pytest.raises(LinkDetached, match="durable-in-use"):
-        connect("me").receiver("news", "topic", name="sub", durable=True)
+    with pytest.raises(LinkDetached, match="durable-in-use"):  # not the same link: not stolen
+        connect("me").receiver("news", "topic", name="sub|2", durable=True)
 
 
 def test_another_selector_makes_another_subscription(connect: Connect) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def hub_of(listener: NativeListener) -> AmqpHub:
-    """What serves AMQP; nothing of it is imported where nobody asks for it.
+    """What serves AMQP, the same for all ports of a realm; nothing of it is imported where nobody
+    asks for it.
 
     Raises ``InvalidArgument`` where Proton is not installed.
     """
@@ -31,4 +32,6 @@ def hub_of(listener: NativeListener) -> AmqpHub:
             "AMQP needs Apache Qpid Proton, which is not installed here: pip install "
             "'penstock-realm[amqp]' (it is built from source, with a C compiler)"
         ) from error
-    return AmqpHub(listener)
+    if not isinstance(listener.amqp_hub, AmqpHub):
+        listener.amqp_hub = AmqpHub(listener)
+    return listener.amqp_hub

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from proton import Link, Terminus, symbol
@@ -45,6 +46,18 @@ class Attached:
         """The peer does not want it any more, maybe before it was opened here."""
         self.is_lost = False
         """Its connection is lost."""
+        self.is_ended = False
+        """The realm has ended it: whatever the peer says after that is that it knows."""
+        self.is_stolen = False
+        """By a link that takes its place."""
+        self.is_known = False
+        """And it has said so."""
+        self.opened = asyncio.Event()
+        """Set once it was opened, or was not."""
+        self.over = asyncio.Event()
+        """Set once everything has ended that lived by it."""
+        self.older: Attached | None = None
+        """The link whose name it has taken."""
         self.producer: Producer | None = None
         self.consumer: Consumer | None = None
         self.incoming: Incoming | None = None
@@ -114,6 +127,7 @@ class Attaching:
         if attached.is_closed:
             return
         attached.producer, attached.incoming = producer, incoming
+        self._hub.sends(producer)
         if target.dynamic and destination is not None:
             link.target.address = destination.name
             link.target.dynamic = True

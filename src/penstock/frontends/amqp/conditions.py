@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from penstock.core.errors import PenstockError, RemoteProtocolViolation
+from penstock.core.errors import (
+    InvalidEvent,
+    NameDoesNotExist,
+    PenstockError,
+    RemoteProtocolViolation,
+)
 
 INTERNAL: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
@@ -15,6 +20,10 @@ NOT_ALLOWED: Final = "amqp:not-allowed"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"
 DELETED: Final = "amqp:resource-deleted"
 FORCED: Final = "amqp:connection:forced"
+FRAMING: Final = "amqp:connection:framing-error"
+DECODE: Final = "amqp:decode-error"
+STOLEN: Final = "amqp:link:stolen"
+TOO_MANY: Final = "amqp:link:transfer-limit-exceeded"
 TOO_MUCH: Final = "amqp:resource-limit-exceeded"
 TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
@@ -41,13 +50,16 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
         *("cannot-connect", "connection-lost", "realm-stopping", "session-closed"),
         *("address-in-use", "data-directory-in-use", "unavailable"),
     ),
-    "amqp:connection:framing-error": (
-        *("local-protocol-violation", "protocol-violation", "remote-protocol-violation"),
-    ),
+    FRAMING: (*("local-protocol-violation", "protocol-violation", "remote-protocol-violation"),),
     INTERNAL: (
         *("corrupt", "damaged", "fenced", "internal", "newer-format", "penstock", "step-failed"),
     ),
 }
+
+
+class Unreadable(InvalidEvent):
+    """A message that is none: its bytes do not say what they should (3.2, 3.4.3)."""
+
 
 CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
     {code: condition for condition, codes in _BY_CONDITION.items() for code in codes}
@@ -57,7 +69,14 @@ CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 def condition_of(error: PenstockError) -> str:
     """The condition an error is told as."""
+    if isinstance(error, Unreadable):
+        return DECODE
     return CONDITIONS.get(error.code, INTERNAL)
+
+
+def condition_of_attached(error: PenstockError) -> str:
+    """The same, for a link that is there: what it was for does not exist any more."""
+    return DELETED if isinstance(error, NameDoesNotExist) else condition_of(error)
 
 
 def description_of(error: PenstockError) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
-from proton import Event
+from proton import Event, Link, Session
 
 from penstock.core.errors import (
     ConnectionLost,
@@ -17,6 +17,7 @@ from penstock.core.errors import (
 )
 from penstock.core.rights import ANONYMOUS, Principal
 from penstock.frontends.amqp.conditions import (
+    DECODE,
     TOO_LARGE,
     TOO_MUCH,
     condition_of,
@@ -25,7 +26,8 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.containing import Containing
 from penstock.frontends.amqp.ends import Incoming, Outgoing
-from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, Engine
+from penstock.frontends.amqp.gate import Gate
 from penstock.frontends.amqp.gathering import Gathering
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.opening import is_sole, not_opened, opened
@@ -77,6 +79,7 @@ class AmqpConnection(asyncio.Protocol):
         self.host = ""
         self.is_secure = False
         self.links = Links(self)
+        self._gate = Gate(self, FRAME_BYTES_MAX, hub.limits.links_max)
         self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
         self._sign_in: SignIn | None = None
         self._is_signed_in = False
@@ -116,7 +119,7 @@ class AmqpConnection(asyncio.Protocol):
         with self.containing:
             try:
                 if self._frames is None:
-                    self.engine.feed(data)
+                    self._gate.feed(data)
                 else:
                     self._frames.feed(data)
                     self._before_amqp(self._frames)
@@ -170,7 +173,7 @@ class AmqpConnection(asyncio.Protocol):
                     raise RemoteProtocolViolation("who does not sign in may not come in")
                 self._known(principal)
             self._frames = None
-            self.engine.feed(header + frames.rest())
+            self._gate.feed(header + frames.rest())
         elif header == sasl.SASL_PROTOCOL and not self._is_signed_in:
             self._sign_in = SignIn(self)
             self._write(header + sasl.mechanisms(self._sign_in.mechanisms))
@@ -210,6 +213,32 @@ class AmqpConnection(asyncio.Protocol):
             return
         self.session = f"amqp-{self.number}"
 
+    # --- what the gate tells --------------------------------------------------------------
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Frames the engine may have."""
+        self.engine.feed(data)
+
+    def fail(self, condition: str, text: str) -> None:
+        """The peer has broken the protocol: the connection ends."""
+        _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
+        self._end_with(condition, text)
+
+    def fail_session(self, session: Session, condition: str, text: str) -> None:
+        """The peer has broken the protocol: a session ends."""
+        _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
+        self.links.fail_session(session, condition, text)
+
+    def fail_link(
+        self, session: Session, name: str, condition: str, text: str, *, is_sender: bool
+    ) -> None:
+        """The peer wants of a link what there is not."""
+        self.links.fail(session, name, condition, text, is_sender=is_sender)
+
+    def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
+        """A link is stolen by one of the same session."""
+        self.links.take_away(session, name, is_sender=is_sender)
+
     # --- what the engine tells -----------------------------------------------------------
 
     def received(self, link: Incoming) -> None:
@@ -239,6 +268,10 @@ class AmqpConnection(asyncio.Protocol):
         limit = self.realm.limits.event_bytes_max
         self.end_link(link, TOO_LARGE, f"a message of more than {limit} bytes (max_event_bytes)")
 
+    def too_early(self, link: Link) -> None:
+        """A message comes by a link that is not open yet."""
+        self.links.too_early(link)
+
     def too_many_parts(self, link: Incoming) -> None:
         """Messages that are not whole take more than their room."""
         self.end_link(link, TOO_MUCH, f"{self.hub.limits.parts_bytes_max} bytes of parts are here")
@@ -250,6 +283,7 @@ class AmqpConnection(asyncio.Protocol):
             self._open()
         elif kind == Event.SESSION_REMOTE_OPEN:
             event.session.open()
+            self._gate.began(event.session)
         elif kind == Event.LINK_REMOTE_OPEN:
             self.links.attach(event.link)
         elif kind in (Event.LINK_REMOTE_CLOSE, Event.LINK_REMOTE_DETACH):
@@ -406,11 +440,14 @@ class AmqpConnection(asyncio.Protocol):
 
     def end(self, reason: PenstockError | None) -> None:
         """Say why, and close; a peer that does not take it in time is dropped."""
+        condition = "" if reason is None else condition_of(reason)
+        if isinstance(reason, InvalidEvent):
+            condition = DECODE
+        self._end_with(condition, "" if reason is None else description_of(reason))
+
+    def _end_with(self, condition: str, text: str) -> None:
         if self._frames is None and self._transport is not None:
-            condition = "" if reason is None else condition_of(reason)
-            if isinstance(reason, InvalidEvent):
-                condition = "amqp:decode-error"
-            self.engine.end(condition, "" if reason is None else description_of(reason))
+            self.engine.end(condition, text)
             self.flush()
         self._leave(lost=False)
         self._close_transport()

@@ -14,12 +14,16 @@ from penstock.core.errors import IllegalState, PenstockError
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Demand, RollBack, Spans
 from penstock.core.releasing import Release
-from penstock.frontends.amqp.conditions import TOO_LARGE, condition_of, description_of
+from penstock.frontends.amqp.conditions import (
+    STOLEN,
+    TOO_LARGE,
+    condition_of_attached,
+    description_of,
+)
 from penstock.frontends.amqp.ends import Outgoing
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
-from penstock.frontends.amqp.places import STOLEN
 from penstock.runtime.bodies import Body
 from penstock.runtime.group import Group
 from penstock.runtime.rows import Rows
@@ -125,7 +129,8 @@ class Consumer:
         self.is_over = True
         with self._connection.containing:
             if self.link is not None:
-                self._connection.end_link(self.link, condition_of(reason), description_of(reason))
+                condition = condition_of_attached(reason)
+                self._connection.end_link(self.link, condition, description_of(reason))
 
     def _deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         link = self.link

@@ -44,6 +44,7 @@ from penstock.frontends.amqp.outcomes import (
     describe,
     transaction_of,
 )
+from penstock.wire.amqp.performatives import closing
 
 FRAME_BYTES_MAX: Final = 64 << 10
 SESSIONS_MAX: Final = 2_000
@@ -84,6 +85,10 @@ class Peer(Protocol):
         """A message is larger than the link was said to take."""
         ...
 
+    def too_early(self, link: Link) -> None:
+        """A message comes by a link that is not open yet."""
+        ...
+
     def too_many_parts(self, link: Incoming) -> None:
         """Messages that are not whole take more room than they may, with one by this link."""
         ...
@@ -117,6 +122,8 @@ class Engine:
         self._ended: list[tuple[Session, set[Incoming | Outgoing]]] = []
         """Sessions that are over, with those of their links that wait for an answer."""
         self._is_telling = False
+        self._last = b""
+        """What is sent behind everything of Proton's."""
         self._buffer = bytearray(64 << 10)
         self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
         self._view = memoryview(self._buffer)
@@ -185,6 +192,9 @@ class Engine:
             parts.append(bytes(self._view[:taken]))
             pn.pn_transport_pop(tp, taken)
             pending = pn.pn_transport_pending(tp)
+        last, self._last = self._last, b""
+        if last:
+            parts.append(last)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def tick(self, now_s: float) -> float:
@@ -207,6 +217,8 @@ class Engine:
         if not self.connection.state & self.connection.LOCAL_CLOSED:
             if self.connection.state & self.connection.LOCAL_UNINIT:
                 self.connection.open()
+            if condition and self.connection.state & self.connection.REMOTE_UNINIT:
+                self._last = closing(condition, description)  # Proton waits for the peer's open
             if condition:
                 self.connection.condition = Condition(condition, description)
             self.connection.close()
@@ -267,6 +279,7 @@ class Engine:
                     self._hear(going, delivery_of(event))
                     touched[going] = None
                 else:
+                    self._refuse_early(pointer)
                     _discard(pointer, delivery_of(event))
             elif kind == _FLOW:
                 self._flowed(link_of(event))
@@ -301,6 +314,11 @@ class Engine:
                     self._peer.received(link)
                 else:
                     self._peer.settled(link)
+
+    def _refuse_early(self, pointer: Pointer) -> None:
+        """Messages before there was credit for one."""
+        if pn.pn_link_is_receiver(pointer) and pn.pn_link_state(pointer) & pn.PN_LOCAL_UNINIT:
+            self._peer.too_early(Link.wrap(pointer))
 
     def _take(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
         """Whether a message is whole."""
@@ -523,5 +541,6 @@ def refuse(link: Link, condition: str, description: str) -> None:
 def _discard(link: Pointer, delivery: Pointer) -> None:
     """What comes by a link that is over, or is of no use, takes no room."""
     if pn.pn_link_is_receiver(link) and pn.pn_link_current(link) == delivery:
+        pn.pn_delivery_update(delivery, RELEASED)  # its sender has to know that it is not here
         pn.pn_link_advance(link)
         pn.pn_delivery_settle(delivery)

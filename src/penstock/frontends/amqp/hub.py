@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -17,6 +17,8 @@ from penstock.frontends.amqp.places import Places
 from penstock.runtime.rows import Rows
 
 if TYPE_CHECKING:
+    from penstock.frontends.amqp.attaching import Attached
+    from penstock.frontends.amqp.producers import Producer
     from penstock.frontends.native import NativeListener
 
 _WRITTEN_MAX: Final = 4
@@ -49,6 +51,11 @@ class AmqpHub:
         self.modifications = Modifications()
         self.places = Places()
         self._written: list[tuple[Rows, Messages]] = []
+        self._named: dict[tuple[Any, ...], tuple[AmqpConnection, Attached]] = {}
+        """Links, by who has attached them, their name and their direction."""
+        self._producers: dict[int, dict[Producer, None]] = {}
+        """By channel or queue: links by which messages come for it alone."""
+        self.realm.dispatch.on_gone(self._gone)
 
     def connection(self) -> AmqpConnection:
         """A new connection's protocol."""
@@ -76,6 +83,41 @@ class AmqpHub:
         if self._containers.get(container) is connection:
             del self._containers[container]
 
+    # --- links ---------------------------------------------------------------------------
+
+    def named(self, connection: AmqpConnection, attached: Attached) -> Attached | None:
+        """A link is attached. One of the same name that goes the same way between the same
+        containers is stolen by it, and given (2.6.1)."""
+        key = _name_of(connection, attached)
+        older = self._named.get(key)
+        self._named[key] = connection, attached
+        if older is None:
+            return None
+        older[0].links.steal(older[1])
+        return older[1]
+
+    def unnamed(self, connection: AmqpConnection, attached: Attached) -> None:
+        """It is over."""
+        key = _name_of(connection, attached)
+        if (known := self._named.get(key)) is not None and known[1] is attached:
+            del self._named[key]
+
+    def sends(self, producer: Producer) -> None:
+        """Messages come for what it names."""
+        if producer.number is not None:
+            self._producers.setdefault(producer.number, {})[producer] = None
+
+    def sends_no_more(self, producer: Producer) -> None:
+        if producer.number is not None and (own := self._producers.get(producer.number)):
+            own.pop(producer, None)
+            if not own:
+                del self._producers[producer.number]
+
+    def _gone(self, number: int) -> None:
+        """A channel or queue was deleted: senders hear of it at once, as receivers do."""
+        for producer in self._producers.pop(number, {}):
+            producer.deleted()
+
     # --- durables ------------------------------------------------------------------------
 
     def wishes(self, durable: Durable) -> tuple[str, bool] | None:
@@ -101,3 +143,10 @@ class AmqpHub:
     def forget_written(self) -> None:
         """The turn is over: nobody else receives them."""
         self._written.clear()
+
+
+def _name_of(connection: AmqpConnection, attached: Attached) -> tuple[Any, ...]:
+    """What a link is called, between whom. A container that has no name has links of its own in
+    each connection, and nobody has another user's."""
+    own = connection.container or connection.number
+    return connection.principal.user, own, attached.link.name, attached.link.is_sender

@@ -26,6 +26,7 @@ from penstock.columns.layout import (
 from penstock.columns.properties import NO_PROPERTIES, PropertyColumns, property_columns
 from penstock.core.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.frontends.amqp import residue
+from penstock.frontends.amqp.conditions import Unreadable
 from penstock.frontends.amqp.meanings import (
     KNOWN_BYTES_MAX,
     KNOWN_MAX,
@@ -62,7 +63,7 @@ class Unusable(Struct, frozen=True):
     """A message that can be no event, and why."""
 
     index: int
-    reason: str
+    error: InvalidEvent
 
 
 def batches_of(
@@ -79,8 +80,10 @@ def batches_of(
     for index, message in enumerate(messages):
         try:
             rows.append(row_of(index, message, now_ms))
-        except (RemoteProtocolViolation, InvalidEvent, UnicodeError) as error:
-            unusable.append(Unusable(index, str(error)))
+        except InvalidEvent as error:
+            unusable.append(Unusable(index, error))
+        except (RemoteProtocolViolation, UnicodeError) as error:
+            unusable.append(Unusable(index, Unreadable(str(error))))
     at_once = [row for row in rows if row.deliver_ms is None]
     later = [row for row in rows if row.deliver_ms is not None]
     found = [batch_of(part, container) for part in (at_once, later) if part]

@@ -11,7 +11,14 @@ from proton import Condition, Endpoint, Link, Session
 from penstock.core.errors import PenstockError
 from penstock.frontends.amqp.addresses import remove
 from penstock.frontends.amqp.attaching import Attached, Attaching
-from penstock.frontends.amqp.conditions import condition_of, description_of
+from penstock.frontends.amqp.conditions import (
+    DELETED,
+    STOLEN,
+    TOO_MANY,
+    condition_of,
+    condition_of_attached,
+    description_of,
+)
 from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import refuse
 
@@ -31,6 +38,8 @@ class Links:
         """Set once everything has ended that lived by them, after the connection has."""
         self._over: dict[int, Attached] = {}
         """Those the realm has ended, until the peer says it knows."""
+        self._failed: dict[int, asyncio.Event] = {}
+        """Sessions the realm ends; set once everything has ended that lived by them."""
 
     def __len__(self) -> int:
         return len(self._links)
@@ -61,7 +70,7 @@ class Links:
             except PenstockError as error:
                 link = attached.incoming or attached.outgoing
                 if link is not None:
-                    self.end(link, condition_of(error), description_of(error))
+                    self.end(link, condition_of_attached(error), description_of(error))
 
     # --- coming and going ----------------------------------------------------------------
 
@@ -70,24 +79,44 @@ class Links:
             return
         self._connection.pace.came(1)
         attached = self._links[_key(link)] = Attached(link)
+        attached.older = self._connection.hub.named(self._connection, attached)
         self._connection.spawn(self._attached(attached))
 
     async def _attached(self, attached: Attached) -> None:
         try:
-            await self._attaching.open(attached)
+            await self._after_older(attached)
+            if not attached.is_closed:
+                await self._attaching.open(attached)
         except PenstockError as error:
             await self._remove_temporary(attached)
             is_uninit = attached.link.state & Endpoint.LOCAL_UNINIT
             if self._connection.is_open and is_uninit and not attached.is_closed:
                 refuse(attached.link, condition_of(error), description_of(error))
-            self._links.pop(_key(attached.link), None)
+            self._pop(attached)
+            attached.over.set()
+        finally:
+            attached.opened.set()
         if attached.is_closed or not self._connection.is_open:
             await self._remove_temporary(attached)
         self._connection.flush_soon()
 
+    async def _after_older(self, attached: Attached) -> None:
+        """The link whose name it has taken gives back first what it held."""
+        older, attached.older = attached.older, None
+        if older is not None:
+            await older.opened.wait()
+            await older.over.wait()
+
+    def _pop(self, attached: Attached) -> bool:
+        """Whether it was one of this connection's still."""
+        self._connection.hub.unnamed(self._connection, attached)
+        return self._links.pop(_key(attached.link), None) is not None
+
     def detach(self, link: Link, *, closed: bool) -> None:
         attached = self._links.get(_key(link))
-        if attached is not None:
+        if attached is not None and attached.is_ended:
+            attached.is_known = True
+        elif attached is not None:
             attached.is_closed = True
             self._connection.spawn(self._detached(attached, closed=closed))
         elif (over := self._over.pop(_key(link), None)) is not None:
@@ -101,7 +130,7 @@ class Links:
         """Everything the link stood for ends before the peer is told so."""
         link = attached.link
         error = await self._ended(attached, closed=closed)
-        if self._links.pop(_key(link), None) is None and self._over.pop(_key(link), None) is None:
+        if not self._pop(attached) and self._over.pop(_key(link), None) is None:
             return  # its session or connection is over, too
         if error is not None:
             link.condition = Condition(condition_of(error), description_of(error))
@@ -117,9 +146,17 @@ class Links:
 
     async def _ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
         """What went wrong."""
+        try:
+            return await self._all_ended(attached, closed=closed)
+        finally:
+            attached.over.set()
+
+    async def _all_ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
         for end in (attached.incoming, attached.outgoing):
             if end is not None:
                 self._engine.drop(end)
+        if attached.producer is not None:
+            self._connection.hub.sends_no_more(attached.producer)
         if attached.incoming is not None and self._connection.transactions.coordinates(
             attached.incoming
         ):
@@ -136,6 +173,9 @@ class Links:
     async def _consumer_ended(self, attached: Attached) -> None:
         consumer = attached.consumer
         assert consumer is not None, "it has one"
+        if attached.is_stolen and not consumer.manner.seat:
+            consumer.lose()  # its place is there for who has taken its name (SEM J5)
+            return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def reply(_: Any, error: BaseException | None) -> None:
@@ -161,26 +201,92 @@ class Links:
     def end(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
         """The realm ends a link, and says why."""
         attached = self._links.get(_key(link.link))
-        if attached is None or attached.is_closed or not self._connection.is_open:
+        if attached is not None:
+            self._end(attached, condition, description)
+
+    def _end(self, attached: Attached, condition: str, description: str) -> None:
+        if attached.is_closed or not self._connection.is_open:
             return
-        attached.is_closed = True
-        link.link.condition = Condition(condition, description)
-        link.link.close()
+        attached.is_closed = attached.is_ended = True
+        if attached.link.state & Endpoint.LOCAL_UNINIT:
+            refuse(attached.link, condition, description)
+        else:
+            attached.link.condition = Condition(condition, description)
+            attached.link.close()
         self._connection.spawn(self._dropped(attached))
         self._connection.flush_soon()
 
     async def _dropped(self, attached: Attached) -> None:
         await self._ended(attached, closed=False)
-        if self._links.pop(_key(attached.link), None) is not None and self._connection.is_open:
-            self._over[_key(attached.link)] = attached
+        if self._pop(attached) and self._connection.is_open:
+            if attached.is_known:
+                self._free(attached)
+            else:
+                self._over[_key(attached.link)] = attached
 
-    async def end_session(self, session: Session) -> None:
+    def steal(self, attached: Attached) -> None:
+        """Its name was attached again by the same container (2.6.1)."""
+        attached.is_stolen = True
+        self._end(attached, STOLEN, "the link was attached again by its name")
+
+    def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
+        """A link is stolen by one of the same session."""
+        if (attached := self._find(session, name, is_sender=is_sender)) is not None:
+            self.steal(attached)
+
+    def fail(
+        self, session: Session, name: str, condition: str, description: str, *, is_sender: bool
+    ) -> None:
+        """The peer has said something by a link that ends it."""
+        if (attached := self._find(session, name, is_sender=is_sender)) is not None:
+            self._end(attached, condition, description)
+
+    def _find(self, session: Session, name: str, *, is_sender: bool) -> Attached | None:
+        for attached in self._links.values():
+            link = attached.link
+            if link.name == name and link.is_receiver == is_sender and link.session == session:
+                return attached
+        return None
+
+    def too_early(self, link: Link) -> None:
+        """A message comes by a link that has no credit, for it is not open yet (2.8.16)."""
+        if (attached := self._links.get(_key(link))) is not None:
+            self._end(attached, TOO_MANY, "a message came before there was credit for it")
+
+    def deleted(self, link: Incoming, name: str) -> None:
+        """What messages came for by it does not exist any more."""
+        self.end(link, DELETED, f"{name} was deleted")
+
+    # --- sessions ------------------------------------------------------------------------
+
+    def fail_session(self, session: Session, condition: str, description: str) -> None:
+        """The realm ends a session, and says why; the peer's end of it is still to come."""
+        done = self._failed[hash(session)] = asyncio.Event()
+        session.condition = Condition(condition, description)
+        self._connection.spawn(self._session_failed(session, done))
+
+    async def _session_failed(self, session: Session, done: asyncio.Event) -> None:
+        try:
+            await self._end_links_of(session)
+            if self._connection.is_open:
+                session.close()
+                self._connection.flush_soon()
+        finally:
+            done.set()
+
+    async def _end_links_of(self, session: Session) -> None:
         for attached in list(self._links.values()):
             if attached.link.session == session:
                 attached.is_closed = True
                 await self._ended(attached, closed=False)
-                if self._links.pop(_key(attached.link), None) is not None:
+                if self._pop(attached):
                     self._over[_key(attached.link)] = attached
+
+    async def end_session(self, session: Session) -> None:
+        """The peer has ended it."""
+        if (failed := self._failed.pop(hash(session), None)) is not None:
+            await failed.wait()
+        await self._end_links_of(session)
         ends = []
         for key, attached in list(self._over.items()):
             if attached.link.session == session:
@@ -201,6 +307,9 @@ class Links:
         for attached in links:
             attached.is_lost = lost and not attached.is_closed
             attached.is_closed = True
+            self._connection.hub.unnamed(self._connection, attached)
+            if attached.producer is not None:
+                self._connection.hub.sends_no_more(attached.producer)
             for end in (attached.incoming, attached.outgoing):
                 if end is not None:
                     self._engine.drop(end)
@@ -220,6 +329,8 @@ class Links:
             for attached in links:
                 await self._end_what_lived_by(attached)
         finally:
+            for attached in links:
+                attached.over.set()
             self.left.set()
 
     async def _end_what_lived_by(self, attached: Attached) -> None:

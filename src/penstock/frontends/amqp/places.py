@@ -6,13 +6,11 @@ transport, 2.6.1): whoever attaches it again is the same subscriber.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
     from penstock.frontends.amqp.consumers import Consumer
-
-STOLEN: Final = "amqp:link:stolen"
 
 
 def place_of(connection: AmqpConnection, link_name: str) -> str:

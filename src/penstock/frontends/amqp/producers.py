@@ -13,9 +13,15 @@ from penstock.core.errors import (
     NameDoesNotExist,
     NoSuchTransaction,
     PenstockError,
+    RemoteProtocolViolation,
 )
 from penstock.frontends.amqp.addresses import Destination, Kind, found, parsed, resolved
-from penstock.frontends.amqp.conditions import condition_of, description_of
+from penstock.frontends.amqp.conditions import (
+    Unreadable,
+    condition_of,
+    condition_of_attached,
+    description_of,
+)
 from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.lone import Lone
@@ -54,6 +60,16 @@ class Producer:
     def name(self) -> str:
         """Where it sends; empty: anywhere."""
         return self._destination.name if self._destination else ""
+
+    @property
+    def number(self) -> int | None:
+        """Of what it sends to, where that is always the same."""
+        return self._destination.number if self._destination else None
+
+    def deleted(self) -> None:
+        """What it sends to does not exist any more."""
+        with self._connection.containing:
+            self._connection.links.deleted(self.incoming, self.name)
 
     def check(self) -> None:
         """Raises ``AccessDenied``, ``NameDoesNotExist``."""
@@ -117,7 +133,7 @@ class Producer:
             return [(body, (0,))]
         batches, unusable = batches_of(messages, now_ms, container)
         for each in unusable:
-            self._refuse([deliveries[each.index]], InvalidEvent(each.reason))
+            self._refuse([deliveries[each.index]], each.error)
         return [(body_from(batch), own) for batch, own in batches]
 
     def made(self, destination: Destination, messages: Sequence[bytes]) -> list[Body]:
@@ -126,7 +142,7 @@ class Producer:
         container = self._connection.container if destination.is_jms else ""
         batches, unusable = batches_of(messages, self._realm.clock.now_us() // 1_000, container)
         if unusable:
-            raise InvalidEvent(unusable[0].reason)
+            raise unusable[0].error
         return [body_from(batch) for batch, _ in batches]
 
     def _submit(
@@ -187,7 +203,8 @@ class Producer:
     def _refuse(self, deliveries: Sequence[Pointer | None], error: PenstockError) -> None:
         """Each message hears why; a sender that does not listen loses its link."""
         connection, link = self._connection, self.incoming
-        condition, description = condition_of(error), description_of(error)
+        condition = (condition_of_attached if self._destination else condition_of)(error)
+        description = description_of(error)
         for delivery in deliveries:
             if delivery is not None:
                 connection.engine.reject(delivery, condition, description)
@@ -289,11 +306,14 @@ class Producer:
 
 
 def addressed(message: bytes) -> tuple[str, Kind | None]:
-    """Where a message says it goes. Raises ``InvalidEvent``, ``RemoteProtocolViolation``."""
-    sections = sections_of(message)
-    values = fields(sections.properties)
+    """Where a message says it goes. Raises ``InvalidEvent``."""
+    try:
+        sections = sections_of(message)
+        values = fields(sections.properties)
+        kind = entries(sections.message_annotations).get(_JMS_DESTINATION)
+    except RemoteProtocolViolation as error:
+        raise Unreadable(str(error)) from None
     to = values[2] if len(values) > 2 else None
     if not isinstance(to, str):
         raise InvalidEvent("a message by an anonymous link has to say where it goes: `to`")
-    kind = entries(sections.message_annotations).get(_JMS_DESTINATION)
     return str(to), _JMS_KINDS.get(int(kind)) if isinstance(kind, Byte) else None

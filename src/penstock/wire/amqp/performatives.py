@@ -1,0 +1,419 @@
+"""What the standard says of each performative, and of what they carry: which fields there are, of
+which types, which must be there, and how large they may be (1.4, 2.7, 3.4, 3.5, 4.5).
+
+Proton reads what it expects and takes everything else for absent: a handle that is a text is
+handle 0 to it. So frames are read here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from penstock.core.errors import RemoteProtocolViolation
+from penstock.wire.amqp.types import (
+    Array,
+    Bytes,
+    Described,
+    Symbol,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    elements,
+    listed,
+    read,
+    written,
+)
+
+OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
+
+DECODE: Final = "amqp:decode-error"
+INVALID: Final = "amqp:invalid-field"
+
+CONTAINER_MAX: Final = 255
+"""Characters of a container's name: it is a part of the names of durables."""
+HOST_MAX: Final = 255
+LINK_NAME_MAX: Final = 1_024
+ADDRESS_MAX: Final = 1_024
+TAG_BYTES_MAX: Final = 32
+"""2.8.7."""
+TRANSACTION_BYTES_MAX: Final = 32
+"""4.5.7."""
+FRAME_BYTES_MIN: Final = 512
+"""2.8.19: every peer takes frames as large as that."""
+CONDITION_MAX: Final = 255
+DESCRIPTION_MAX: Final = 4_096
+
+
+class Unfit(Exception):
+    """A field that is not there, is of another type, or beyond its bound."""
+
+    def __init__(self, condition: str, text: str) -> None:
+        super().__init__(text)
+        self.condition = condition
+
+
+Check = Callable[[Any, str], None]
+"""Raises :class:`Unfit`; the text names the field."""
+
+
+class Field(NamedTuple):
+    name: str
+    check: Check
+    is_mandatory: bool = False
+
+
+class Composite(NamedTuple):
+    """A list of fields, in their order."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+# --- types --------------------------------------------------------------------------------
+
+
+def _kind(kind: type, name: str, most: int = 0) -> Check:
+    """Of exactly a type; texts and binaries of so many characters or bytes at most."""
+
+    def check(value: Any, where: str) -> None:
+        given: type = type(value)
+        if given is not kind:
+            raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a {name}")
+        if most and len(value) > most:
+            raise Unfit(INVALID, f"{where} has {len(value)} characters or bytes; {most} may be")
+
+    return check
+
+
+def _named(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _number(kind: type[int], name: str, least: int, most: int) -> Check:
+    of_kind = _kind(kind, name)
+
+    def check(value: Any, where: str) -> None:
+        of_kind(value, where)
+        if not least <= value <= most:
+            raise Unfit(INVALID, f"{where} is {int(value)}; {least} to {most} may be")
+
+    return check
+
+
+def _choice(*words: str) -> Check:
+    def check(value: Any, where: str) -> None:
+        if type(value) is not Symbol:
+            raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a symbol")
+        if value not in words:
+            raise Unfit(INVALID, f"{where} is {str(value)[:40]!r}; it may be {', '.join(words)}")
+
+    return check
+
+
+def _multiple(value: Any, where: str) -> None:
+    """A symbol, or an array of them."""
+    found = elements(value) if isinstance(value, Array) else [value]
+    if not all(type(each) is Symbol for each in found):
+        raise Unfit(DECODE, f"{where} has to be a symbol, or an array of symbols")
+
+
+def _any(value: Any, where: str) -> None:
+    """Whatever can be read."""
+
+
+_STRING: Final = _kind(str, "string")
+_UINT: Final = _kind(UInt, "uint")
+_BOOL: Final = _kind(bool, "boolean")
+_MAP: Final = _kind(dict, "map")
+_TAG: Final = _kind(bytes, "binary", TAG_BYTES_MAX)
+_TRANSACTION: Final = _kind(bytes, "binary", TRANSACTION_BYTES_MAX)
+_RECEIVER_MODE: Final = _number(UByte, "ubyte", 0, 1)
+
+
+def _address(value: Any, where: str) -> None:
+    if not isinstance(value, str):
+        raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a string")
+    if len(value) > ADDRESS_MAX:
+        raise Unfit(INVALID, f"{where} has {len(value)} characters; {ADDRESS_MAX} may be")
+
+
+def _one_of(*composites: tuple[int, Composite]) -> Check:
+    """A described list, one of these; others are not looked into."""
+    known = dict(composites)
+    names = {f"amqp:{composite.name}:list": code for code, composite in composites}
+
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, Described):
+            raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a described list")
+        code = value.descriptor
+        if isinstance(code, str):
+            code = names.get(code, -1)
+        if (composite := known.get(code)) is not None:
+            check_fields(composite, value.value)
+
+    return check
+
+
+# --- composites ---------------------------------------------------------------------------
+
+ERROR: Final = Composite(
+    "error",
+    (
+        Field("condition", _kind(Symbol, "symbol", CONDITION_MAX), is_mandatory=True),
+        Field("description", _kind(str, "string", DESCRIPTION_MAX)),
+        Field("info", _MAP),
+    ),
+)
+_ERROR: Final = _one_of((0x1D, ERROR))
+
+_RECEIVED: Final = Composite(
+    "received",
+    (
+        Field("section-number", _UINT, is_mandatory=True),
+        Field("section-offset", _kind(ULong, "ulong"), is_mandatory=True),
+    ),
+)
+_MODIFIED: Final = Composite(
+    "modified",
+    (
+        Field("delivery-failed", _BOOL),
+        Field("undeliverable-here", _BOOL),
+        Field("message-annotations", _MAP),
+    ),
+)
+_OUTCOMES: Final = (
+    (0x23, _RECEIVED),
+    (0x24, Composite("accepted", ())),
+    (0x25, Composite("rejected", (Field("error", _ERROR),))),
+    (0x26, Composite("released", ())),
+    (0x27, _MODIFIED),
+)
+_TRANSACTIONAL: Final = Composite(
+    "transactional-state",
+    (
+        Field("txn-id", _TRANSACTION, is_mandatory=True),
+        Field("outcome", _one_of(*_OUTCOMES)),
+    ),
+)
+_STATE: Final = _one_of(
+    *_OUTCOMES,
+    (0x33, Composite("declared", (Field("txn-id", _TRANSACTION, is_mandatory=True),))),
+    (0x34, _TRANSACTIONAL),
+)
+
+_EXPIRES: Final = _choice("link-detach", "session-end", "connection-close", "never")
+_TERMINUS: Final = (
+    Field("address", _address),
+    Field("durable", _number(UInt, "uint", 0, 2)),
+    Field("expiry-policy", _EXPIRES),
+    Field("timeout", _UINT),
+    Field("dynamic", _BOOL),
+    Field("dynamic-node-properties", _MAP),
+)
+SOURCE: Final = Composite(
+    "source",
+    (
+        *_TERMINUS,
+        Field("distribution-mode", _kind(Symbol, "symbol")),
+        Field("filter", _MAP),
+        Field("default-outcome", _one_of(*_OUTCOMES)),
+        Field("outcomes", _multiple),
+        Field("capabilities", _multiple),
+    ),
+)
+TARGET: Final = Composite("target", (*_TERMINUS, Field("capabilities", _multiple)))
+COORDINATOR: Final = Composite("coordinator", (Field("capabilities", _multiple),))
+
+DECLARE: Final = Composite("declare", (Field("global-id", _any),))
+DISCHARGE: Final = Composite(
+    "discharge", (Field("txn-id", _TRANSACTION, is_mandatory=True), Field("fail", _BOOL))
+)
+
+_SHARED: Final = (
+    Field("offered-capabilities", _multiple),
+    Field("desired-capabilities", _multiple),
+    Field("properties", _MAP),
+)
+
+PERFORMATIVES: Final[dict[int, Composite]] = {
+    OPEN: Composite(
+        "open",
+        (
+            Field("container-id", _kind(str, "string", CONTAINER_MAX), is_mandatory=True),
+            Field("hostname", _kind(str, "string", HOST_MAX)),
+            Field("max-frame-size", _number(UInt, "uint", FRAME_BYTES_MIN, (1 << 32) - 1)),
+            Field("channel-max", _kind(UShort, "ushort")),
+            Field("idle-time-out", _UINT),
+            Field("outgoing-locales", _multiple),
+            Field("incoming-locales", _multiple),
+            *_SHARED,
+        ),
+    ),
+    BEGIN: Composite(
+        "begin",
+        (
+            Field("remote-channel", _kind(UShort, "ushort")),
+            Field("next-outgoing-id", _UINT, is_mandatory=True),
+            Field("incoming-window", _UINT, is_mandatory=True),
+            Field("outgoing-window", _UINT, is_mandatory=True),
+            Field("handle-max", _UINT),
+            *_SHARED,
+        ),
+    ),
+    ATTACH: Composite(
+        "attach",
+        (
+            Field("name", _kind(str, "string", LINK_NAME_MAX), is_mandatory=True),
+            Field("handle", _UINT, is_mandatory=True),
+            Field("role", _BOOL, is_mandatory=True),
+            Field("snd-settle-mode", _number(UByte, "ubyte", 0, 2)),
+            Field("rcv-settle-mode", _RECEIVER_MODE),
+            Field("source", _one_of((0x28, SOURCE))),
+            Field("target", _one_of((0x29, TARGET), (0x30, COORDINATOR))),
+            Field("unsettled", _MAP),
+            Field("incomplete-unsettled", _BOOL),
+            Field("initial-delivery-count", _UINT),
+            Field("max-message-size", _kind(ULong, "ulong")),
+            *_SHARED,
+        ),
+    ),
+    FLOW: Composite(
+        "flow",
+        (
+            Field("next-incoming-id", _UINT),
+            Field("incoming-window", _UINT, is_mandatory=True),
+            Field("next-outgoing-id", _UINT, is_mandatory=True),
+            Field("outgoing-window", _UINT, is_mandatory=True),
+            Field("handle", _UINT),
+            Field("delivery-count", _UINT),
+            Field("link-credit", _UINT),
+            Field("available", _UINT),
+            Field("drain", _BOOL),
+            Field("echo", _BOOL),
+            Field("properties", _MAP),
+        ),
+    ),
+    TRANSFER: Composite(
+        "transfer",
+        (
+            Field("handle", _UINT, is_mandatory=True),
+            Field("delivery-id", _UINT),
+            Field("delivery-tag", _TAG),
+            Field("message-format", _UINT),
+            Field("settled", _BOOL),
+            Field("more", _BOOL),
+            Field("rcv-settle-mode", _RECEIVER_MODE),
+            Field("state", _STATE),
+            Field("resume", _BOOL),
+            Field("aborted", _BOOL),
+            Field("batchable", _BOOL),
+        ),
+    ),
+    DISPOSITION: Composite(
+        "disposition",
+        (
+            Field("role", _BOOL, is_mandatory=True),
+            Field("first", _UINT, is_mandatory=True),
+            Field("last", _UINT),
+            Field("settled", _BOOL),
+            Field("state", _STATE),
+            Field("batchable", _BOOL),
+        ),
+    ),
+    DETACH: Composite(
+        "detach",
+        (
+            Field("handle", _UINT, is_mandatory=True),
+            Field("closed", _BOOL),
+            Field("error", _ERROR),
+        ),
+    ),
+    END: Composite("end", (Field("error", _ERROR),)),
+    CLOSE: Composite("close", (Field("error", _ERROR),)),
+}
+
+_CODES: Final = {f"amqp:{each.name}:list": code for code, each in PERFORMATIVES.items()}
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+class Performative(NamedTuple):
+    """One that was read; its fields are checked by :func:`check_performative`."""
+
+    code: int
+    values: list[Any]
+    """As many as the standard has fields; absent ones are None."""
+    begin: int
+    """Where its list is."""
+    end: int
+
+
+def performative_of(data: Bytes, at: int) -> Performative:
+    """The performative at an offset. Raises ``RemoteProtocolViolation`` for what is none."""
+    if data[at : at + 1] != b"\x00":
+        raise RemoteProtocolViolation("a frame of AMQP without a performative")
+    descriptor, begin = read(data, at + 1)
+    code = _CODES.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
+    if code not in PERFORMATIVES:
+        raise RemoteProtocolViolation(f"a frame of AMQP with an unknown performative: {code!r}")
+    values, end = read(data, begin)
+    if not isinstance(values, list):
+        raise RemoteProtocolViolation(f"a performative that is {_named(values)}, not a list")
+    return Performative(int(code), values, begin, end)
+
+
+def check_performative(found: Performative) -> list[Any]:
+    """Its fields, absent ones as None. Raises :class:`Unfit`."""
+    composite = PERFORMATIVES[found.code]
+    check_fields(composite, found.values)
+    values = found.values + [None] * (len(composite.fields) - len(found.values))
+    if found.code == ATTACH and values[2] is False and values[9] is None:
+        raise Unfit(DECODE, "initial-delivery-count of attach is not there; senders have to say it")
+    return values
+
+
+def closing(condition: str, description: str) -> bytes:
+    """The frame that ends a connection and says why."""
+    error = [written(Symbol(condition)), written(description)]
+    body = b"\x00\x53\x18" + listed([b"\x00\x53\x1d" + listed(error)])
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body
+
+
+def check_fields(composite: Composite, values: Any) -> None:
+    """Raises :class:`Unfit` for the first that is wrong."""
+    name, fields = composite.name, composite.fields
+    if not isinstance(values, list):
+        raise Unfit(DECODE, f"{name} is {_named(values)}, and has to be a list")
+    if len(values) > len(fields):
+        raise Unfit(DECODE, f"{name} has {len(values)} fields; the standard knows {len(fields)}")
+    for place, field in enumerate(fields):
+        value = values[place] if place < len(values) else None
+        where = f"{field.name} of {name}"
+        if value is not None:
+            try:
+                field.check(value, where)
+                _check_arrays(value)
+            except RemoteProtocolViolation as error:
+                raise Unfit(DECODE, f"{where}: {error}") from None
+        elif field.is_mandatory:
+            raise Unfit(DECODE, f"{where} is not there, and has to be")
+
+
+def _check_arrays(value: Any) -> None:
+    """Raises ``RemoteProtocolViolation`` for one that cannot be read, however deep: whoever
+    writes such a one again does what nobody can foresee."""
+    if isinstance(value, Array):
+        for each in elements(value):
+            _check_arrays(each)
+    elif isinstance(value, Described):
+        _check_arrays(value.value)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_arrays(key)
+            _check_arrays(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_arrays(inner)
