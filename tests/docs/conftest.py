@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import (
@@ -16,8 +18,10 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
+from penstock.settings import in_force
+from tests.access.certificates import Authority
 from tests.docs.pages import Command
-from tests.docs.reading import Reader, environment
+from tests.docs.reading import Reader, Run, environment
 
 
 def write_shop(folder: Path) -> None:
@@ -33,22 +37,97 @@ def write_shop(folder: Path) -> None:
     (folder / "orders.ndjson").write_text('{"sku": "b", "count": 1}\n')
 
 
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where a realm listens that keeps its files in ``data``, below the current directory."""
-    monkeypatch.chdir(tmp_path)
-    write_shop(tmp_path)
-    with penstock.Realm("data") as realm:
-        yield realm.listen()
-
-
-@pytest.fixture
-def reader(url: str) -> Iterator[Reader]:
-    """Somebody who follows pages against a realm of their own."""
+def command_in(environment: Mapping[str, str]) -> Run:
+    """Runs commands in this process; each has to end well."""
 
     def run(command: Command) -> None:
-        result = CliRunner().invoke(app, command.arguments, env=environment(url))
+        given = {**environment, **command.variables}
+        result = CliRunner().invoke(app, command.arguments, env=given)
         assert result.exit_code == 0, f"{command.place}: {command.text}\n{result.output}"
 
-    with closing(Reader(url, run)) as somebody:
+    return run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with the files that pages have their readers make."""
+    monkeypatch.chdir(tmp_path)
+    write_shop(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def reader(here: Path) -> Iterator[Reader]:
+    """Somebody who follows pages against a realm of their own, which keeps its files in ``data``,
+    below the current directory."""
+    with penstock.Realm("data") as realm:
+        url = realm.listen()
+        names = {"localhost:9080": realm.listen_http().partition("//")[2]}
+        with closing(Reader(url, command_in(environment(url)), names)) as somebody:
+            yield somebody
+
+
+QUICK: dict[str, Any] = {"access__mode": "mandatory", "access__password_rounds": 4_096}
+
+
+class Guarded:
+    """Where the realm of a page wants to know who comes, and speaks TLS."""
+
+    def __init__(self, realm: penstock.Realm, ca: str) -> None:
+        address = realm.listen("127.0.0.1").partition("//")[2].replace("127.0.0.1", "localhost")
+        self.names = {"realm.example:9000": address}
+        self.url = f"penstocks://admin@{address}?ca={ca}"
+        self.environment = {
+            **environment(f"penstocks://{address}"),
+            "PENSTOCK_URL": self.url,
+            "PENSTOCK_PASSWORD": realm.access.first_password,
+            "PENSTOCK_NEW_PASSWORD": "correct horse",  # what whoever is asked types
+        }
+
+
+@pytest.fixture
+def guarded_reader(here: Path) -> Iterator[Reader]:
+    """The administrator of a realm with users, TLS and certificates, who follows pages."""
+    authority = Authority(here, "ca")
+    for name in ("realm", "alice"):
+        authority.certificate(name)
+    with penstock.Realm("stopped", **QUICK):
+        pass
+    with penstock.Realm(
+        "data",
+        listen__tls_certificate="realm.pem",
+        listen__tls_key="realm.key",
+        listen__tls_client_ca="ca.pem",
+        **QUICK,
+    ) as realm:
+        place = Guarded(realm, "ca.pem")
+        run = command_in(place.environment)
+        with closing(Reader(place.url, run, place.names)) as somebody:
+            yield somebody
+
+
+@pytest.fixture
+def founder(here: Path) -> Iterator[Reader]:
+    """Whoever sets up a realm as a page says: its `penstock serve` starts one in this process,
+    with the settings file that the page has had them write."""
+    with contextlib.ExitStack() as open_:
+        place: list[Guarded] = []
+
+        def run(command: Command) -> None:
+            command_in(place[0].environment)(command)
+
+        def serve(command: Command) -> str:
+            file = command.arguments[command.arguments.index("--settings") + 1]
+            given = {
+                each.option.replace(".", "__"): each.value
+                for each in in_force(Path(file).read_text(encoding="utf-8"), file=file)
+                if each.origin == "file" and each.option != "listen.host"
+            }
+            realm = open_.enter_context(penstock.Realm("data", **QUICK | given))
+            place.append(Guarded(realm, "realm.pem"))
+            somebody.names_here(place[0].names)
+            return place[0].url
+
+        somebody = Reader("", run, serve=serve)
+        open_.callback(somebody.close)
         yield somebody

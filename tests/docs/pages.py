@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -14,6 +15,18 @@ README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 HOWTO = sorted((ROOT / "docs" / "howto").glob("*.md"))
 PAGES = [README, *GUIDE, *HOWTO]
+OTHER_PAGES = sorted(
+    {
+        *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "adr").glob("*.md"),
+        *(ROOT / "docs" / "reference").glob("README.md"),
+        *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "tests").rglob("README.md"),
+        ROOT / "changelog.d" / "README.md",
+    }
+)
+"""Pages written by hand that are not the users' guide."""
 
 SERVER_URL = "penstock://localhost:9000"
 """What the pages call the realm."""
@@ -21,6 +34,8 @@ SHELLS = frozenset(("", "console", "sh"))
 """Languages of blocks that hold commands, one a line."""
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)")
+_ASSIGNMENT = re.compile(r"[A-Z_]+=")
 _OPERATORS = frozenset(("|", ">", ">>", "<", "&", "&&", ";"))
 
 
@@ -46,26 +61,52 @@ class Block(Struct, frozen=True):
 
     def commands(self) -> list[Command]:
         """Its lines that call ``penstock``."""
-        if self.language not in SHELLS:
-            return []
-        lines = self.text.splitlines()
         return [
-            Command(self.page, self.line + number, line)
-            for number, line in enumerate(lines)
-            if line.startswith("penstock ")
+            Command(line.page, line.line, line.text)
+            for line in self.lines()
+            if line.program == "penstock"
         ]
 
+    def lines(self) -> list[Line]:
+        """What a shell is given, if that is what it holds."""
+        if self.language not in SHELLS or self.file:
+            return []
+        return list(_shell_lines(self))
 
-class Command(Struct, frozen=True):
-    """A line that calls ``penstock``."""
+
+class Line(Struct, frozen=True):
+    """A line of a shell, with those that go on behind a backslash."""
 
     page: Path
     line: int
     text: str
 
     @property
+    def parts(self) -> list[str]:
+        return shlex.split(_SUBSTITUTION.sub("VALUE", self.text), comments=True)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What is set for this line alone."""
+        found = itertools.takewhile(_ASSIGNMENT.match, self.parts)
+        return dict(part.split("=", 1) for part in found)
+
+    @property
+    def program(self) -> str:
+        """What it calls."""
+        return next((part for part in self.parts if not _ASSIGNMENT.match(part)), "")
+
+    @property
+    def place(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+class Command(Line, frozen=True):
+    """A line that calls ``penstock``."""
+
+    @property
     def words(self) -> list[str]:
-        return shlex.split(self.text, comments=True)[1:]
+        return self.parts[len(self.variables) + 1 :]
 
     @property
     def arguments(self) -> list[str]:
@@ -77,9 +118,17 @@ class Command(Struct, frozen=True):
         """Whether no shell is needed to run it."""
         return self.arguments == self.words
 
-    @property
-    def place(self) -> str:
-        return f"{name_of(self.page)}:{self.line}"
+
+def _shell_lines(block: Block) -> Iterator[Line]:
+    begun, text = 0, ""
+    for number, line in enumerate(block.text.splitlines(), block.line):
+        begun = begun if text else number
+        text += line.removesuffix("\\")
+        if line.endswith("\\"):
+            continue
+        if text.strip() and not text.lstrip().startswith("#"):
+            yield Line(block.page, begun, text)
+        text = ""
 
 
 def _until_operator(words: list[str]) -> Iterator[str]:

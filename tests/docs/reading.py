@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import penstock
-from tests.docs.pages import SERVER_URL, Block, Command, blocks, name_of
+from tests.docs.left_out import reason_not_to_run
+from tests.docs.pages import SERVER_URL, Block, Command, Line, blocks, name_of
 
 Run = Callable[[Command], None]
+Serve = Callable[[Command], str]
+"""Runs ``penstock serve``; gives what clients call the realm from then on."""
+OTHERS = frozenset(("curl", "openssl"))
+"""Programs of others that pages call, and that every machine has; a shell runs them."""
+TIMEOUT_S = 60
 
 
 class Reader:
     """Follows pages in one namespace; close it to end the sessions the pages have opened."""
 
-    def __init__(self, url: str, run: Run) -> None:
+    def __init__(
+        self,
+        url: str,
+        run: Run,
+        names: Mapping[str, str] | None = None,
+        serve: Serve | None = None,
+    ) -> None:
+        """``names`` are what the pages call things elsewhere, such as a host, and what is meant
+        here."""
         self._url = url
         self._run = run
+        self._serve = serve
+        self._names = dict(names or {})
         self.names: dict[str, Any] = {"__name__": "__page__"}
 
     def follow(self, page: Path, *, spark: bool = False) -> int:
@@ -34,8 +53,34 @@ class Reader:
         if block.language == "python":
             self._execute(block)
             return True
-        done = [self._run(command) for command in _here(block.commands())]
-        return bool(done)
+        return any([self._shell(line) for line in block.lines()])
+
+    def _shell(self, line: Line) -> bool:
+        """Run a line, if it ends by itself; whether it did."""
+        text = self._meant(line.text)
+        command = Command(line.page, line.line, text)
+        if reason_not_to_run(command):
+            return False
+        if command.program == "penstock" and command.arguments[0] == "serve":
+            if self._serve is not None:
+                self._url = self._serve(command)
+            return self._serve is not None
+        if command.program == "penstock" and command.is_plain:
+            self._run(command)
+            return True
+        if command.program in OTHERS:
+            _call(command)
+            return True
+        return False
+
+    def names_here(self, names: Mapping[str, str]) -> None:
+        """More of what pages call things, once it is known."""
+        self._names |= names
+
+    def _meant(self, text: str) -> str:
+        for name, here in self._names.items():
+            text = text.replace(name, here)
+        return text
 
     def _execute(self, block: Block) -> None:
         text = block.text.replace(SERVER_URL, self._url)
@@ -49,13 +94,27 @@ class Reader:
             session.close()
 
 
-def _here(commands: Iterable[Command]) -> Iterable[Command]:
-    """Those that end by themselves, need no shell, and talk to the realm of the page."""
-    return (command for command in commands if command.is_plain and command.arguments[0] != "serve")
+def _call(line: Line) -> None:
+    """Have a shell run what is no command of ours. A view without an end is looked at for a
+    moment."""
+    Path(".curlrc").write_text("max-time = 2\nsilent\nfail-with-body\n", encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "-c", line.text],
+        env={**os.environ, "CURL_HOME": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    is_view = "-N" in shlex.split(line.text)
+    assert done.returncode in ((0, 28) if is_view else (0,)), (
+        f"{line.place}: {line.text}\n{done.stdout}{done.stderr}"
+    )
 
 
 def environment(url: str) -> dict[str, str]:
     """What commands are run with; those that look for a realm on this machine find that of the
     page."""
-    where = {"PENSTOCK_LISTEN_PORT": url.rpartition(":")[2], "PENSTOCK_HTTP_ENABLED": "false"}
+    port = re.findall(r":(\d+)", url)[-1]
+    where = {"PENSTOCK_LISTEN_PORT": port, "PENSTOCK_HTTP_ENABLED": "false"}
     return {**os.environ, **where, "PENSTOCK_URL": url, "COLUMNS": "120"}

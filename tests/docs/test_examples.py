@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from tests.docs.pages import GUIDE, PAGES, README, blocks, commands, name_of
+from tests.docs.pages import GUIDE, PAGES, README, ROOT, blocks, commands, name_of
 from tests.docs.reading import Reader
 
 
@@ -20,10 +20,29 @@ def has_examples(page: Path) -> bool:
     return python or bool(commands(page))
 
 
+GUARDED = [ROOT / "docs" / name for name in ("guide/security.md", "howto/prometheus.md")]
+"""Pages for administrators of a realm with users, over TLS."""
+FOUNDING = [ROOT / "docs" / "howto" / "tls-and-users.md"]
+"""Pages on which the reader starts a realm."""
+OPEN = [page for page in PAGES if has_examples(page) and page not in (*GUARDED, *FOUNDING)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
+@pytest.mark.parametrize("page", OPEN, ids=name_of)
 def test_a_page_can_be_followed(page: Path, reader: Reader) -> None:
     assert reader.follow(page) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GUARDED, ids=name_of)
+def test_a_page_for_administrators_can_be_followed(page: Path, guarded_reader: Reader) -> None:
+    assert guarded_reader.follow(page) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FOUNDING, ids=name_of)
+def test_a_page_that_sets_up_a_realm_can_be_followed(page: Path, founder: Reader) -> None:
+    assert founder.follow(page) > 2
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def penstock(command: Command, url: str) -> str:
     """What a command prints; it has to succeed."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock", *command.arguments],
-        env=environment(url),
+        env={**environment(url), **command.variables},
         capture_output=True,
         text=True,
         timeout=COMMAND_TIMEOUT_S,

@@ -1,0 +1,23 @@
+"""Lines of shells on pages that no test runs, and why. The list is to stay short."""
+
+from __future__ import annotations
+
+from tests.docs.pages import Line
+
+NOT_RUN = {
+    "sudo": "changes the machine, as root",
+    "apt-get": "changes the machine, as root",
+    "protoc": "no Python package; the tests make the same descriptors with protobuf's own",
+    "spark-pipelines": "tests/spark/pipelines runs this very folder, with the variables set",
+    "penstock bench": "fetches and starts other servers; tests/bench runs the parts",
+    "python -m tests.fuzz": "its input is one that broke a target once",
+    "penstock store copy --to s3://": "needs an object store; tests/integration has one",
+    "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",
+}
+"""By how a line begins, behind the variables it sets."""
+
+
+def reason_not_to_run(line: Line) -> str:
+    """Empty: there is none."""
+    text = " ".join(line.parts[len(line.variables) :])
+    return next((why for begin, why in NOT_RUN.items() if text.startswith(begin)), "")
