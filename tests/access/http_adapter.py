@@ -102,15 +102,15 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     ),
     "queue.pop": (("POST", f"{_Q}/pop", {"count": 1}),),
     "channel.purge": (
-        ("POST", f"{_C}/purge", {"dry_run": True}),
+        ("POST", f"{_C}/purge", {"start": 0, "end": 0}),
         ("DELETE", f"{_C}/schedule/1", None),
     ),
     "queue.purge": (
-        ("POST", f"{_Q}/purge", {"dry_run": True}),
+        ("POST", f"{_Q}/purge", {"start": 0, "end": 0}),
         ("DELETE", f"{_Q}/schedule/1", None),
     ),
-    "channel.redrive": (("POST", "redrive", {"source": CHANNEL, "dry_run": True}),),
-    "queue.redrive": (("POST", "redrive", {"source": QUEUE, "dry_run": True}),),
+    "channel.redrive": (("POST", "redrive", {"source": CHANNEL}),),
+    "queue.redrive": (("POST", "redrive", {"source": QUEUE}),),
     "channel.acl.read": (("GET", f"acl?kind=channel&name={part(CHANNEL)}", None),),
     "queue.acl.read": (("GET", f"acl?kind=queue&name={part(QUEUE)}", None),),
     "channel.acl.change": tuple(
@@ -126,7 +126,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "durable.browse": (("GET", f"{_KEPT}/events", None),),
     "durable.create": (("POST", f"{_C}/durables", {"name": "kept", "type": "shared"}),),
     "durable.delete": (("DELETE", f"{_C}/durables/unknown", None),),
-    "durable.purge": (("POST", f"{_KEPT}/purge", {"dry_run": True}),),
+    "durable.purge": (("POST", f"{_KEPT}/purge", {"start": 0, "end": 0}),),
     "durable.unbind": (("POST", f"{_KEPT}/unbind", None),),
 }
 """Every route an operation is asked for by, with requests that leave the realm as it is."""

@@ -164,10 +164,10 @@ class NativeCaller:
         self._ask(wire.PurgeChannel(0, self._numbers[QUEUE], 0, 0))
 
     def _channel_redrive(self) -> None:
-        self._session.redrive(CHANNEL, dry_run=True)
+        self._session.redrive(CHANNEL)
 
     def _queue_redrive(self) -> None:
-        self._session.redrive(QUEUE, dry_run=True)
+        self._session.redrive(QUEUE)
 
     def _channel_acl_read(self) -> None:
         self._session.access.entries(channel=CHANNEL)

@@ -153,8 +153,8 @@ def test_what_follows_from_a_creation_does_not_meet_the_next_owner(realm: pensto
         running = realm._running
         assert running is not None
         access = running.access
-        for user in ("slow", "quick"):
-            await access.accounts.grant("realm", "", f"{user}@*", ("access", "channels"))
+        for user, right in (("slow", "channels"), ("quick", "full")):
+            await access.accounts.grant("realm", "", f"{user}@*", ("access", right))
         slow, quick = (
             Permits(access, running.directory, Principal(user, "h")) for user in ("slow", "quick")
         )

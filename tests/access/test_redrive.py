@@ -43,7 +43,9 @@ def realm() -> Iterator[penstock.Realm]:
                 made.edit(capacity=0)
                 session.access.create_user(f"{kind}s-user", "secret")
                 session.access.grant(f"{kind}s-user@*", "access")
-                session.access.grant(f"{kind}s-user@*", "purge", channel=f"dead/{kind}")
+                session.access.grant(
+                    f"{kind}s-user@*", "purge", "subscribe", channel=f"dead/{kind}"
+                )
         yield realm
 
 

@@ -60,6 +60,10 @@ BY_NUMBER: Mapping[type[wire.Request], tuple[str, str]] = MappingProxyType(
 )
 """About a store by number: the operation on a channel, and on a queue."""
 
+CHOOSING = (wire.PurgeChannel, wire.PurgeDurable, wire.CreateDurable)
+"""Of these: what has a selector tells something about events, and asks for the right to read them,
+too."""
+
 BY_NUMBERS: tuple[type[wire.Request], ...] = (
     *BY_NUMBER,
     *(wire.BeginTransaction, wire.CommitTransaction, wire.CommitStagedParts),
@@ -262,7 +266,10 @@ class Permits:
         """Every operation of a request with its name, the one it is known by first."""
         sort = type(message)
         if (pair := BY_NUMBER.get(sort)) is not None:
-            yield self._numbered(message.channel, pair)  # type: ignore[attr-defined]  # the table's
+            number: int = message.channel  # type: ignore[attr-defined]  # the table's
+            yield self._numbered(number, pair)
+            if isinstance(message, CHOOSING) and message.selector:
+                yield self._numbered(number, _READ)
         elif (suffix := BY_NAME.get(sort)) is not None:
             yield _named(message.kind, suffix, message.name)  # type: ignore[attr-defined]  # likewise
         elif (operation := ON_REALM.get(sort)) is not None:
@@ -300,8 +307,10 @@ class Permits:
                 yield "join.create", ""
                 yield self._store(source, _READ)
                 yield self._store(destination, _PUBLISH)
-            case wire.Redrive(_, source, destination):
+            case wire.Redrive(_, source, destination, selector, dry_run):
                 yield self._store(source, ("channel.redrive", "queue.redrive"))
+                if destination or selector or dry_run:  # all of which tell what is there
+                    yield self._store(source, _READ)
                 if destination:
                     yield self._store(destination, _PUBLISH)
             case _:
@@ -322,15 +331,16 @@ class Permits:
                 raise AssertionError(f"{type(message).__name__} is in no table of operations")
 
     def _dead_event_store(self, definition: Definition, name: str) -> Iterator[Asked]:
-        """Whose events go there publishes there, in the end."""
+        """Whose events go there publishes there, in the end; and who reads there reads them."""
         dead = definition.dead_event_store
-        if not dead or self._directory.find(destination_name(dead)) is None:
-            return  # the realm says that there is none
+        if not dead:
+            return
         number = self._directory.find(destination_name(name)) if name else None
         if number is not None:
             own = self._directory.channels[number].state.definition
             if own.dead_event_store == destination_name(dead):
                 return  # as it was
+            yield self._numbered(number, _READ)
         yield self._store(dead, _PUBLISH)
 
     def _store(self, name: str, pair: tuple[str, str]) -> Asked:

@@ -13,7 +13,7 @@ from penstock.core.ids import Span
 from penstock.core.messages import Definition
 from penstock.core.names import destination_name
 from penstock.frontends.http.documents import channel_answer
-from penstock.frontends.http.finding import WRITE, found, named
+from penstock.frontends.http.finding import WRITE, found, may_read, named
 from penstock.frontends.http.realm_shapes import NameAnswer, NamesQuery
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import (
@@ -133,17 +133,18 @@ async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
 async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
     store = await found(call)
     definition = _definition(given, store.definition)
-    if definition.dead_event_store != store.definition.dead_event_store:
-        may_bury(call, definition.dead_event_store)
+    dead = definition.dead_event_store
+    if dead and destination_name(dead) != store.definition.dead_event_store:
+        may_read(call, store)  # who reads there reads these
+        may_bury(call, dead)
     await call.realm.edit_channel(store.name, definition)
     return await show(call)
 
 
 def may_bury(call: Call[Any, Any], dead: str) -> None:
-    """Whose events go to a dead event store publishes there, in the end. Where there is none of
-    this name, the realm says so."""
-    if dead and call.realm.directory.find(destination_name(dead)) is not None:
-        kind = call.kind_of(dead)
+    """Whose events go to a dead event store publishes there, in the end."""
+    if dead:
+        kind = call.seen_as(dead)
         call.may(f"{kind}.{WRITE[kind]}", destination_name(dead))
 
 
@@ -242,6 +243,8 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
     """Remove events: all, a range, those a selector matches; or only count them (SEM T9)."""
     store, wanted = await found(call), call.body
+    if wanted.selector or wanted.dry_run:
+        may_read(call, store)
     count = await call.realm.subscriptions.purge(
         store.number, wanted.start, wanted.end, wanted.selector, dry_run=wanted.dry_run
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.frontends.http import events
-from penstock.frontends.http.finding import found, start_of
+from penstock.frontends.http.finding import found, may_read, start_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import (
     After,
@@ -45,6 +45,8 @@ async def list_durables(call: Call[After, None]) -> Page[DurableAnswer]:
 async def create(call: Call[NoQuery, NewDurable]) -> DurableAnswer:
     """Make a durable: for it the channel keeps what its clients have not acknowledged (SEM D)."""
     store, wanted = await found(call), call.body
+    if wanted.selector:
+        may_read(call, store)
     info = await call.realm.subscriptions.create_durable(
         store.number,
         wanted.name,
@@ -81,6 +83,8 @@ async def browse(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
     """Take events off what is outstanding, or only count them; other durables keep them."""
     store, wanted = await found(call), call.body
+    if wanted.selector or wanted.dry_run:
+        may_read(call, store)
     count = await call.realm.subscriptions.purge_durable(
         store.number,
         call.params["durable"],

@@ -48,6 +48,12 @@ async def store_of(realm: RunningRealm, name: str, kind: Kind) -> Store:
     return Store(opened.channel, opened.name, kind, opened.definition)
 
 
+def may_read(call: Call[Any, Any], store: Store) -> None:
+    """What chooses or counts events tells something about them: it asks for the right to read
+    them, beside the right of what is done. Raises ``AccessDenied``."""
+    call.may(f"{store.kind}.{READ[store.kind]}", store.name)
+
+
 def channel_of(realm: RunningRealm, number: int) -> Channel | None:
     """As it stands now; None: it is gone."""
     return realm.directory.channels.get(number)

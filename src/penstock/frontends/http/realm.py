@@ -131,6 +131,9 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
     source = destination_name(wanted.source)
     operation = f"{call.seen_as(source)}.redrive"
     async with call.act(operation, source, dry_run=wanted.dry_run):
+        if wanted.destination or wanted.selector or wanted.dry_run:  # which tell what is there
+            kind = call.seen_as(source)
+            call.may(f"{kind}.{READ[kind]}", source)
         if wanted.destination:
             destination = destination_name(wanted.destination)
             kind = call.seen_as(destination)

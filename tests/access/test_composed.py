@@ -1,0 +1,160 @@
+"""Requests that need several rights: all of them, and none of them tells by itself what is there
+(SEM A2, A3). The rows of the matrix that its single rights do not show."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.core.errors import AccessDenied, PenstockError
+from penstock.core.messages import Definition
+from penstock.core.starts import FromEarliest
+from penstock.wire.native import messages as wire
+from tests.access.realms import QUICK
+from tests.frontends.http.asking import Web
+
+pytestmark = pytest.mark.spec("A2", "A3")
+
+Right = tuple[str, str]
+"""Where, and which."""
+Native = Callable[[dict[str, int]], wire.Request]
+
+PURGE, READ, DURABLE = ("orders", "purge"), ("orders", "subscribe"), ("orders", "durable")
+FULL, BURY = ("orders", "full"), ("dead", "publish")
+
+CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] = {
+    "purge by selector": (
+        (PURGE, READ),
+        lambda n: wire.PurgeChannel(0, n["orders"], 0, 0, "a = 1"),
+        ("POST", "channels/orders/purge", {"selector": "a = 1"}),
+    ),
+    "dry run of a purge": (
+        (PURGE, READ),
+        lambda n: wire.PurgeChannel(0, n["orders"], 0, 0, "a = 1"),
+        ("POST", "channels/orders/purge", {"dry_run": True}),
+    ),
+    "purge of a durable by selector": (
+        (DURABLE, READ),
+        lambda n: wire.PurgeDurable(0, n["orders"], "kept", 0, 0, "a = 1"),
+        ("POST", "channels/orders/durables/kept/purge", {"selector": "a = 1"}),
+    ),
+    "a durable with a selector": (
+        (DURABLE, READ),
+        lambda n: wire.CreateDurable(
+            0, n["orders"], "kept", "shared", FromEarliest(), selector="a = 1"
+        ),
+        ("POST", "channels/orders/durables", {"name": "kept", "selector": "a = 1"}),
+    ),
+    "redrive by selector": (
+        (PURGE, READ),
+        lambda n: wire.Redrive(0, "orders", "", "a = 1"),
+        ("POST", "redrive", {"source": "orders", "selector": "a = 1"}),
+    ),
+    "dry run of a redrive": (
+        (PURGE, READ),
+        lambda n: wire.Redrive(0, "orders", "", "", True),
+        ("POST", "redrive", {"source": "orders", "dry_run": True}),
+    ),
+    "redrive to a named destination": (
+        (PURGE, READ, BURY),
+        lambda n: wire.Redrive(0, "orders", "dead"),
+        ("POST", "redrive", {"source": "orders", "destination": "dead"}),
+    ),
+    "another dead event store": (
+        (FULL, BURY),
+        lambda n: wire.EditChannel(0, "orders", Definition(dead_event_store="dead")),
+        ("PATCH", "channels/orders", {"dead_event_store": "dead"}),
+    ),
+}
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as session:
+            session.channels.create("dead")
+            session.channels.create("orders").durables.create("kept", type="shared")
+            session.access.create_user("alice", "secret")
+            session.access.grant("alice@*", "access")
+        yield realm
+
+
+def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Right, ...]) -> str:
+    """Code of the refusal for want of a right, or empty."""
+    _, native, http = CASES[case]
+    with realm.connect() as trusted:
+        for where, right in rights:
+            trusted.access.grant("alice@*", right, channel=where)
+        numbers = {n: trusted.channels.get(n)._inner.number for n in ("orders", "dead")}
+    try:
+        if front_end == "native":
+            url = realm.listen().replace("://", "://alice:secret@")
+            with penstock.connect(url) as session:
+
+                async def asked() -> Any:
+                    return await session._inner.request(native(numbers))
+
+                session._loop.call(asked())
+        elif http is not None:
+            secret = base64.b64encode(b"alice:secret").decode()
+            headers = {"authorization": f"Basic {secret}"}
+            reply = Web(realm.listen_http()).ask(*http, headers=headers)
+            return "access-denied" if reply.status == 403 else ""
+    except AccessDenied as error:
+        return error.code
+    except PenstockError:
+        return ""  # whatever else is against it
+    finally:
+        with realm.connect() as trusted:
+            for where, right in rights:
+                trusted.access.revoke("alice@*", right, channel=where)
+    return ""
+
+
+@pytest.mark.parametrize("front_end", ["native", "http"])
+@pytest.mark.parametrize("case", CASES)
+def test_it_takes_every_right_it_names(realm: penstock.Realm, case: str, front_end: str) -> None:
+    rights = CASES[case][0]
+    for left_out in rights:
+        fewer = tuple(right for right in rights if right != left_out)
+        assert outcome(realm, case, front_end, fewer) == "access-denied", f"without {left_out}"
+
+    assert outcome(realm, case, front_end, rights) == ""
+
+
+@pytest.mark.parametrize("front_end", ["native", "http"])
+def test_naming_a_dead_event_store_does_not_tell_whether_there_is_one(
+    realm: penstock.Realm, front_end: str
+) -> None:
+    assert outcome(realm, "another dead event store", front_end, (FULL,)) == "access-denied"
+    with realm.connect() as trusted:
+        trusted.channels.delete("dead")
+        trusted.channels.create("elsewhere")
+    with realm.connect() as trusted:
+        trusted.access.grant("alice@*", "full", channel="orders")
+    secret = base64.b64encode(b"alice:secret").decode()
+    reply = Web(realm.listen_http()).ask(
+        "PATCH",
+        "channels/orders",
+        {"dead_event_store": "dead"},
+        headers={"authorization": f"Basic {secret}"},
+    )
+
+    assert (reply.status, reply.code) == (403, "access-denied")
+
+
+def test_the_right_to_make_channels_does_not_touch_those_of_others(realm: penstock.Realm) -> None:
+    with realm.connect() as trusted:
+        trusted.access.grant("alice@*", "channels")
+    with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
+        own = session.channels.create("own")
+        own.edit(ttl=5)
+        session.channels.delete("own")
+        with pytest.raises(AccessDenied, match="lacks 'full' on channel orders"):
+            session.channels.get("orders").edit(ttl=5)
+        with pytest.raises(AccessDenied, match="lacks 'full' on channel orders"):
+            session.channels.delete("orders")
