@@ -16,7 +16,7 @@ from proton.utils import LinkDetached
 import penstock
 from penstock.frontends.amqp import hub
 from penstock.frontends.amqp.hub import AmqpLimits
-from tests.frontends.amqp.clients import WAIT_S, Client, texts
+from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
 
 TRANSACTIONAL = 0x34
@@ -73,8 +73,11 @@ class Transaction:
         self._coordinator.close()
 
     def accept(self, receiver: Any) -> None:
+        self.settle(receiver, 0x24)
+
+    def settle(self, receiver: Any, outcome: int, *values: Any) -> None:
         delivery = receiver.fetcher.unsettled.pop()
-        delivery.local.data = [self.name, Described(ulong(0x24), [])]
+        delivery.local.data = [self.name, Described(ulong(outcome), list(values))]
         delivery.update(TRANSACTIONAL)
         delivery.settle()
 
@@ -260,3 +263,44 @@ def test_what_a_refused_commit_had_accepted_comes_again(
     for receiver in receivers:
         left = [receiver.receive(WAIT_S).body for _ in range(2)]
         assert sorted(left) == ["a", "b"]
+
+
+@pytest.mark.spec("T10")
+@pytest.mark.parametrize(
+    ("outcome", "values"), [(0x25, []), (0x27, [True, True])], ids=["rejected", "undeliverable"]
+)
+def test_what_is_of_no_use_in_a_transaction_is_dead_with_its_commit(
+    connect: Connect, session: penstock.Session, outcome: int, values: list[Any]
+) -> None:
+    """Where the dead have a place, as without a transaction."""
+    dead = session.queues.create("dead")
+    session.queues.create("jobs", dead_event_store="dead").push(b"bad")
+    client = connect()
+    receiver = client.receiver("jobs")
+    receiver.receive(WAIT_S)
+    transaction = Transaction(client)
+    transaction.settle(receiver, outcome, *values)
+    assert dead.info().events == 0
+
+    assert transaction.discharge().remote_state == Delivery.ACCEPTED
+
+    found = dead.pop(timeout=WAIT_S)
+    assert found is not None
+    assert found.data == b"bad"
+
+
+def test_what_is_undeliverable_in_a_transaction_is_for_others_with_its_commit(
+    connect: Connect, session: penstock.Session
+) -> None:
+    jobs = session.queues.create("jobs")
+    jobs.push(b"bad")
+    client = connect()
+    receiver = client.receiver("jobs")
+    receiver.receive(WAIT_S)
+    transaction = Transaction(client)
+    transaction.settle(receiver, 0x27, True, True, {symbol("x"): 1})
+    transaction.discharge()
+
+    found = client.receiver("jobs").receive(WAIT_S)
+    assert (plain(found.body), found.delivery_count) == (b"bad", 1)
+    assert found.annotations == {symbol("x"): 1}

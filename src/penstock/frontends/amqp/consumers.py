@@ -22,7 +22,7 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.ends import Outgoing
 from penstock.frontends.amqp.modified import annotated
-from penstock.frontends.amqp.outcomes import MODIFIED, REJECTED, RELEASED, Outcome
+from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.runtime.bodies import Body
 from penstock.runtime.group import Group
@@ -272,14 +272,21 @@ class Consumer:
 
     def _settle(self, outcome: Outcome) -> None:
         """One that is not just accepted; answered once it is stored."""
-        event_id, state = outcome.event_id, outcome.state
-        reply = self.answer(outcome)
-        if state == REJECTED or (outcome.undeliverable and self._moves_dead):
-            self._refused(outcome, reply)
-        elif state in (RELEASED, MODIFIED) or state == 0:
-            self.returned(outcome, reply)
+        self.become(outcome, self.answer(outcome))
+
+    def consumes(self, outcome: Outcome) -> bool:
+        """Whether the event is consumed with it, and nothing else."""
+        is_rejected = outcome.state == REJECTED
+        return outcome.state == ACCEPTED or (is_rejected and not self._moves_dead)
+
+    def become(self, outcome: Outcome, reply: Reply | None = None) -> None:
+        """Make true what the client has said of a delivery."""
+        if self.consumes(outcome):
+            self.acknowledge([outcome.event_id], reply)
+        elif outcome.state == REJECTED or (outcome.undeliverable and self._moves_dead):
+            self._refused(outcome, reply or _ignored)
         else:
-            self.acknowledge([event_id], reply)
+            self.returned(outcome, reply)
 
     def answer(self, outcome: Outcome) -> Reply:
         """Settles a delivery for good, once what the client said of it is true."""
@@ -429,15 +436,11 @@ class Consumer:
             self._connection.flush_soon()
 
     def _refused(self, outcome: Outcome, reply: Reply) -> None:
-        """It is of no use to this client: dead, where the dead have a place (SEM T10), and
-        consumed elsewhere."""
+        """It is of no use to this client, and the dead have a place (SEM T10)."""
         event_id = outcome.event_id
-        if self._moves_dead:
-            self._kept.pop(event_id, None)
-            self._connection.hub.modifications.forget(self.reader, [event_id])
-            self._connection.spawn(self._bury(event_id, outcome.reason, reply))
-        else:
-            self.acknowledge([event_id], reply)
+        self._kept.pop(event_id, None)
+        self._connection.hub.modifications.forget(self.reader, [event_id])
+        self._connection.spawn(self._bury(event_id, outcome.reason, reply))
 
     @property
     def _moves_dead(self) -> bool:

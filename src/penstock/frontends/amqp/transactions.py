@@ -21,7 +21,7 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.ends import Incoming
-from penstock.frontends.amqp.outcomes import ACCEPTED, REJECTED, Outcome, Pointer
+from penstock.frontends.amqp.outcomes import Outcome, Pointer
 from penstock.runtime.bodies import Body
 from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork
 from penstock.wire.amqp.sections import VALUE, sections_of
@@ -199,15 +199,15 @@ class Transactions:
         """By consumer: what it has accepted, and what the realm is to be told of it."""
         accepted: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
-            if outcome.state in (ACCEPTED, REJECTED):
+            if consumer.consumes(outcome):
                 accepted.setdefault(consumer, []).append(outcome.event_id)
         return [(each, ids, each.acknowledged(ids)) for each, ids in accepted.items()]
 
     def _settle_others(self, transaction: Transaction) -> None:
-        """What the client has given back in the transaction."""
+        """What the client has given back in the transaction, or has no use for."""
         for consumer, outcome in transaction.settled:
-            if outcome.state not in (ACCEPTED, REJECTED) and not consumer.is_over:
-                consumer.returned(outcome)
+            if not consumer.consumes(outcome) and not consumer.is_over:
+                consumer.become(outcome)
 
     def _roll_back(self, transaction: Transaction) -> None:
         taken: dict[Consumer, list[int]] = {}
