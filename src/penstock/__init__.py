@@ -105,6 +105,7 @@ if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each o
         Trimmed,
         Unavailable,
     )
+    from penstock.tables.segments import segments
 
 __version__ = "0.1.0"
 """Here and nowhere else: ``pyproject.toml`` reads it, and nobody has to ask what is installed."""
@@ -148,6 +149,7 @@ _HOMES = {
     "penstock.client.sync_producer": ("Producer",),
     "penstock.columns.batch": ("EventBatch",),
     "penstock.columns.event": ("Event", "Origin"),
+    "penstock.tables.segments": ("segments",),
 }
 """Loaded when first used: a client does not import the server, nor a look at the version Arrow.
 What is in none of these is an error of ``penstock.core.errors``."""
@@ -238,6 +240,7 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "segments",
 ]
 
 if not TYPE_CHECKING:  # type checkers would take any name for one of the package's

@@ -203,3 +203,14 @@ def test_lifted_values_have_the_widths_they_were_published_with() -> None:
     assert kinds["d"] == "struct<k: int32>"
     assert row_properties(found, 0)["mixed"] == [1, "x"]
     assert lifted(kept[1], ["i8"]).schema.field("properties").type.num_fields == 2
+
+
+def test_a_null_that_many_events_have_published_has_its_column() -> None:
+    rows: Rows = [{"sku": "a1", "price": None} if n % 2 else {"sku": "c9"} for n in range(1_000)]
+    channel, batches = published(ORDERS, rows)
+
+    (kept,) = lean(batches[1:], channel)
+
+    assert property_names(kept.schema) == ["sku", "price"]
+    assert "more" not in kept.schema.names
+    assert read(kept) == rows

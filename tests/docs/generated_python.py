@@ -82,6 +82,7 @@ _BLOCK = re.compile(r"::\n\n((?:(?: {4}[^\n]*)?\n)+)")
 def python_page() -> str:
     """Every class a program meets, with what it can do."""
     parts = [HEAD, "## connect\n", _call("penstock.connect", penstock.connect)]
+    parts += ["## segments\n", _call("penstock.segments", penstock.segments)]
     for title, classes in CLASSES.items():
         parts.append(f"## {title}\n")
         for each in classes:

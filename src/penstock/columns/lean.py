@@ -81,8 +81,10 @@ class Needs:
         if not parts.properties.slots:
             return
         struct = batch.column("properties")
-        is_sparse = "sparse" in parts.names and batch.column("sparse").null_count == 0
-        self._tally((), struct, parts.properties, self._full, is_sparse=is_sparse)
+        dense = 1.0
+        if "sparse" in parts.names:
+            dense -= (batch.column("sparse").true_count or 0) / max(1, batch.num_rows)
+        self._tally((), struct, parts.properties, self._full, dense)
         if "nulls" in parts.names:
             for name in _null_names(batch.column("nulls")):
                 self._count((name,), 1)
@@ -98,16 +100,16 @@ class Needs:
         struct: pa.StructArray,
         source: StructShape,
         full: StructShape,
-        *,
-        is_sparse: bool,
+        dense: float,
     ) -> None:
+        """``dense`` is the share of rows in which a null is one that was published."""
         for index, slot in enumerate(source.slots):
             place = place_of(slot, full)
             if place is None:
                 continue
             below = (*path, place.name)
             array: Any = struct.field(index)
-            count = len(array) - array.null_count if is_sparse else len(array)
+            count = len(array) - int((1 - dense) * array.null_count)
             self._count(below, count)
             source_shape, full_shape = slot.shape, place.shape
             while isinstance(source_shape, ListShape) and isinstance(full_shape, ListShape):
@@ -115,7 +117,7 @@ class Needs:
                 source_shape, full_shape = source_shape.element, full_shape.element
                 self._lengths[below] = self._lengths.get(below, 0) + len(array)
             if isinstance(source_shape, StructShape) and isinstance(full_shape, StructShape):
-                self._tally(below, array, source_shape, full_shape, is_sparse=is_sparse)
+                self._tally(below, array, source_shape, full_shape, dense)
             elif count:
                 self._said += array.nbytes * count / max(1, len(array), count)
 

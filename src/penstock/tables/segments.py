@@ -1,0 +1,131 @@
+"""The segment files of a channel as one table, without a realm.
+
+Files of one channel may have other columns each: those that their events need. Here a table has
+the columns of all of them, and what few events of a file have, in the file's column ``more``, is
+in its own column as any other property.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.ipc import schema_bytes
+from penstock.columns.lifting import flat_table
+from penstock.columns.schema import ChannelSchema
+from penstock.columns.segments import ids_of_column
+from penstock.core.errors import Damaged, InvalidArgument, NameDoesNotExist
+from penstock.core.names import file_part
+
+_SEGMENTS: Final = "segments"
+_NUMBERED: Final = re.compile(r"\.(\d+)\Z")
+
+
+def segments(
+    path: str | os.PathLike[str],
+    channel: str = "",
+    *,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The events in the segment files of one channel, oldest first, as a flat table: ``event_id``,
+    ``published``, ``tag``, ``data``, then a column for each property of the channel, whichever of
+    its files have it. DuckDB, Polars and pandas take such a table as it is::
+
+        orders = penstock.segments("data", "orders", columns=["event_id", "price"])
+        duckdb.sql("SELECT avg(price) FROM orders")
+        polars.from_arrow(orders)
+        orders.to_pandas()
+
+    ``path`` is the data directory of a realm, or a copy of it, and ``channel`` the name of a
+    channel or queue in it; or ``path`` is the folder of one channel below ``segments``. The files
+    are mapped, not copied: pages that are not looked at are not read. A null says that an event
+    does not have the property, or has set it to null.
+
+    A file has what was sealed: not the newest events, and until it goes also some that have left
+    the channel. Raises ``NameDoesNotExist`` where there are no files of the channel,
+    ``InvalidArgument`` for a column that is in none of them, ``Damaged`` for a file that is none
+    of Arrow, or just grows: read again then.
+    """
+    folder = _folder(Path(path), channel)
+    files = sorted(folder.glob("*.arrow"))
+    if not files:
+        raise NameDoesNotExist(f"{folder} has no segment files: nothing was sealed there yet")
+    schema = ChannelSchema.empty()
+    found: list[pa.RecordBatch] = []
+    for file in files:
+        own, batches = _read(file)
+        schema = schema.grown(own.arrow)
+        found += batches
+    for batch in found:
+        schema = schema.grown(batch.schema)
+    table = flat_table(_in_order(found), schema)
+    if columns is None:
+        return table
+    unknown = [name for name in columns if name not in table.column_names]
+    if unknown:
+        raise InvalidArgument(
+            f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
+        )
+    return table.select(list(columns))
+
+
+def _folder(path: Path, channel: str) -> Path:
+    if not channel:
+        if (path / _SEGMENTS).is_dir():
+            raise InvalidArgument(
+                f"{path} is the data directory of a realm: say which channel, as in "
+                f'penstock.segments("{path}", "orders")'
+            )
+        if not path.is_dir():
+            raise NameDoesNotExist(f"there is no folder {path}")
+        return path
+    begun = path / _SEGMENTS
+    # Where an earlier version has begun, there is a folder for each part of a name.
+    *above, last = channel.split("/")
+    places = [(begun, file_part(channel)), (begun.joinpath(*above), last)]
+    numbered = [
+        (int(number[1]), folder)
+        for parent, name in places
+        if parent.is_dir()
+        for folder in parent.iterdir()
+        if (number := _NUMBERED.search(folder.name)) and folder.name[: number.start()] == name
+        if any(folder.glob("*.arrow"))
+    ]
+    if not numbered:
+        raise NameDoesNotExist(
+            f"{begun} has no files of {channel}: there is no such channel, or nothing of it was "
+            "sealed yet"
+        )
+    return max(numbered)[1]  # of a channel that was deleted and made again, the newest
+
+
+def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
+    """What a file says of its channel's columns, and its batches, mapped."""
+    try:
+        with pa.memory_map(str(file)) as source:
+            reader = pa.ipc.open_file(source)
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        plain = [batch.replace_schema_metadata(None) for batch in batches]
+        return ChannelSchema.of_file(schema_bytes(reader.schema)), plain
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise Damaged(f"{file} cannot be read: {error}") from error
+
+
+def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """By id; what is in two files, because a sealing broke off, is there once."""
+    filled = [batch for batch in batches if batch.num_rows]
+    filled.sort(key=lambda batch: int(batch.column(0)[0].as_py()))
+    found, end = [], -1
+    for batch in filled:
+        ids = ids_of_column(batch.column(0))
+        first = int(np.searchsorted(ids, end))
+        if first < len(ids):
+            found.append(batch.slice(first))
+            end = int(ids[-1]) + 1
+    return found
