@@ -473,3 +473,24 @@ def test_a_reader_that_is_opened_again_begins_anew(ten: Queue) -> None:
     reader.close()
 
     assert ten.info().events == 8
+
+
+@pytest.mark.spec("C1e", "Q1")
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_reader_of_a_transient_queue_misses_nothing_between_its_calls(
+    session: Session, transactional: bool
+) -> None:
+    relay = session.queues.create("relay", type="transient")
+    with relay.reader(transactional=transactional) as reader:
+        assert reader.fetch(1) == []
+        for number in range(3):
+            relay.push(b"%d" % number)
+        assert [event.data for event in reader.fetch(2, timeout=5.0)] == [b"0", b"1"]
+        relay.push(b"3")
+        assert [event.data for event in reader.fetch(2, timeout=5.0)] == [b"2", b"3"]
+        if transactional:
+            reader.rollback()  # nothing keeps them
+        assert reader.fetch(1, timeout=0.05) == []
+    relay.push(b"to nobody")
+    with relay.reader() as reader:
+        assert reader.fetch(1, timeout=0.05) == []

@@ -270,7 +270,8 @@ class ChannelModel:
         if not self.seats_of(seat.durable):
             ledger.parked.clear()
         self.seats[subscription] = seat
-        ledger.turn.append(subscription)
+        served_last = ledger.turn and self.seats[ledger.turn[-1]].was_served
+        ledger.turn.insert(len(ledger.turn) - bool(served_last), subscription)
         ledger.knows_turn &= not seat.selective
 
     def detached(self, subscription: int) -> None:
@@ -340,7 +341,7 @@ class ChannelModel:
                 assert len(holders) <= 1, "two at a time"
                 allowed = holders or ledger.turn
             case "shared_queued":
-                allowed = [] if holders else ledger.turn
+                allowed = [] if holders and len(seats) > 1 else ledger.turn
             case _:
                 allowed = ledger.turn
         return [n for n in allowed if seats[n].credit > 0]

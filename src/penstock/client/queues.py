@@ -84,6 +84,8 @@ class Queue(Destination):
 
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         super().__init__(conversation, opened)
+        self._relays = opened.definition.type == "transient"
+        """Its events go to who is there, or nowhere (SEM C1e)."""
         self._idle: list[Reader] = []
         """Seats of :meth:`pop` that nobody uses right now."""
 
@@ -151,6 +153,7 @@ class Queue(Destination):
             window=window,
             selector=selector,
             timeout=timeout,
+            relayed=self._relays,
         )
 
     async def pop(self, timeout: float | None = None) -> Event | None:

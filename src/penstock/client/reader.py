@@ -36,6 +36,8 @@ from penstock.wire.native.answers import Subscribed
 READERS = ""
 """The durable of a queue that its readers share."""
 WINDOW_DEFAULT = 10
+RELAYED_MAX = 1_000
+"""Events of a transient queue that wait for a plain reader's next call."""
 
 
 class Part:
@@ -97,12 +99,15 @@ class Reader:
         window: int = WINDOW_DEFAULT,
         selector: str = "",
         timeout: float | None = None,
+        relayed: bool = False,
     ) -> None:
         check_count(window, "window")
         check_timeout(timeout)
         self._conversation = conversation
         self._queue = queue
         self._transactional = transactional
+        self._relayed = relayed
+        """Nothing keeps the events: they come without being asked for, and wait here."""
         self._window = window
         self._selector = selector
         self._timeout = timeout
@@ -142,9 +147,11 @@ class Reader:
 
     async def _attach(self) -> None:
         self.attachment += 1
-        message = wire.Attach(
-            0, self._queue, self._number, READERS, self._window, True, self._selector
-        )
+        window = self._window
+        if self._relayed and not self._transactional:
+            window = max(window, RELAYED_MAX)
+        pull = not self._relayed
+        message = wire.Attach(0, self._queue, self._number, READERS, window, pull, self._selector)
         await self._conversation.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
@@ -220,7 +227,7 @@ class Reader:
         return self._window - len(self._held) - sum(part.left for part in self._parts)
 
     def _demand(self, count: int) -> None:
-        if count > 0 and not self._demanded:
+        if count > 0 and not self._demanded and not self._relayed:
             self._demanded = count
             self._conversation.tell(wire.Demand(self._number, count))
 

@@ -212,7 +212,10 @@ class Durable:
         assert self.kind.may_attach(self.seats), "decide() has checked"
         if not self.seats:
             self._unpark()
-        self.seats.append(seat)
+        at = len(self.seats)
+        if at and self.seats[-1].reach:
+            at -= 1  # who was served last has had its turn
+        self.seats.insert(at, seat)
 
     def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
         """Hand what is pending of ``span``, below the channel's next id, to a sole seat."""

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.errors import IllegalState
 from penstock.core.ids import Span
-from penstock.core.messages import Ack, Detach, Digest, Publish, PurgeDurable, RollBack
+from penstock.core.messages import Ack, Attach, Detach, Digest, Publish, PurgeDurable, RollBack
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play
 
@@ -19,6 +19,47 @@ def test_windows_go_round_and_are_not_worked_on_at_the_same_time() -> None:
     assert delivered(play.do(Ack(1, (span(0),)))) == {}
     assert delivered(play.do(Ack(1, (span(1),)))) == {2: [2, 3, 4]}
     assert delivered(play.do(Ack(2, (span(2, 4),)))) == {1: [5, 6]}
+
+
+@pytest.mark.spec("D9")
+def test_the_window_of_a_client_that_is_alone_is_topped_up() -> None:
+    play = durable_play("shared_queued", 3, events=6)
+    assert delivered(play.do(Ack(1, (span(1),)))) == {1: [3]}
+    play.do(Attach("d", 2, "s2", 2))
+    assert delivered(play.do(Ack(1, (span(0), span(2))))) == {}
+    assert delivered(play.do(Ack(1, (span(3),)))) == {2: [4, 5]}
+
+
+@pytest.mark.spec("D8")
+@pytest.mark.parametrize("kind", ["serial", "shared_queued", "shared"])
+def test_who_comes_is_served_before_who_was_served_just_now(kind: str) -> None:
+    play = durable_play(kind, 1)
+    assert delivered(play.do(publish(1))) == {1: [0]}
+    play.do(Attach("d", 2, "s2", 1))
+    play.do(Attach("d", 3, "s3", 1))
+    play.do(Ack(1, (span(0),)))
+    turns = []
+    for event_id in range(1, 7):
+        ((seat, _),) = delivered(play.do(publish(1))).items()
+        turns.append(seat)
+        play.do(Ack(seat, (span(event_id),)))
+
+    assert turns == [2, 3, 1, 2, 3, 1]
+
+
+@pytest.mark.spec("D8")
+def test_who_comes_goes_behind_those_who_wait_longer() -> None:
+    play = durable_play("serial", 1, 1)
+    assert delivered(play.do(publish(1))) == {1: [0]}
+    play.do(Ack(1, (span(0),)))
+    play.do(Attach("d", 3, "s3", 1))
+    turns = []
+    for event_id in range(1, 4):
+        ((seat, _),) = delivered(play.do(publish(1))).items()
+        turns.append(seat)
+        play.do(Ack(seat, (span(event_id),)))
+
+    assert turns == [2, 3, 1]
 
 
 @pytest.mark.spec("E9")

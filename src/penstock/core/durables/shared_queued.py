@@ -24,8 +24,9 @@ class SharedQueued:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Nobody while a window is being worked on; then the one whose turn it is."""
-        if any(seat.in_flight for seat in seats):
+        """Nobody while a window is being worked on, unless nobody else is there; then the one
+        whose turn it is."""
+        if len(seats) > 1 and any(seat.in_flight for seat in seats):
             return ()
         return [seat for seat in seats if seat.credit > 0][:1]
 
