@@ -100,6 +100,9 @@ class Pair:
     def too_early(self, link: Any) -> None:
         self.too_early_by.append(link)
 
+    def too_many(self, link: Incoming) -> None:
+        raise AssertionError("Proton's own client keeps to its credit")
+
     def too_many_parts(self, link: Incoming) -> None:
         self.too_many_parts_by.append(link)
         self.engine.drop(link)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 import penstock
+from penstock.frontends.amqp import hub
+from penstock.frontends.amqp.hub import AmqpLimits
 from penstock.wire.amqp.frames import Frame
 from penstock.wire.amqp.types import UByte, UInt
 from tests.frontends.amqp.clients import WAIT_S
@@ -15,6 +18,7 @@ from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (
     ATTACH,
     BEGIN,
+    DETACH,
     FLOW,
     TRANSFER,
     message,
@@ -250,3 +254,45 @@ def test_a_session_that_begins_has_no_more_to_say(peer: Peer) -> None:
 
     assert peer.next().code == ATTACH
     assert of_link(peer.next()) == (0, 0, 0, True)
+
+
+# --- a sender beyond its credit (2.6.7, 2.8.17: transfer-limit-exceeded) -------------------------
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_sender_that_goes_beyond_its_credit_loses_its_link_and_nothing_it_had_credit_for(
+    monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, credit=3))
+    target = terminus(0x29, "jobs", capability="queue")
+    with penstock.Realm() as realm, realm.connect() as session:
+        peer = Peer(realm.listen_amqp())
+        peer.say(opened() + sender("s", 0, target))
+        peer.next(ATTACH)
+        assert of_link(peer.next(FLOW)) == (0, 0, 3, False)
+        sends = [
+            said(TRANSFER, UInt(0), UInt(number), b"%d" % number, UInt(0), settled,
+                 payload=message(body=f"m{number}"))
+            for number in range(5)
+        ]  # fmt: skip
+        peer.say(b"".join(sends))
+
+        assert b"amqp:link:transfer-limit-exceeded" in peer.next(DETACH).raw
+        peer.hang_up()
+        found = [event.data for event in session.queues.get("jobs").peek()]
+    assert found == [b"m0", b"m1", b"m2"]
+
+
+def test_all_credit_may_be_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, credit=3))
+    target = terminus(0x29, "jobs", capability="queue")
+    with penstock.Realm() as realm, realm.connect() as session:
+        peer = Peer(realm.listen_amqp())
+        peer.say(opened() + sender("s", 0, target))
+        for first in (0, 3):
+            assert of_link(peer.next(FLOW)) == (0, first, 3, False)
+            numbers = range(first, first + 3)
+            peer.say(b"".join(transfer(0, n, message(body=f"m{n}")) for n in numbers))
+        peer.next(FLOW)
+        peer.hang_up()
+        assert len(list(session.queues.get("jobs").peek())) == 6

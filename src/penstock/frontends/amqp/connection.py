@@ -19,6 +19,7 @@ from penstock.core.rights import ANONYMOUS, Principal
 from penstock.frontends.amqp.conditions import (
     DECODE,
     TOO_LARGE,
+    TOO_MANY,
     TOO_MUCH,
     condition_of,
     description_of,
@@ -271,6 +272,11 @@ class AmqpConnection(asyncio.Protocol):
     def too_early(self, link: Link) -> None:
         """A message comes by a link that is not open yet."""
         self.links.too_early(link)
+
+    def too_many(self, link: Incoming) -> None:
+        """More messages than there was credit for."""
+        text = "more messages than this link has credit for; the last were not taken"
+        self.end_link(link, TOO_MANY, text)
 
     def too_many_parts(self, link: Incoming) -> None:
         """Messages that are not whole take more than their room."""

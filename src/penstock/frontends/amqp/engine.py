@@ -89,6 +89,10 @@ class Peer(Protocol):
         """A message comes by a link that is not open yet."""
         ...
 
+    def too_many(self, link: Incoming) -> None:
+        """More messages have come than there was credit for."""
+        ...
+
     def too_many_parts(self, link: Incoming) -> None:
         """Messages that are not whole take more room than they may, with one by this link."""
         ...
@@ -311,9 +315,25 @@ class Engine:
                 if link.is_over:
                     continue
                 if isinstance(link, Incoming):
-                    self._peer.received(link)
+                    self._tell_received(link)
                 else:
                     self._peer.settled(link)
+
+    def _tell_received(self, link: Incoming) -> None:
+        surplus = -pn.pn_link_credit(link.pointer)
+        if surplus <= 0:
+            self._peer.received(link)
+            return
+        kept = max(0, len(link.messages) - surplus)
+        for delivery in link.deliveries[kept:]:
+            if delivery is not None:
+                self.settle(delivery, RELEASED)
+                link.unanswered -= 1
+        del link.messages[kept:], link.deliveries[kept:]
+        link.transactions = {at: name for at, name in link.transactions.items() if at < kept}
+        if link.messages:
+            self._peer.received(link)
+        self._peer.too_many(link)
 
     def _refuse_early(self, pointer: Pointer) -> None:
         """Messages before there was credit for one."""
