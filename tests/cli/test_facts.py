@@ -21,6 +21,15 @@ if TYPE_CHECKING:
         ("--ttl 1h", "lifetime      events stay 1 h; an event's own TTL comes first"),
         ("--type persistent --ttl 1h", "lifetime      events stay 1 h"),
         (
+            "--type persistent --engine jms",
+            "lifetime      events stay while somebody waits for them",
+        ),
+        (
+            "--type persistent --engine jms --ttl 1h",
+            "lifetime      events stay while somebody waits for them, at most 1 h",
+        ),
+        ("--type transient", "lifetime      events are given to who is there, and not kept"),
+        (
             "--type persistent --event-ttl",
             "lifetime      events stay for ever; an event's own TTL comes first",
         ),

@@ -29,7 +29,10 @@ def test_a_queue_is_made_with_the_attributes_that_were_given(
     )
     definition = session.queues.get("jobs").info().definition
 
-    assert made.stdout == "queue jobs created: reliable, events stay 5 min\n"
+    assert (
+        made.stdout
+        == "queue jobs created: reliable, events stay until a reader takes them, at most 5 min\n"
+    )
     assert (definition.type, definition.ttl, definition.capacity) == ("reliable", 300_000, 10)
     assert (definition.dead_event_store, definition.max_deliveries) == ("dead", 3)
     assert definition.keys == {"sku": 2}

@@ -124,3 +124,13 @@ def test_descriptors_survive_a_restart_and_go_along_with_an_export(tmp_path: Pat
     with penstock.Realm() as realm, realm.connect() as session:
         copy = session.channels.import_from(tmp_path / "export")
         assert [event.event_id for event in copy.browse(selector="total = 250")] == [0]
+
+
+@pytest.mark.spec("P4")
+@pytest.mark.parametrize("size", [1_000_000, 1_100_000, 5_000_000])
+def test_descriptors_that_are_too_large_are_refused_as_descriptors(size: int) -> None:
+    """Also where a request could not even carry them."""
+    with penstock.Realm() as realm, realm.connect() as session:
+        with pytest.raises(penstock.InvalidDescriptor, match="a channel takes at most 983,040"):
+            session.channels.create("orders", descriptors=b"\n" * size)
+        assert session.channels.list() == []

@@ -75,7 +75,10 @@ ATTRIBUTES: Final = (
     ),
     Attribute(
         "ttl",
-        _text("How long events stay: 500ms, 10s, 5m, 2h, 1d; 0 is for ever.", "TIME"),
+        _text(
+            "How long events stay at most: 500ms, 10s, 5m, 2h, 1d; 0 is without such a limit.",
+            "TIME",
+        ),
         given.milliseconds,
     ),
     Attribute("event_ttl", _switch("event-ttl", "Honour an event's own TTL on any type.")),
@@ -131,7 +134,10 @@ ATTRIBUTES: Final = (
         ),
         only="channel",
     ),
-    Attribute("cluster_wide", _switch("cluster-wide", "Exists on every node of a cluster.")),
+    Attribute(
+        "cluster_wide",
+        _switch("cluster-wide", "Kept for clusters; without effect on a single realm."),
+    ),
     Attribute("start_event_id", _number("Id of the first event.", "ID"), is_fixed=True),
     Attribute(
         "priority", _number("Priority of events published without one, 0 to 9."), in_storage=True

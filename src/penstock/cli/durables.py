@@ -79,7 +79,8 @@ def create(
         ),
     ] = 0,
     cluster_wide: Annotated[
-        bool, typer.Option("--cluster-wide", help="Exists on every node of a cluster.")
+        bool,
+        typer.Option("--cluster-wide", help="Kept for clusters; without effect on a single realm."),
     ] = False,
     strict_order: Annotated[
         bool,

@@ -67,9 +67,17 @@ def lifetime(definition: Definition) -> str:
     """How long events stay."""
     counts = definition.event_ttl or definition.type == "mixed"  # SEM T2
     own = "; an event's own TTL comes first" if counts else ""
+    if definition.type == "transient":
+        return "events are given to who is there, and not kept"
+    condition = ""
+    if definition.engine == "jms":
+        condition = "while somebody waits for them"
+    elif definition.kind == "queue":
+        condition = "until a reader takes them"
     if definition.ttl:
-        return f"events stay {duration(definition.ttl)}{own}"
-    return f"events stay for ever{own}"
+        most = f"{condition}, at most " if condition else ""
+        return f"events stay {most}{duration(definition.ttl)}{own}"
+    return f"events stay {condition or 'for ever'}{own}"
 
 
 def _dead_events(definition: Definition) -> str:

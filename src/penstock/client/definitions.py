@@ -53,11 +53,14 @@ def definition_of(
 
 def _descriptors(given: object) -> bytes:
     from penstock.columns.protobuf import descriptor_set  # brings Arrow
+    from penstock.columns.protobuf.descriptors import check_size
 
     try:
-        return descriptor_set(given)
+        found = descriptor_set(given)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"descriptors: {error}") from error
+    check_size(found)
+    return found
 
 
 def _check_storage(given: Mapping[str, Any]) -> None:

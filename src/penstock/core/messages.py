@@ -112,7 +112,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """A queue gives each event to one reader (SEM Q); a schedule is the realm's own: events
     that wait for their time (SEM X4)."""
     ttl: int = 0
-    """Milliseconds an event stays, from its publish; 0 = for ever (SEM T1)."""
+    """Milliseconds an event stays at most, from its publish; 0 = no such limit (SEM T1)."""
     capacity: int = 0
     """Most events on the channel; 0 = no limit (SEM T3)."""
     dead_event_store: str = ""
@@ -126,7 +126,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     event_ttl: bool = False
     """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
     cluster_wide: bool = False
-    """Exists on every node of a cluster (SEM C5, N1)."""
+    """Is to exist on every node of a cluster (SEM C5, N1). It is kept, and has no effect on a
+    single realm, which is all there is in this version."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
     descriptors: bytes = b""

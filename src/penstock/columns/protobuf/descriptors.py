@@ -167,13 +167,21 @@ def checked_descriptors(serialized: bytes) -> None:
 
     Raises :class:`InvalidDescriptor`, :class:`Unavailable`.
     """
+    check_size(serialized)
+    if serialized:
+        descriptors_of(serialized)
+
+
+def check_size(serialized: bytes) -> None:
+    """Refuse more than a channel takes, on either side: a client could not even send much more.
+
+    Raises :class:`InvalidDescriptor`.
+    """
     if len(serialized) > DESCRIPTORS_BYTES_MAX:
         raise InvalidDescriptor(
             f"the descriptors have {len(serialized):,} bytes; a channel takes at most "
             f"{DESCRIPTORS_BYTES_MAX:,}: leave out files its messages do not use"
         )
-    if serialized:
-        descriptors_of(serialized)
 
 
 def require_protobuf() -> None:

@@ -62,6 +62,6 @@ export function Publish({ kind, name, info }) {
         ${done && !doing.error && html`<span role="status">${done.scheduled ? html`<a href=${to("scheduled")}>It waits for its time</a>` : html`The last one is event <a href=${to(kind, name, "events", { from: kind === "channel" ? String(done.first_id) : "" })}>${count(done.first_id)}</a>`}</span>`}</div>
     </form></${Panel}>
     <${Panel} title="The same elsewhere"><p class="help-line">From a shell, or with <code>--file</code> for many at once:</p><${Line} text=${shell} />
-      ${!info.durables && kind === "channel" && !info.subscribers && html`<div class="section"><${Note} slim>Nobody listens on this channel now. Events stay ${info.definition.ttl ? "for their time" : "for ever"} and can be read later.</${Note}></div>`}
+      ${!info.durables && kind === "channel" && !info.subscribers && html`<div class="section"><${Note} slim>Nobody listens on this channel now. ${info.definition.engine === "jms" || info.definition.type === "transient" ? "What is published now is dropped." : `Events stay ${info.definition.ttl ? "for their time" : "for ever"} and can be read later.`}</${Note}></div>`}
       ${info.definition.capacity > 0 && html`<div class="section"><${Note} slim>${many(info.events, "event")} of at most ${count(info.definition.capacity)}.</${Note}></div>`}</${Panel}></div>`;
 }
