@@ -117,7 +117,7 @@ def test_a_time_that_is_none_is_wrong_usage(
     assert f"{time!r} is neither a time such as" in " ".join(refused.stderr.split())
 
 
-@pytest.mark.parametrize("text", ['"soon"', "5", "{}"])
+@pytest.mark.parametrize("text", ['"soon"', "true", "1e300", "{}"])
 def test_a_time_in_a_file_that_is_none_is_refused(
     penstock_command: Run, orders: Channel, text: str
 ) -> None:
