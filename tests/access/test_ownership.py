@@ -94,3 +94,40 @@ def test_a_remembered_answer_names_only_stores_of_its_request(alice: Session) ->
 
     assert [number for number, _ in both["spans"]] == [number for number, _ in parts]
     assert again["spans"] == [span for span in both["spans"] if span[0] == other._inner.number]
+
+
+@pytest.mark.spec("L1")
+def test_a_join_ends_with_the_rights_of_who_made_it(realm: penstock.Realm, alice: Session) -> None:
+    with realm.connect() as trusted:
+        trusted.access.grant("alice@*", "realm")
+        alice.joins.create("orders", "other")
+        [made] = trusted.joins.list()
+        trusted.access.grant("bob@*", "subscribe", channel="orders")
+        trusted.access.revoke("bob@*", channel="orders")
+        kept = trusted.joins.list()
+        trusted.channels.get("orders").publish(b"copied")
+
+        trusted.access.revoke("*@*", "subscribe", channel="orders")
+        trusted.channels.get("orders").publish(b"not copied")
+
+        assert (made.owner, kept) == ("alice@127.0.0.1", [made])
+        assert trusted.joins.list() == []
+        assert [event.data for event in trusted.channels.get("other").browse()] == [b"copied"]
+        [ended] = [
+            each
+            for each in trusted.access.audit(kind="refusals")
+            if each.operation == "join.delete"
+        ]
+        assert (ended.principal, ended.outcome) == ("alice@127.0.0.1", "access-denied")
+
+
+@pytest.mark.spec("L5")
+def test_a_join_of_the_realm_itself_has_no_owner_and_stays(realm: penstock.Realm) -> None:
+    with realm.connect() as trusted:
+        trusted.channels.create("a")
+        trusted.channels.create("b")
+        trusted.joins.create("a", "b")
+        trusted.access.grant("alice@*", "realm")
+        trusted.access.revoke("alice@*", "realm")
+
+        assert [join.owner for join in trusted.joins.list()] == [""]

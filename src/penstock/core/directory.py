@@ -116,7 +116,14 @@ class Directory:
         return [ChannelDeleted(each) for each in gone]
 
     def decide_join(
-        self, source: str, destination: str, selector: str, *, archive: bool
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        *,
+        archive: bool,
+        owner: str = "",
+        groups: tuple[str, ...] = (),
     ) -> JoinCreated:
         """Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
         origin, target = self.number_of(source), self.number_of(destination)
@@ -129,7 +136,7 @@ class Directory:
             raise InvalidArgument(f"{other.name} is a channel; an archive join ends in a queue")
         if self.joins.find(origin, target) is not None:
             raise NameAlreadyBound(f"there is a join from {state.name} to {other.name} already")
-        return JoinCreated(Join(origin, target, selector, archive))
+        return JoinCreated(Join(origin, target, selector, archive, owner, groups))
 
     def decide_unjoin(self, source: str, destination: str) -> JoinDeleted:
         """Raises ``NameDoesNotExist``."""

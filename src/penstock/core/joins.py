@@ -21,6 +21,10 @@ class Join(Struct, frozen=True, array_like=True):
     selector: str = ""
     archive: bool = False
     """To a queue, which keeps what comes to it on two ways twice (SEM L3)."""
+    owner: str = ""
+    """``user@host`` that made it, whose rights it copies with; empty: the realm's own."""
+    groups: tuple[str, ...] = ()
+    """Groups the owner's token or certificate named."""
 
 
 class Joins:

@@ -74,7 +74,9 @@ class Administration:
             case wire.DescribeRealm():
                 return realm.describe(self._connection.listener.version)
             case wire.CreateJoin(_, source, destination, selector, archive):
-                return realm.joins.create(source, destination, selector, archive)
+                return realm.joins.create(
+                    source, destination, selector, archive, self._connection.principal
+                )
             case wire.DeleteJoin(_, source, destination):
                 return realm.joins.delete(source, destination)
             case wire.ListJoins():

@@ -5,9 +5,14 @@ from __future__ import annotations
 import structlog
 
 from penstock.columns.selectors import Selector
+from penstock.core.directory import JoinDeleted
+from penstock.core.errors import AccessDenied
 from penstock.core.joins import Join
+from penstock.core.rights import Principal
+from penstock.runtime.access import Access
 from penstock.runtime.group import Group
 from penstock.runtime.shard import Shard
+from penstock.runtime.work import Act
 from penstock.wire.native.answers import JoinInfo
 
 _log = structlog.get_logger("penstock.realm")
@@ -19,15 +24,27 @@ class Joins:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
 
-    async def create(self, source: str, destination: str, selector: str, archive: bool) -> JoinInfo:
-        """Copy what is published on ``source`` from now on (SEM L4). Raises
-        ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``."""
+    async def create(
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        archive: bool,
+        by: Principal | None = None,
+    ) -> JoinInfo:
+        """Copy what is published on ``source`` from now on (SEM L4), for as long as ``by`` may
+        read there and publish here. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
+        ``InvalidArgument``, ``InvalidSelector``."""
+        owner = by.name if by is not None and not by.trusted else ""
+        groups = tuple(sorted(by.groups)) if by is not None and owner else ()
         if selector:
             Selector(selector)
 
         def create(group: Group) -> JoinInfo:
             directory = group.state.directory
-            fact = directory.decide_join(source, destination, selector, archive=archive)
+            fact = directory.decide_join(
+                source, destination, selector, archive=archive, owner=owner, groups=groups
+            )
             group.realm_fact(0, fact)
             return _info(group, fact.join)
 
@@ -43,6 +60,24 @@ class Joins:
 
         await self._shard.act(delete)
         _log.info("join.deleted", source=source, destination=destination)
+
+    def check_owners(self, access: Access) -> None:
+        """Rights have changed: a join whose owner could not make it any more ends (SEM A3)."""
+        if access.is_open:
+            return
+
+        def check(group: Group) -> None:
+            for join in list(group.state.directory.joins):
+                refusal = _refusal(group, join, access)
+                if refusal is None:
+                    continue
+                info = _info(group, join)
+                group.realm_fact(0, JoinDeleted(join.source, join.destination))
+                names = {"source": info.source, "destination": info.destination}
+                _log.warning("join.ended", owner=join.owner, reason=refusal, **names)
+                access.audit.aside(join.owner, "join.delete", "access-denied", **names)
+
+        self._shard.submit(Act(check, sweeps=()))
 
     async def list(self) -> tuple[JoinInfo, ...]:
         """All joins, by source and destination."""
@@ -65,4 +100,31 @@ def _info(group: Group, join: Join) -> JoinInfo:
         archive=join.archive,
         copied=done.copied,
         dropped=done.dropped,
+        owner=join.owner,
     )
+
+
+_READ = {"channel": "channel.subscribe", "queue": "queue.peek"}
+_WRITE = {"channel": "channel.publish", "queue": "queue.push"}
+
+
+def _refusal(group: Group, join: Join, access: Access) -> str | None:
+    """Why the owner of a join could not make it now; None: it could, or it has none."""
+    if not join.owner:
+        return None
+    user, _, host = join.owner.rpartition("@")
+    owner = Principal(user, host, groups=frozenset(join.groups))
+    source, destination = (
+        group.state.channels[number].state for number in (join.source, join.destination)
+    )
+    needs = (
+        ("join.create", ""),
+        (_READ[source.definition.kind], source.name),
+        (_WRITE[destination.definition.kind], destination.name),
+    )
+    for operation, name in needs:
+        try:
+            access.require(owner, operation, name)
+        except AccessDenied as refusal:
+            return str(refusal)
+    return None

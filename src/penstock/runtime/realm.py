@@ -178,6 +178,8 @@ class RunningRealm:
 
     async def run(self) -> None:
         """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed."""
+        self.access.on_changed(lambda: self.joins.check_owners(self.access))
+        self.joins.check_owners(self.access)  # rights may have changed while nobody ran
         async with asyncio.TaskGroup() as group:
             sealing = group.create_task(self._sealer.run())
             sweeping = group.create_task(self._sweep_forever())

@@ -92,7 +92,7 @@ async def create_join(call: Call[NoQuery, NewJoin]) -> JoinAnswer:
     call.may(f"{destination}.{WRITE[destination]}", destination_name(wanted.destination))
     return _join(
         await call.realm.joins.create(
-            wanted.source, wanted.destination, wanted.selector, wanted.archive
+            wanted.source, wanted.destination, wanted.selector, wanted.archive, call.principal
         )
     )
 

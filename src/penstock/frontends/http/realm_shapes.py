@@ -57,6 +57,8 @@ class JoinAnswer(Answer, frozen=True):
     archive: bool
     copied: int
     dropped: int
+    owner: str = ""
+    """Who made it; it ends when they could not make it any more."""
 
 
 class DeadQuery(Query, frozen=True):

@@ -213,6 +213,8 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     """Since the realm started."""
     dropped: int = 0
     """Not copied because of a loop or too many hops (SEM L2), since the realm started."""
+    owner: str = ""
+    """``user@host`` that made it: it ends when they could not make it any more."""
 
 
 class Redriven(Struct, frozen=True):
