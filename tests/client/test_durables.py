@@ -445,3 +445,35 @@ def test_browsing_shows_how_often_events_were_delivered(orders: Channel) -> None
     assert shown == [(0, 2), (1, 0)]
     browse = iter(durable.browse())
     assert next(browse).redelivered
+
+
+@pytest.mark.spec("D1", "C2")
+def test_a_durable_is_found_however_its_name_was_typed(orders: Channel) -> None:
+    typed, kept = "gro\u0308\u00dfe/\u65e5 1" * 14, "gr\u00f6\u00dfe/\u65e5 1" * 14
+    orders.publish_many([penstock.Event(b"x")] * 3)
+    made = orders.durables.create(typed, type="shared", start="earliest")
+
+    assert made.name == kept
+    assert [info.name for info in orders.durables.list()] == [kept]
+    found = orders.durables.get(typed)
+    with found.subscribe(timeout=1.0) as subscription:
+        next(iter(subscription)).ack()
+    assert [event.event_id for event in found.browse()] == [1, 2]
+    assert found.purge(start=1, end=1) == 1
+    assert found.info().outstanding == 1
+    assert found.unbind() == 0
+    orders.durables.delete(typed)
+    assert orders.durables.list() == []
+
+
+@pytest.mark.spec("C2")
+def test_a_name_may_be_longer_as_it_is_given(session: Session) -> None:
+    given = "e\u0301" * 255 + "//"
+    made = session.channels.create(given)
+
+    assert made.name == "\u00e9" * 255
+    assert session.channels.get(given).name == made.name
+    with pytest.raises(penstock.InvalidName, match="256 characters; 255 may be"):
+        session.channels.create("x" + given)
+    session.channels.delete(given)
+    assert session.channels.list() == []

@@ -138,7 +138,8 @@ def test_a_value_beyond_its_bound_is_refused_with_the_request_it_came_in() -> No
     refusals: list[tuple[list[object], str]] = [
         ([46, 7, 2, [[0, 2**63]], False, False], "Settle: spans has to be at most"),
         ([46, 7, 2, [[-1, 3]], False, False], "Settle: spans has to be at least 0"),
-        ([30, 7, 1, "x" * 256, "shared", ["FromEarliest"]], "name may have at most 255 characters"),
+        ([30, 7, 1, "x" * 4_081, "shared", ["FromEarliest"]], "name may have at most 4080"),
+        ([30, 7, 1, "x", "y" * 256, ["FromEarliest"]], "may have at most 255 characters"),
         ([23, 7, ["s"] * 10_001], "DropStages: stages may have at most 10000 entries"),
         ([60, 7, 1, 2, 3, "more than it has"], ""),
     ]

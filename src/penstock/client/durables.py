@@ -70,14 +70,13 @@ class Durables:
             strict_order,
             _property(order_by),
         )
-        await self._conversation.ask(message, DurableInfo, resend=False)
-        return Durable(self._conversation, self._channel, name)
+        made = await self._conversation.ask(message, DurableInfo, resend=False)
+        return Durable(self._conversation, self._channel, made.name)
 
     async def get(self, name: str) -> Durable:
         """Raises ``NameDoesNotExist``."""
-        durable = Durable(self._conversation, self._channel, name)
-        await durable.info()
-        return durable
+        info = await Durable(self._conversation, self._channel, name).info()
+        return Durable(self._conversation, self._channel, info.name)
 
     async def list(self) -> list[DurableInfo]:
         """Every durable of the channel as it stands, by name."""

@@ -23,6 +23,9 @@ TIME_US_MAX: Final = 1 << 62
 NAME_CHARACTERS_MAX: Final = 255
 """Characters of a name or id: of channels, durables, users, sessions, producers, stages,
 transactions."""
+GIVEN_NAME_CHARACTERS_MAX: Final = 16 * NAME_CHARACTERS_MAX
+"""Characters of the name of a channel, queue or durable as it is given: its canonical form may be
+shorter, and the rule of names says what is wrong with it (SEM C2)."""
 SELECTOR_CHARACTERS_MAX: Final = 65_536
 """Characters of a selector."""
 TEXT_CHARACTERS_MAX: Final = 65_536
@@ -45,6 +48,7 @@ Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Count = Number
 TimeUs = Annotated[int, Meta(ge=-TIME_US_MAX, le=TIME_US_MAX)]
 Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
+GivenName = Annotated[str, Meta(max_length=GIVEN_NAME_CHARACTERS_MAX)]
 SelectorText = Annotated[str, Meta(max_length=SELECTOR_CHARACTERS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 LastId = Annotated[int, Meta(ge=-1, le=EVENT_ID_MAX)]

@@ -245,8 +245,7 @@ def _about_durable(
         case CreateDurable():
             return _create(state, command)
         case DeleteDurable(name):
-            state.durable(name)
-            return Decided((DurableDeleted(name),))
+            return Decided((DurableDeleted(state.durable(name).name),))
         case PurgeDurable():
             return _purged(state, command)
 

@@ -14,15 +14,14 @@ from hashlib import sha256
 from typing import Final, Literal
 from urllib.parse import quote
 
+from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, NAME_CHARACTERS_MAX
 from penstock.core.errors import InvalidName
 
-NAME_LENGTH_MAX = 255
+NAME_LENGTH_MAX = NAME_CHARACTERS_MAX
 """Characters of a channel, queue or durable name."""
 FILE_PART_MAX: Final = 235
 """Characters of a name in the name of a file or folder: most file systems take 255."""
 
-_GIVEN_MAX: Final = 16 * NAME_LENGTH_MAX
-"""Characters that are looked at: what is longer has no short form anybody would write."""
 _PLAIN: Final = re.compile(r"(?!/)(?:(?:^|/)[A-Za-z0-9_#-][A-Za-z0-9_#.-]*)+")
 _WILD_ALONE: Final = frozenset({"*", ">", "?"})
 _ESCAPES: Final = {sign: re.compile(rf"(?:{sign}[0-9A-Fa-f]{{2}})+") for sign in "%~"}
@@ -116,7 +115,7 @@ def _cut(part: str, length: int) -> str:
 
 
 def _normal(given: str) -> str:
-    if len(given) > _GIVEN_MAX:
+    if len(given) > GIVEN_NAME_CHARACTERS_MAX:
         raise InvalidName(
             f"{given[:40]!r}… has {len(given)} characters; {NAME_LENGTH_MAX} may be in a name"
         )

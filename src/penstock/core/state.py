@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unicodedata import normalize
+
 from msgspec import Struct
 
 from penstock.core.channel_type import ChannelType, ChannelTypes
@@ -178,10 +180,13 @@ class ChannelState:
         return found
 
     def durable(self, name: str) -> Durable:
-        try:
-            return self.durables[name]
-        except KeyError:
-            raise NameDoesNotExist(f"{self.name} has no durable {name}") from None
+        """However its name was typed. Raises ``NameDoesNotExist``."""
+        found = self.durables.get(name)
+        if found is None:
+            found = self.durables.get(normalize("NFC", name))
+        if found is None:
+            raise NameDoesNotExist(f"{self.name} has no durable {name}")
+        return found
 
     def expired(self, now_us: int) -> IdSet:
         """Stored events that have outlived their TTL (SEM T1)."""

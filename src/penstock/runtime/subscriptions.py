@@ -163,9 +163,12 @@ class Subscriptions:
         def browse(group: Group) -> Opened:
             state = group.channel(number).state
             group.sweep(number)
-            wanted = state.durable(name).outstanding_spans(state.stored)
+            own = state.durable(name)
+            wanted = own.outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
-            command = Subscribe(subscription, outlet.session, first_id, stop, credit, wanted, name)
+            command = Subscribe(
+                subscription, outlet.session, first_id, stop, credit, wanted, own.name
+            )
             group.do(number, command)
             return Opened(subscription, first_id, stop)
 
@@ -352,7 +355,7 @@ class Subscriptions:
                     "created"
                 )
             command = Attach(
-                durable, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
+                own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
             )
             if chooses and wanted is not None:
                 matched = matching.now(group, number, among).spans

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from penstock.core.bounds import GivenName
 from penstock.frontends.http.shapes import (
     LIMIT_DEFAULT,
     Answer,
@@ -36,7 +37,7 @@ class NameAnswer(Answer, frozen=True, omit_defaults=True):
 
 
 class ImportQuery(Query, frozen=True):
-    name: Annotated[str, Meta(max_length=255)] = ""
+    name: GivenName = ""
     """What it is called from now on; as before, if nothing is said."""
 
 
@@ -90,7 +91,7 @@ class DeadAnswer(Answer, frozen=True):
 
 class Redrive(Body, frozen=True):
     source: Name
-    destination: Annotated[str, Meta(max_length=255)] = ""
+    destination: GivenName = ""
     """Empty: each to where it came from."""
     selector: Selector = ""
     dry_run: bool = False

@@ -10,6 +10,7 @@ from penstock.columns.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
 from penstock.columns.selectors.checking import checked
 from penstock.columns.selectors.explaining import explained
+from penstock.core.bounds import GivenName
 from penstock.core.messages import Spans
 from penstock.core.names import destination_name
 from penstock.core.queue import READERS
@@ -31,7 +32,7 @@ SAMPLE: Final = 5
 
 class CheckSelector(Body, frozen=True):
     selector: Annotated[str, Meta(max_length=65_536)]
-    channel: Annotated[str, Meta(max_length=255)] = ""
+    channel: GivenName = ""
     """A channel or queue: say what it would choose there, too."""
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX
 from penstock.core.messages import Definition, Storage
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ Members = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1_000)
 ]
 Selector = Annotated[str, Meta(max_length=65_536, description="Only events that match (SEM F).")]
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Name = Annotated[str, Meta(min_length=1, max_length=GIVEN_NAME_CHARACTERS_MAX)]
 QuerySelector = Annotated[
     str, Meta(max_length=4_096, description="Only events that match (SEM F).")
 ]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.acl import Entry
-from penstock.core.bounds import ENTRIES_MAX, Count, Name, Number, Subject
+from penstock.core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, Subject
 from penstock.wire.native.headers import Message, Request
 from penstock.wire.scram import KEY_BYTES, Verifier
 
@@ -98,12 +98,12 @@ class ListEntries(Request, frozen=True, tag=91):
     """What has been granted on the realm, a channel or a queue."""
 
     kind: Name
-    name: Name = ""
+    name: GivenName = ""
 
 
 class Grant(Request, frozen=True, tag=92):
     kind: Name
-    name: Name
+    name: GivenName
     subject: Subject
     rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
@@ -112,7 +112,7 @@ class Revoke(Request, frozen=True, tag=93):
     """No rights: all that the subject was granted there."""
 
     kind: Name
-    name: Name
+    name: GivenName
     subject: Subject
     rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
 

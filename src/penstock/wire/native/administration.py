@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from penstock.core.bounds import Name, Number, SelectorText
+from penstock.core.bounds import GivenName, Name, Number, SelectorText
 from penstock.wire.native.headers import Kind, Request
 
 
 class CreateJoin(Request, frozen=True, tag=70):
     """Copy what is published on one store to another (SEM L1)."""
 
-    source: Name
-    destination: Name
+    source: GivenName
+    destination: GivenName
     selector: SelectorText = ""
     archive: bool = False
     """To a queue, duplicates kept (SEM L3)."""
 
 
 class DeleteJoin(Request, frozen=True, tag=71):
-    source: Name
-    destination: Name
+    source: GivenName
+    destination: GivenName
 
 
 class ListJoins(Request, frozen=True, tag=72):
@@ -28,8 +28,8 @@ class ListJoins(Request, frozen=True, tag=72):
 class Redrive(Request, frozen=True, tag=73):
     """Publish dead events again, each once, and take them out of their store (SEM T10)."""
 
-    source: Name
-    destination: Name = ""
+    source: GivenName
+    destination: GivenName = ""
     """Empty: each to where it came from."""
     selector: SelectorText = ""
     dry_run: bool = False
@@ -48,7 +48,7 @@ class Transfer(Request, frozen=True):
 class BeginExport(Transfer, frozen=True, tag=75):
     """Capture a channel or queue as it stands now (SEM C7); answered by ``ExportBegun``."""
 
-    name: Name
+    name: GivenName
     kind: Kind = "channel"
 
 
@@ -73,7 +73,7 @@ class BeginImport(Transfer, frozen=True, tag=78):
     Nothing is seen of it before :class:`CommitImport`.
     """
 
-    name: Name
+    name: GivenName
     """What it will be called here."""
     manifest: bytes
     """``manifest.json`` of the export; one too large for a header is the body instead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.bounds import EndId, EventId, Name, Number
+from penstock.core.bounds import EndId, EventId, GivenName, Number
 from penstock.core.ids import BoundedSpans
 from penstock.wire.native.headers import Request
 
@@ -11,7 +11,7 @@ class DescribeOutstanding(Request, frozen=True, tag=36):
     """What a durable still has to see of ``first_id`` up to ``end_id``; changes nothing."""
 
     channel: Number
-    name: Name
+    name: GivenName
     first_id: EventId
     end_id: EndId
 

@@ -19,6 +19,7 @@ from penstock.core.bounds import (
     Count,
     EndId,
     EventId,
+    GivenName,
     LastId,
     Name,
     Number,
@@ -107,22 +108,22 @@ class Schema(Message, frozen=True, tag=2):
 
 
 class CreateChannel(Request, frozen=True, tag=10):
-    name: Name
+    name: GivenName
     definition: Definition
 
 
 class OpenChannel(Request, frozen=True, tag=11):
-    name: Name
+    name: GivenName
     kind: Kind = "channel"
 
 
 class DeleteChannel(Request, frozen=True, tag=12):
-    name: Name
+    name: GivenName
     kind: Kind = "channel"
 
 
 class EditChannel(Request, frozen=True, tag=13):
-    name: Name
+    name: GivenName
     definition: Definition
     """Its ``kind`` says whether a channel or a queue is meant."""
 
@@ -132,7 +133,7 @@ class ListChannels(Request, frozen=True, tag=14):
 
 
 class DescribeChannel(Request, frozen=True, tag=15):
-    name: Name
+    name: GivenName
     kind: Kind = "channel"
 
 
@@ -157,7 +158,7 @@ class DescribeColumns(Request, frozen=True, tag=18):
 class MaintainChannel(Request, frozen=True, tag=19):
     """Rewrite a single-file store without its dead events (SEM S, maintain)."""
 
-    name: Name
+    name: GivenName
     kind: Kind = "channel"
 
 
@@ -184,7 +185,7 @@ class OpenSchedule(Request, frozen=True, tag=28):
 
 class CreateDurable(Request, frozen=True, tag=30):
     channel: Number
-    name: Name
+    name: GivenName
     kind: Name
     start: AnyStart
     selector: SelectorText = ""
@@ -197,7 +198,7 @@ class CreateDurable(Request, frozen=True, tag=30):
 
 class DeleteDurable(Request, frozen=True, tag=31):
     channel: Number
-    name: Name
+    name: GivenName
 
 
 class ListDurables(Request, frozen=True, tag=32):
@@ -206,14 +207,14 @@ class ListDurables(Request, frozen=True, tag=32):
 
 class DescribeDurable(Request, frozen=True, tag=33):
     channel: Number
-    name: Name
+    name: GivenName
 
 
 class PurgeDurable(Request, frozen=True, tag=34):
     """Take events off what is outstanding at a durable; the others keep them."""
 
     channel: Number
-    name: Name
+    name: GivenName
     first_id: EventId | None
     last_id: LastId | None
     """Inclusive."""
@@ -224,7 +225,7 @@ class UnbindDurable(Request, frozen=True, tag=35):
     """End all subscriptions of a durable (SEM D14); answered by how many there were."""
 
     channel: Number
-    name: Name
+    name: GivenName
 
 
 class Subscribe(Request, frozen=True, tag=40):
@@ -248,7 +249,7 @@ class Attach(Request, frozen=True, tag=41):
 
     channel: Number
     subscription: Number
-    durable: Name
+    durable: GivenName
     window: Window | None = None
     pull: bool = False
     selector: SelectorText = ""
@@ -264,7 +265,7 @@ class BrowseDurable(Request, frozen=True, tag=42):
 
     channel: Number
     subscription: Number
-    durable: Name
+    durable: GivenName
     credit: Count
     selector: SelectorText = ""
 

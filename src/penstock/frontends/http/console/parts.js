@@ -230,7 +230,7 @@ export function Dialog({ title, onClose, children, foot, wide = false, onSubmit 
 /** Before something that cannot be undone: says what will happen and has its name typed. */
 export function TypeName({ title, name, verb, children, onDone, onClose, ready = true, doing }) {
   const [typed, setTyped] = useState("");
-  const may = ready && typed === name && !doing.busy;
+  const may = ready && typed.normalize("NFC") === name && !doing.busy;
   return html`<${Dialog} title=${title} onClose=${onClose} onSubmit=${() => may && onDone()} foot=${html`
       <${Button} onClick=${onClose}>Cancel</${Button}>
       <button type="submit" class="button danger first" disabled=${!may}>${verb}</button>`}>
