@@ -236,6 +236,11 @@ class NativeListener:
                 connection.check(loop.time())
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the realm is being closed."""
+        return self._stopping
+
+    @property
     def is_congested(self) -> bool:
         """Whether publishers should wait: too much is waiting to be stored or sealed."""
         return self.pending_bytes > self.realm.limits.backlog_bytes_max or self.realm.is_congested

@@ -3,12 +3,15 @@ subscriber of a topic has missed meanwhile comes (SEM J5)."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 import penstock
 from penstock.wire.amqp.frames import Frame
 from penstock.wire.amqp.sections import sections_of
-from penstock.wire.amqp.types import Symbol, UByte, UInt, written
+from penstock.wire.amqp.types import Symbol, UByte, UInt, symbols, written
+from tests.client.patience import eventually
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (
@@ -232,3 +235,53 @@ def test_a_topic_without_the_rules_of_jms_keeps_no_places(
     plain.publish(b"new")
 
     assert body_of(again) == b"new"
+
+
+# --- shared subscriptions that end with their last consumer --------------------------------------
+
+SHARED = Raw(
+    performative(0x28, written("news"), *[b"\x40"] * 9, symbols(["topic", "shared"])),
+)
+
+
+def sharing(dial: Dial) -> Peer:
+    peer = dial()
+    peer.say(opened("me") + receiver("sub|1", 0, SHARED))
+    peer.next(ATTACH)
+    return peer
+
+
+@pytest.mark.spec("J5")
+def test_a_shared_subscription_goes_on_when_its_last_consumer_is_back(
+    dial: Dial, news: penstock.Channel
+) -> None:
+    peer = sharing(dial)
+    news.publish(b"a")
+    assert body_of(peer) == b"a"
+    peer.hang_up()
+    news.publish(b"b")
+
+    again = sharing(dial)
+
+    assert [body_of(again), body_of(again)] == [b"a", b"b"]
+
+
+@pytest.mark.spec("J5", "D13")
+def test_a_shared_subscription_ends_with_the_window_and_at_once_in_order() -> None:
+    with (
+        penstock.Realm(limits__event_timeout_s=0.2) as realm,
+        realm.connect() as session,
+        ExitStack() as stack,
+    ):
+        news = session.channels.create("news", engine="jms")
+        ended = news.durables
+        dial = Dial(realm.listen_amqp(), stack)
+        peer = sharing(dial)
+        assert [each.name for each in ended.list()] == ["me:sub@volatile"]
+        peer.hang_up()
+        eventually(lambda: ended.list() == [])
+
+        peer = sharing(dial)
+        peer.say(said(DETACH, UInt(0), True))
+        peer.next(DETACH)
+        assert ended.list() == []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+import structlog
 from msgspec import Struct
 
 from penstock.core.durable import Durable
-from penstock.core.errors import NameAlreadyBound
+from penstock.core.errors import NameAlreadyBound, PenstockError
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.frontends.native import NativeListener
 
 _WRITTEN_MAX: Final = 4
+
+_log = structlog.get_logger("penstock.amqp")
 
 
 class AmqpLimits(Struct, frozen=True):
@@ -50,6 +54,8 @@ class AmqpHub:
         self._wishes: WeakKeyDictionary[Durable, tuple[str, bool]] = WeakKeyDictionary()
         self.modifications = Modifications()
         self.places = Places()
+        self._absences: WeakKeyDictionary[Durable, object] = WeakKeyDictionary()
+        """Of durables that nobody is at since a connection was lost."""
         self._written: list[tuple[Rows, Messages]] = []
         self._named: dict[tuple[Any, ...], tuple[AmqpConnection, Attached]] = {}
         """Links, by who has attached them, their name and their direction."""
@@ -128,6 +134,31 @@ class AmqpHub:
     def wished(self, durable: Durable, wish: tuple[str, bool]) -> None:
         """It is attached with these."""
         self._wishes[durable] = wish
+
+    def keep(self, number: int, name: str) -> None:
+        """A shared subscription that ends with its last consumer has lost that one's connection:
+        it may be back within the window (SEM J5)."""
+        channel = self.realm.directory.channels.get(number)
+        durable = None if channel is None else channel.state.durables.get(name)
+        if channel is None or durable is None or durable.seats:
+            return
+        absence = self._absences[durable] = object()
+        window_s = channel.state.rules.event_timeout_us / 1e6
+        asyncio.get_running_loop().call_later(window_s, self._over, number, durable, absence)
+
+    def _over(self, number: int, durable: Durable, absence: object) -> None:
+        """The window has ended, unless somebody was back meanwhile."""
+        channel = self.realm.directory.channels.get(number)
+        is_there = channel is not None and channel.state.durables.get(durable.name) is durable
+        is_absent = not durable.seats and self._absences.get(durable) is absence
+        if is_there and is_absent and not self.listener.is_stopping:
+            self.listener.spawn(self._delete(number, durable.name))
+
+    async def _delete(self, number: int, name: str) -> None:
+        try:
+            await self.realm.subscriptions.delete_durable(number, name)
+        except PenstockError as error:
+            _log.debug("amqp.not_removed", reason=str(error))
 
     # --- messages ------------------------------------------------------------------------
 

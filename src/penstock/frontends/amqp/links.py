@@ -335,7 +335,10 @@ class Links:
 
     async def _end_what_lived_by(self, attached: Attached) -> None:
         try:
-            await self._attaching.end_durable(attached, closed=False)
+            if attached.is_lost and attached.is_volatile and attached.durable is not None:
+                self._connection.hub.keep(*attached.durable)
+            else:
+                await self._attaching.end_durable(attached, closed=False)
             await self._remove_temporary(attached)
         except PenstockError as error:
             _log.debug("amqp.not_removed", reason=str(error))
