@@ -107,6 +107,31 @@ def test_an_event_may_wait_for_its_time(web: Web, orders: penstock.Channel) -> N
     assert web.get("schedule", channel="orders")["items"] == []
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
+def test_what_waits_comes_in_pages_to_the_last(
+    web: Web, session: penstock.Session, orders: penstock.Channel, limit: int
+) -> None:
+    session.channels.create("nothing/waits")
+    session.channels.create("shop")
+    session.queues.create("packing")
+    for path, count in (("channels/orders", 3), ("queues/packing", 2), ("channels/shop", 2)):
+        waiting = [{"data": "x", "deliver_at": "2099-01-01T00:00:00Z"}] * count
+        web.send("POST", f"{path}/events", {"events": waiting})
+
+    pages = [web.get("schedule", limit=limit)]
+    while (after := pages[-1]["next"]) is not None:
+        pages.append(web.get("schedule", limit=limit, after=after))
+
+    found = [(each["destination"], each["number"]) for page in pages for each in page["items"]]
+    assert found == [
+        *(("orders", n) for n in range(3)),
+        *(("packing", n) for n in range(2)),
+        *(("shop", n) for n in range(2)),
+    ]
+    assert all(len(page["items"]) <= limit for page in pages)
+    assert web.ask("GET", "schedule", after="x y").code == "invalid-argument"
+
+
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
 def test_a_time_may_be_seconds_since_1970(web: Web, orders: penstock.Channel, kind: str) -> None:
     body = b'{"data": "later", "properties": {}, "deliver_at": 4070908800.5}'

@@ -152,42 +152,57 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
 
 
 async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
-    """What waits to be published, by channel and queue (SEM X4): the first ``limit`` of each."""
+    """What waits to be published (SEM X4), by the name of where it goes, and by its number."""
     realm, query = call.realm, call.query
+    wanted = None if query.channel is None else destination_name(query.channel)
+    if wanted is not None:
+        seen_as = call.seen_as(wanted)
+        call.may(f"{seen_as}.{READ[seen_as]}", wanted)
+        call.kind_of(wanted)
+    first_number, first_name = _scheduled_place(query.after)
     kinds: tuple[Kind, ...] = ("channel", "queue")
     names = [(name, kind) for kind in kinds for name in await realm.list_channels(kind)]
     items: list[ScheduledAnswer] = []
-    for name, kind in names:
-        if query.channel not in (None, name) or len(items) >= query.limit:
+    for name, kind in sorted(names):
+        is_meant = wanted in (None, name) and name >= first_name
+        if not is_meant or not call.allows(f"{kind}.{READ[kind]}", name):
             continue
-        if call.allows(f"{kind}.{READ[kind]}", name):
-            items += await _waiting(call, name, kind, query.limit - len(items))
-    if query.channel is not None:
-        seen_as = call.seen_as(query.channel)
-        call.may(f"{seen_as}.{READ[seen_as]}", destination_name(query.channel))
-        call.kind_of(query.channel)
+        if len(items) >= query.limit:
+            return Page(items=items, next=f"0 {name}")
+        first = first_number if name == first_name else 0
+        more, next_number = await _waiting(call, name, kind, first, query.limit - len(items))
+        items += more
+        if next_number is not None:
+            return Page(items=items, next=f"{next_number} {name}")
     return Page(items=items)
 
 
+def _scheduled_place(after: str) -> tuple[int, str]:
+    """Number and store in ``after``. Raises ``InvalidArgument``."""
+    number, _, name = after.partition(" ")
+    return cursor_of(number) or 0, name
+
+
 async def _waiting(
-    call: Call[ScheduleQuery, None], name: str, kind: Kind, limit: int
-) -> list[ScheduledAnswer]:
+    call: Call[ScheduleQuery, None], name: str, kind: Kind, first: int, limit: int
+) -> tuple[list[ScheduledAnswer], int | None]:
+    """What waits for one store from number ``first`` on, and the number to go on at."""
     realm = call.realm
     store = await store_of(realm, name, kind)
     hidden = await realm.schedule_of(store.number)
     if hidden is None:
-        return []
+        return [], None
     outlet = Collected("", limit)
-    await collect(
+    next_number = await collect(
         realm,
         hidden.channel,
         outlet,
         lambda: realm.subscriptions.subscribe(
-            hidden.channel, FromId(0), outlet, credit=limit, browse=True
+            hidden.channel, FromId(first), outlet, credit=limit, browse=True
         ),
     )
     messages = messages_of(store)
-    return [
+    waiting = [
         ScheduledAnswer(
             destination=name,
             kind=kind,
@@ -197,6 +212,7 @@ async def _waiting(
         )
         for event in outlet.events()
     ]
+    return waiting, next_number
 
 
 async def cancel(call: Call[NoQuery, None]) -> Done:

@@ -108,6 +108,7 @@ class ScheduleQuery(Query, frozen=True):
     channel: Name | None = None
     """Only what waits for this channel or queue."""
     limit: Limit = LIMIT_DEFAULT
+    after: Annotated[str, Meta(max_length=1_024)] = ""
 
 
 class ScheduledAnswer(Answer, frozen=True):
