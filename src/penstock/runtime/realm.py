@@ -271,16 +271,19 @@ class RunningRealm:
         _log.info("store.deleted", name=destination_name(name), kind=kind)
 
     async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:
-        """Rewrite a single-file channel without its dead events (SEM S, maintain).
+        """Rewrite a single-file channel without its dead events (SEM S, maintain), and give back
+        what only the journal holds of events that are in files or have left.
 
-        Does nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
+        Rewrites nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
         ``IllegalState`` while it is being maintained already, ``Damaged``, ``StorageFailed``.
         """
 
         def look(_: Group) -> int:
             return self.directory.number_of(name, kind)
 
-        return await self._sealer.maintainer.maintain(await self.shard.act(look))
+        done = await self._sealer.maintainer.maintain(await self.shard.act(look))
+        await self._sealer.free_journal()
+        return done
 
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
         checked_descriptors(definition.descriptors)

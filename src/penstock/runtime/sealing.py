@@ -57,6 +57,10 @@ from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile
 from penstock.runtime.shard import Shard
 
+FREED_BYTES_MIN = 1 << 20
+"""So much of the journal is given back when a purge or a deletion has made it useless, and when
+somebody asks for maintenance."""
+
 _log = structlog.get_logger("penstock.sealing")
 
 
@@ -104,6 +108,8 @@ class Sealer:
         """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
         before somebody has looked at it (SEM S1)."""
         self._covered_bytes = 0
+        self._image_bytes = 0
+        """Of the newest snapshot of this run: what it costs to free some of the journal."""
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
         self._busy: set[int] = set()
@@ -155,11 +161,18 @@ class Sealer:
             raise
         self._shard.changed.update(number for number in numbers if self._waits(number))
         await self.snapshot_above(self._limits.journal_bytes_max)
+        if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
+            await self.snapshot_above(FREED_BYTES_MIN)
+            self._shard.state.freed_bytes = 0
 
     async def snapshot_above(self, size: int) -> None:
         """Take a snapshot if the journal has more bytes that none covers."""
         if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
             await self.snapshot()
+
+    async def free_journal(self) -> None:
+        """Cut what is not needed any more, where that is worth a snapshot."""
+        await self.snapshot_above(FREED_BYTES_MIN)
 
     def _waits(self, number: int) -> bool:
         """Whether there is to be another look: something else has the channel's files now."""
@@ -327,6 +340,7 @@ class Sealer:
         # What it stands for has to be on disk first: block numbers after it must never come again.
         await self._shard.exclusively(self._journal.sync)
         image = await self._offload(lambda: _summed(chunks()))
+        self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
         try:
             for name in snapshot_names(sequence):
                 await self._blobs.put(name, image)

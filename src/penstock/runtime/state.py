@@ -27,6 +27,7 @@ from penstock.core.joins import Join
 from penstock.core.listing import ids_in
 from penstock.core.messages import (
     Appended,
+    Cause,
     Edited,
     PackedIds,
     Removed,
@@ -95,6 +96,8 @@ class RealmState:
         """Soft: channels deleted, with pages that are not dropped yet."""
         self.freed: set[int] = set()
         """Soft: channels with places in pages to give back."""
+        self.freed_bytes = 0
+        """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
         self.skipped: list[str] = []
         """Facts that could not be applied because an earlier block is damaged."""
         self.unreadable: list[tuple[int, Place]] = []
@@ -229,6 +232,8 @@ class RealmState:
 
     def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[Piece]) -> None:
         channel, store = self.channels[number], self.stores[number]
+        if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
+            self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
         for piece in pieces:
             if isinstance(fact, Secured):
@@ -270,7 +275,13 @@ class RealmState:
         if fact.definition.kind == "schedule":
             self.schedules.add(fact.number)
 
+    def _freed(self, channel: Channel, events: int) -> None:
+        if channel.state.type.home == "journal":
+            self.freed_bytes += int(events * channel.state.event_bytes)
+
     def _deleted(self, fact: ChannelDeleted) -> None:
+        if (gone := self.channels.get(fact.number)) is not None:
+            self._freed(gone, gone.state.counters.published)
         self.directory.apply(fact)
         self.schedules.discard(fact.number)
         self.to_open.discard(fact.number)

@@ -29,6 +29,7 @@ def open_store(
     *,
     file_bytes_max: int = 1 << 20,
     allocation_bytes: int = 1 << 12,
+    trimmed_bytes_max: int = 1 << 12,
     page_bytes_min: int = 1 << 10,
     page_bytes_max: int = 1 << 12,
     holder: str = "a test",
@@ -42,6 +43,10 @@ def open_store(
         clock=StillClock(),
         identity=lambda: identity,
         holder=holder,
-        limits=JournalLimits(file_bytes_max=file_bytes_max, allocation_bytes=allocation_bytes),
+        limits=JournalLimits(
+            file_bytes_max=file_bytes_max,
+            allocation_bytes=allocation_bytes,
+            trimmed_bytes_max=trimmed_bytes_max,
+        ),
         page_limits=PageLimits(page_bytes_min=page_bytes_min, page_bytes_max=page_bytes_max),
     )

@@ -48,6 +48,8 @@ class JournalLimits(Struct, frozen=True, kw_only=True):
     """A file that has reached this size is not written to any more."""
     allocation_bytes: int = 8 << 20
     """Room reserved ahead at a time; a write into reserved room syncs faster. 0: none."""
+    trimmed_bytes_max: int = 1 << 20
+    """More than this of what is trimmed does not stay in the newest file: a new one begins."""
     inline_bytes_max: int = 128 << 10
     """Larger blocks that are synced are written off the event loop, and read there."""
     inline_unsynced_bytes_max: int = 1 << 20
@@ -209,12 +211,25 @@ class FileJournal:
 
         def persist() -> None:
             self._store_record(floor=through)
+            self._leave_behind(through)
 
         await self._change(persist, inline=False, syncs=False)
         self._floor = through
         while len(self._files) > 1 and self._files[1].first - 1 <= through:
             self._retire(self._files.pop(0))
         self._damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > through]
+
+    def _leave_behind(self, through: int) -> None:
+        """Begin a new file where the newest holds much that is trimmed: it goes then, or once the
+        few blocks after that are trimmed, too. Where there is no room that has time."""
+        file = self._files[-1]
+        if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
+            return
+        try:
+            self._begin_file()
+        except OSError as error:
+            if self._changes.failed:
+                raise StorageFailed(self._changes.failed) from error
 
     async def close(self) -> None:
         """Sync, note that all is well, close the files. Closing twice is fine."""
@@ -266,17 +281,23 @@ class FileJournal:
         """Roll if the file is full, and reserve room ahead; ``promised`` wants it for sure."""
         file, limits = self._files[-1], self._limits
         if self._is_full_for(size):
-            self._sync_tail()
-            self._disk.truncate(file.file, file.end)
-            self._reserved = file.end
-            self._roll()
-            file, self._reserved = self._files[-1], FILE_HEADER_SIZE
+            self._begin_file()
+            file = self._files[-1]
         end = file.end + size
         if end <= self._reserved or not (promised or limits.allocation_bytes):
             return
         ahead = max(end, min(end + limits.allocation_bytes, limits.file_bytes_max))
         if not self._allocate(ahead) and promised and not self._allocate(end):
             raise StorageFailed(f"{file.path}: no room for a block of {size} bytes")
+
+    def _begin_file(self) -> None:
+        """Write no more to the newest file; nothing is reserved in it either."""
+        file = self._files[-1]
+        self._sync_tail()
+        self._disk.truncate(file.file, file.end)
+        self._reserved = file.end
+        self._roll()
+        self._reserved = FILE_HEADER_SIZE
 
     def _is_full_for(self, size: int) -> bool:
         file = self._files[-1]
