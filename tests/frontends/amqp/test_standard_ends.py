@@ -396,3 +396,73 @@ def discharge(*values: Any) -> bytes:
 def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
     more = [performative(outcome)] if outcome else []
     return Raw(performative(0x34, written(txn), *more))
+
+
+@pytest.mark.parametrize(
+    ("asked", "condition"),
+    [
+        (discharge(), DECODE),
+        (discharge(None), DECODE),
+        (discharge(UInt(0)), DECODE),
+        (discharge(b"t", "no"), DECODE),
+        (discharge(b"t", True, None), DECODE),
+        (discharge(bytes(33)), INVALID),
+        (discharge(b"another"), "amqp:transaction:unknown-id"),
+        (declare(None, None), DECODE),
+        (declare(b"global"), "amqp:not-implemented"),
+        (section(0x77, b"\x00\x53\x31\x40"), DECODE),
+        (section(0x77, written("declare")), DECODE),
+        (BROKEN, DECODE),
+    ],
+)  # fmt: skip
+def test_4_3_what_a_coordinator_cannot_do_is_rejected(
+    told: Dialogue, asked: bytes, condition: str
+) -> None:
+    told.say(coordinator(0))
+    granted(told)
+    told.say(transfer(0, 0, asked), transfer(0, 1, declare()))
+
+    refused, declared = [told.hear(DISPOSITION).values[4] for _ in range(2)]
+    assert str(refused.value[0].value[0]) == condition
+    assert declared.descriptor == 0x33
+
+
+def test_4_3_who_takes_no_rejection_loses_the_link_to_the_coordinator(told: Dialogue) -> None:
+    told.say(coordinator(0, "amqp:accepted:list"))
+    granted(told)
+    told.say(transfer(0, 0, discharge(b"another")))
+
+    assert told.hear(DETACH).condition == "amqp:transaction:unknown-id"
+
+
+def test_3_5_3_who_takes_no_rejection_loses_the_link_with_the_message(told: Dialogue) -> None:
+    source = Raw(performative(0x28, *[b"\x40"] * 9, written(Symbol("amqp:accepted:list"))))
+    ends = source, terminus(0x29, "work", capability="queue")
+    told.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+    granted(told)
+    told.say(transfer(0, 0, BROKEN))
+
+    assert told.hear(DETACH).condition == DECODE
+
+
+def test_4_4_2_what_is_settled_in_no_transaction_comes_again(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    work = session.queues.get("work")
+    work.push(b"x")
+    told.say(attach_receiver("r", 0), credit(0, 1))
+    told.hear(TRANSFER)
+
+    told.say(said(DISPOSITION, True, UInt(0), None, True, in_transaction(b"none", 0x24)))
+
+    assert told.hear(DETACH).condition == "amqp:transaction:unknown-id"
+    event = work.pop(timeout=20.0)
+    assert event is not None
+    assert event.data == b"x"
+
+
+def test_4_4_3_messages_are_not_acquired_in_transactions(told: Dialogue) -> None:
+    """Whoever does not support that has to end the link."""
+    told.say(attach_receiver("r", 0), credit(0, 1, properties={Symbol("txn-id"): b"t"}))
+
+    assert told.hear(DETACH).condition == "amqp:not-implemented"

@@ -65,3 +65,11 @@ def test_what_the_server_says_is_small_frames() -> None:
     assert sasl.challenge(b"c").endswith(b"\xa0\x01c")
     assert sasl.outcome(sasl.OK).endswith(b"\x50\x00")
     assert sasl.outcome(sasl.OK, b"v=1").endswith(b"\xa0\x03v=1")
+
+
+def test_only_so_much_is_taken_before_anybody_is_let_in() -> None:
+    frames = SaslFrames()
+    frames.feed(bytes(200 << 10))
+
+    with pytest.raises(RemoteProtocolViolation, match="before it is let in"):
+        frames.feed(bytes(100 << 10))

@@ -8,7 +8,12 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidName, NameAlreadyBound, NameDoesNotExist
+from penstock.core.errors import (
+    AccessDenied,
+    InvalidName,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
 from penstock.core.messages import Definition
 from penstock.core.names import NAME_LENGTH_MAX, destination_name
 from penstock.core.rights import Principal
@@ -30,6 +35,9 @@ TEMPORARY: Final[dict[Kind, Definition]] = {
     "queue": Definition(kind="queue", type="reliable"),
 }
 """Of destinations that live as long as a connection: in memory."""
+
+
+_SELF: Final = Principal("penstock", "", trusted=True)
 
 
 class Destination(Struct, frozen=True):
@@ -62,37 +70,70 @@ def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
     return destination_name(address), kind
 
 
+SENDS: Final[dict[Kind, str]] = {"queue": "queue.push", "channel": "channel.publish"}
+TAKES: Final[dict[Kind, str]] = {"queue": "queue.pop", "channel": "channel.subscribe"}
+LOOKS: Final[dict[Kind, str]] = {"queue": "queue.peek", "channel": "channel.subscribe"}
+"""What a link does to what it names, as operations."""
+
+
 async def resolved(
-    realm: RunningRealm, principal: Principal, address: str, kind: Kind | None
+    realm: RunningRealm,
+    principal: Principal,
+    address: str,
+    kind: Kind | None,
+    needs: dict[Kind, str],
 ) -> Destination:
     """The destination an address names; a missing one is made, by whoever may make it.
+
+    Whoever may neither see it nor make it hears the same of what is there and of what is not.
 
     Raises ``NameDoesNotExist`` for a queue where a topic is meant and the reverse, and for
     temporary ones that are gone; ``InvalidName``, ``AccessDenied``.
     """
     name, kind = parsed(address, kind)
-    known = found(realm, name, kind)
+    known = found(realm, principal, name, kind, needs)
     if known is not None:
         return known
     if _TEMPORARY.fullmatch(name):
         raise NameDoesNotExist(f"temporary destination {name} does not exist any more")
+    if not realm.access.allows(principal, f"{kind or 'queue'}.create"):
+        raise _hidden(principal, name, kind, needs)
     kind = kind or "queue"
     definition = TOPIC_DEFINITION if kind == "channel" else QUEUE_DEFINITION
     return await made(realm, principal, name, kind, definition)
 
 
-def found(realm: RunningRealm, name: str, kind: Kind | None) -> Destination | None:
+def found(
+    realm: RunningRealm,
+    principal: Principal,
+    name: str,
+    kind: Kind | None,
+    needs: dict[Kind, str],
+) -> Destination | None:
     """The destination of a name, if there is one. Raises ``NameDoesNotExist`` for one of another
-    kind."""
+    kind, ``AccessDenied`` for one that ``principal`` may not even see."""
     number = realm.directory.find(name)
     if number is None:
         return None
     state = realm.directory.channels[number].state
     is_kind = state.definition.kind
+    if not realm.access.visible(principal, "queue" if is_kind == "queue" else "channel", [name]):
+        raise _hidden(principal, name, kind, needs)
     if is_kind == "schedule" or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
         raise NameDoesNotExist(f"there is no {wanted} {name}: {name} is a {is_kind}")
     return Destination(number, name, is_kind, state.engine.needs_interest)
+
+
+def _hidden(
+    principal: Principal, name: str, kind: Kind | None, needs: dict[Kind, str]
+) -> AccessDenied:
+    kinds: tuple[Kind, ...] = (kind,) if kind else ("queue", "channel")
+    rights = " or ".join(repr(needs[each].partition(".")[2]) for each in kinds)
+    return AccessDenied(
+        f"{principal.name} lacks {rights} on {name}, or it does not exist and 'channels', the "
+        "right to make it, is missing; whoever has 'manage_acl' can grant what is missing"
+    )
 
 
 async def made(
@@ -106,7 +147,7 @@ async def made(
                 opened = await realm.create_channel(name, definition)
                 await access.created(principal, kind, name)
         except NameAlreadyBound:
-            known = found(realm, name, kind)
+            known = found(realm, principal, name, kind, SENDS)
             if known is None:
                 raise
             return known
@@ -132,7 +173,7 @@ async def remove_left_over(realm: RunningRealm) -> None:
     """Temporary destinations whose connections a restart has ended."""
     for kind in ("channel", "queue"):
         for name in await realm.list_channels(kind):
-            known = found(realm, name, kind) if _TEMPORARY.fullmatch(name) else None
+            known = found(realm, _SELF, name, kind, SENDS) if _TEMPORARY.fullmatch(name) else None
             # Somebody else may have called a store of another sort so.
             if known is not None and _definition_of(realm, known) == TEMPORARY[kind]:
                 await remove(realm, known)

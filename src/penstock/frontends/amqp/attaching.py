@@ -18,6 +18,9 @@ from penstock.core.errors import (
 from penstock.core.queue import READERS
 from penstock.core.starts import FromEarliest, FromLatest
 from penstock.frontends.amqp.addresses import (
+    LOOKS,
+    SENDS,
+    TAKES,
     TEMPORARY,
     Destination,
     Kind,
@@ -31,7 +34,15 @@ from penstock.frontends.amqp.consumers import Consumer, Manner
 from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.places import place_of
 from penstock.frontends.amqp.producers import Producer
-from penstock.frontends.amqp.termini import Wish, capabilities, is_lookup, say_again, wish_of
+from penstock.frontends.amqp.termini import (
+    Wish,
+    capabilities,
+    check_dynamic,
+    is_lookup,
+    say_again,
+    takes_rejections,
+    wish_of,
+)
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
@@ -100,11 +111,15 @@ class Attaching:
     async def _open_incoming(self, attached: Attached) -> None:
         link, connection = attached.link, self._connection
         target = link.remote_target
+        check_dynamic(target, "target")
+        if link.source.type == Terminus.UNSPECIFIED and connection.says_source(link):
+            link.source.type = Terminus.SOURCE  # without an address Proton takes it for none
         limit = self._realm.limits.event_bytes_max
         # The realm settles with the answer, whatever a sender would like (2.8.3).
         link.rcv_settle_mode = Link.RCV_FIRST
         credit = min(self._hub.limits.credit, connection.pace.per_s or self._hub.limits.credit)
         incoming = Incoming(link, credit=credit, message_bytes_max=limit)
+        incoming.takes_rejections = takes_rejections(link.remote_source)
         if target.type == Terminus.COORDINATOR:
             if attached.is_closed:
                 return
@@ -121,7 +136,7 @@ class Attaching:
         elif target.address:
             kind = wanted_kind(capabilities(target))
             principal = connection.principal
-            destination = await resolved(self._realm, principal, target.address, kind)
+            destination = await resolved(self._realm, principal, target.address, kind, SENDS)
         producer = Producer(connection, incoming, destination)
         producer.check()
         if attached.is_closed:
@@ -150,6 +165,7 @@ class Attaching:
             self._look_up(attached)
             return
         source = link.remote_source
+        check_dynamic(source, "source")
         wish = wish_of(source)
         if wish.selector:
             Selector(wish.selector)  # raises for what is none
@@ -158,11 +174,13 @@ class Attaching:
         else:
             kind = wanted_kind(capabilities(source))
             principal = connection.principal
-            destination = await resolved(self._realm, principal, source.address, kind)
+            destination = await resolved(
+                self._realm, principal, source.address, kind, LOOKS if wish.copies else TAKES
+            )
         consumer = await self._consumer(attached, destination, wish)
         outgoing = Outgoing(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:
-            (consumer.lose if attached.is_lost else consumer.end)()
+            (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
             return
         attached.consumer, attached.outgoing = consumer, outgoing
         consumer.link = outgoing
@@ -341,8 +359,11 @@ class Attaching:
         name = self._name_of(base, wish)
         for number, channel in self._realm.directory.channels.items():
             durable = channel.state.durables.get(name)
-            if durable is None:
-                continue
+            may = self._realm.access.allows
+            if durable is None or not may(
+                self._connection.principal, "durable.attach", channel.state.name
+            ):
+                continue  # to whom it is not allowed there is none
             attached.durable = (number, name)
             attached.ends_durable = True
             link.source.address = channel.state.name

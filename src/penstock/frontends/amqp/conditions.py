@@ -23,6 +23,7 @@ FORCED: Final = "amqp:connection:forced"
 FRAMING: Final = "amqp:connection:framing-error"
 DECODE: Final = "amqp:decode-error"
 STOLEN: Final = "amqp:link:stolen"
+LOCKED: Final = "amqp:resource-locked"
 TOO_MANY: Final = "amqp:link:transfer-limit-exceeded"
 TOO_MUCH: Final = "amqp:resource-limit-exceeded"
 TOO_LARGE: Final = "amqp:link:message-size-exceeded"
@@ -39,7 +40,7 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
         *("invalid-argument", "invalid-descriptor", "invalid-event", "invalid-name"),
         *("invalid-selector", "damaged-backup", "damaged-export"),
     ),
-    "amqp:resource-locked": ("durable-in-use", "name-already-bound"),
+    LOCKED: ("durable-in-use", "name-already-bound"),
     TOO_MUCH: (*("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),),
     TOO_LARGE: ("event-too-large",),
     "amqp:illegal-state": ("already-aborted", "already-committed", "illegal-state"),

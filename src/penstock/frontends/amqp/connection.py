@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
-from proton import Event, Link, Session
+from proton import Event, Link, Session, symbol
 
 from penstock.core.errors import (
     ConnectionLost,
@@ -18,6 +18,7 @@ from penstock.core.errors import (
 from penstock.core.rights import ANONYMOUS, Principal
 from penstock.frontends.amqp.conditions import (
     DECODE,
+    LOCKED,
     TOO_LARGE,
     TOO_MANY,
     TOO_MUCH,
@@ -31,7 +32,7 @@ from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, Engine
 from penstock.frontends.amqp.gate import Gate
 from penstock.frontends.amqp.gathering import Gathering
 from penstock.frontends.amqp.links import Links
-from penstock.frontends.amqp.opening import is_sole, not_opened, opened
+from penstock.frontends.amqp.opening import Sole, not_opened, opened, sole_policy, sole_properties
 from penstock.frontends.amqp.signing_in import SignIn, without_sasl
 from penstock.frontends.amqp.transactions import Transactions
 from penstock.frontends.connection_info import ConnectionInfo
@@ -87,7 +88,7 @@ class AmqpConnection(asyncio.Protocol):
         self._not_admitted: PenstockError | None = None  # though it is known who it is
         self.is_open = False
         """Between the peer's opening and either side's close."""
-        self._is_sole = False
+        self.sole = Sole()
         self._is_backed_up = False
         self._transport: asyncio.Transport | None = None
         self._opened_s = self._heard_s = 0.0
@@ -157,7 +158,7 @@ class AmqpConnection(asyncio.Protocol):
     def _before_amqp(self, frames: sasl.SaslFrames) -> None:
         while self._frames is frames:
             if self._sign_in is not None:
-                if (frame := frames.frame()) is None:
+                if self._sign_in.is_busy or (frame := frames.frame()) is None:
                     return
                 self._sign_in.take(frame)
                 continue
@@ -236,6 +237,10 @@ class AmqpConnection(asyncio.Protocol):
         """The peer wants of a link what there is not."""
         self.links.fail(session, name, condition, text, is_sender=is_sender)
 
+    def says_source(self, link: Link) -> bool:
+        """Whether the peer has named a source, be it one without an address."""
+        return self._gate.says_source(link.session, link.name)
+
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
         """A link is stolen by one of the same session."""
         self.links.take_away(session, name, is_sender=is_sender)
@@ -309,14 +314,15 @@ class AmqpConnection(asyncio.Protocol):
         try:
             if self._not_admitted is not None:
                 raise self._not_admitted
-            if is_sole(connection):
-                self.hub.enter(self.container, self)
-                self._is_sole = True
+            self.sole.policy = sole_policy(connection)
+            if self.sole.policy is not None:
+                self.sole.older = self.hub.enter(self.container, self)
+                self.sole.is_there = True
         except PenstockError as error:
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
             not_opened(connection, self.listener.version, error)
             return
-        opened(connection, self.listener.version)
+        opened(connection, self.listener.version, sole_properties(self.sole.policy))
         self.is_open = True
         self._loop.call_soon(self._tick)
 
@@ -451,11 +457,19 @@ class AmqpConnection(asyncio.Protocol):
             condition = DECODE
         self._end_with(condition, "" if reason is None else description_of(reason))
 
-    def _end_with(self, condition: str, text: str) -> None:
+    def replaced(self) -> None:
+        """Another connection of its container takes its place."""
+        text = f"client {self.container[:40]!r} has connected again, and closes this connection"
+        info = {symbol("sole-connection-enforcement"): True}
+        self._end_with(LOCKED, text, info, lost=True)
+
+    def _end_with(
+        self, condition: str, text: str, info: dict[Any, Any] | None = None, *, lost: bool = False
+    ) -> None:
         if self._frames is None and self._transport is not None:
-            self.engine.end(condition, text)
+            self.engine.end(condition, text, info)
             self.flush()
-        self._leave(lost=False)
+        self._leave(lost=lost)
         self._close_transport()
 
     def _close_transport(self) -> None:
@@ -470,8 +484,8 @@ class AmqpConnection(asyncio.Protocol):
         """Give up everything: what it held goes back at once (SEM D13). Subscribers of a
         connection that is ``lost`` may come back (SEM J5)."""
         self.is_open = False
-        if self._is_sole:
-            self._is_sole = False
+        if self.sole.is_there:
+            self.sole.is_there = False
             self.hub.leave(self.container, self)
         self.transactions.end()
         self.links.leave(lost=lost)

@@ -23,6 +23,8 @@ class Incoming:
         """Of messages that belong to a transaction, by place in the list."""
         self.parts = bytearray()
         """What has come of a message that is not whole."""
+        self.takes_rejections = True
+        """Whether the sender knows what it means that a message is rejected."""
         self.is_over = False
         self.is_wanted = True
         self.is_freed = False

@@ -11,7 +11,7 @@ as long as the engine lives: whoever keeps one keeps the engine.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from cproton_ffi import ffi
@@ -216,7 +216,7 @@ class Engine:
         """The peer was not listened to until now: its silence counts from here on."""
         self._excused_until_s = now_s + self._idle_timeout_s
 
-    def end(self, condition: str, description: str) -> None:
+    def end(self, condition: str, description: str, info: dict[Any, Any] | None = None) -> None:
         """Close the connection and say why."""
         if not self.connection.state & self.connection.LOCAL_CLOSED:
             if self.connection.state & self.connection.LOCAL_UNINIT:
@@ -224,7 +224,7 @@ class Engine:
             if condition and self.connection.state & self.connection.REMOTE_UNINIT:
                 self._last = closing(condition, description)  # Proton waits for the peer's open
             if condition:
-                self.connection.condition = Condition(condition, description)
+                self.connection.condition = Condition(condition, description, info)
             self.connection.close()
 
     @property

@@ -92,6 +92,8 @@ class _Link(Struct):
     name: str
     is_sender: bool
     """Whether the peer sends by it."""
+    has_source: bool
+    """Whether it has said anything of where messages come from."""
     is_stolen: bool = False
     is_partial: bool = False
     """Whether more of a message is to come."""
@@ -159,6 +161,16 @@ class Gate:
         if self._beginning is not None:
             self._beginning.session = session
             self._beginning = None
+
+    def says_source(self, session: Session, name: str) -> bool:
+        """Whether the peer has named a source when it attached a link it sends by."""
+        for known in self._sessions.values():
+            if known.session == session:
+                links = known.links.values()
+                return any(
+                    each.name == name and each.is_sender and each.has_source for each in links
+                )
+        return False
 
     # --- frames --------------------------------------------------------------------------
 
@@ -315,7 +327,7 @@ class Gate:
         if self._links >= self._links_max:
             raise Offence(TOO_MUCH, f"{self._links} links are attached and not detached yet")
         older = _same(known, name, is_sender=is_sender)
-        known.links[handle] = _Link(name, is_sender)
+        known.links[handle] = _Link(name, is_sender, values[5] is not None)
         self._links += 1
         if older is None:
             return None

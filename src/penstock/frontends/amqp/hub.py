@@ -14,6 +14,7 @@ from penstock.core.errors import NameAlreadyBound, PenstockError
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
+from penstock.frontends.amqp.opening import CLOSE
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.frontends.amqp.places import Places
 from penstock.runtime.rows import Rows
@@ -78,12 +79,18 @@ class AmqpHub:
 
     # --- who is there --------------------------------------------------------------------
 
-    def enter(self, container: str, connection: AmqpConnection) -> None:
-        """A connection that wants to be the only one of its container. Raises
+    def enter(self, container: str, connection: AmqpConnection) -> AmqpConnection | None:
+        """A connection that wants to be the only one of its container. One that has asked to be
+        closed for that is, and is given; nobody closes another user's. Raises
         ``NameAlreadyBound``."""
-        if self._containers.get(container, connection) is not connection:
-            raise NameAlreadyBound(f"client {container} is connected already")
+        older = self._containers.get(container)
+        if older is not None:
+            is_own = older.principal.user == connection.principal.user
+            if older.sole.policy != CLOSE or not is_own:
+                raise NameAlreadyBound(f"client {container} is connected already")
+            older.replaced()
         self._containers[container] = connection
+        return older
 
     def leave(self, container: str, connection: AmqpConnection) -> None:
         if self._containers.get(container) is connection:

@@ -101,7 +101,11 @@ class Links:
         self._connection.flush_soon()
 
     async def _after_older(self, attached: Attached) -> None:
-        """The link whose name it has taken gives back first what it held."""
+        """The link whose name it has taken, and the connection whose place, give back first what
+        they held."""
+        if (former := self._connection.sole.older) is not None:
+            await former.links.left.wait()
+            self._connection.sole.older = None
         older, attached.older = attached.older, None
         if older is not None:
             await older.opened.wait()

@@ -15,7 +15,7 @@ from penstock.core.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.frontends.amqp.addresses import Destination, Kind, found, parsed, resolved
+from penstock.frontends.amqp.addresses import SENDS, Destination, Kind, found, parsed, resolved
 from penstock.frontends.amqp.conditions import (
     Unreadable,
     condition_of,
@@ -25,7 +25,7 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.lone import Lone
-from penstock.frontends.amqp.outcomes import Pointer
+from penstock.frontends.amqp.outcomes import RELEASED, Pointer
 from penstock.runtime.bodies import Body, body_from
 from penstock.wire.amqp.sections import entries, fields, sections_of
 from penstock.wire.amqp.types import Byte
@@ -207,9 +207,12 @@ class Producer:
         description = description_of(error)
         for delivery in deliveries:
             if delivery is not None:
-                connection.engine.reject(delivery, condition, description)
+                if link.takes_rejections:
+                    connection.engine.reject(delivery, condition, description)
+                else:
+                    connection.engine.settle(delivery, RELEASED)
                 link.unanswered -= 1
-        if any(delivery is None for delivery in deliveries):
+        if not link.takes_rejections or any(delivery is None for delivery in deliveries):
             connection.end_link(link, condition, description)
         connection.answered(link)
 
@@ -244,7 +247,7 @@ class Producer:
     def _found(self, message: bytes) -> Destination | None:
         """Where a message goes; None: that has to be made first. Raises ``InvalidEvent``,
         ``NameDoesNotExist``."""
-        return found(self._realm, *parsed(*addressed(message)))
+        return found(self._realm, self._connection.principal, *parsed(*addressed(message)), SENDS)
 
     def _wait(self, message: bytes, delivery: Pointer | None) -> None:
         """Its destination is made first; what comes after it waits as well."""
@@ -267,7 +270,7 @@ class Producer:
         """Where a message goes, made if need be. Raises ``PenstockError``."""
         if self._destination is not None:
             return self._destination
-        return await resolved(self._realm, self._connection.principal, *addressed(message))
+        return await resolved(self._realm, self._connection.principal, *addressed(message), SENDS)
 
     # --- transactions --------------------------------------------------------------------
 

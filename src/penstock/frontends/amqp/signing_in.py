@@ -34,7 +34,8 @@ class SignIn:
         self._connection = connection
         self._access: Access = connection.realm.access
         self._exchange: scram.ScramServer | None = None
-        self._is_busy = False
+        self.is_busy = False
+        """What comes meanwhile is for whoever has signed in: it may be sent at once (2.4.2)."""
 
     @property
     def mechanisms(self) -> list[str]:
@@ -55,14 +56,12 @@ class SignIn:
 
     def take(self, frame: sasl.Init | sasl.Response) -> None:
         """What the client says. Raises ``RemoteProtocolViolation`` for what it may not say now."""
-        if self._is_busy:
-            raise RemoteProtocolViolation("a sign-in that does not wait for its answer")
         if isinstance(frame, sasl.Init):
             if self._exchange is not None:
                 raise RemoteProtocolViolation("a second sign-in in the middle of one")
             self._begin(frame)
         elif self._exchange is not None:
-            self._is_busy = True
+            self.is_busy = True
             self._connection.spawn(self._proven(self._exchange, frame.response))
         else:
             raise RemoteProtocolViolation("an answer to a challenge nobody has sent")
@@ -79,7 +78,7 @@ class SignIn:
                 return
             self._connection.send_sasl(sasl.challenge(self._exchange.challenge(known)))
             return
-        self._is_busy = True
+        self.is_busy = True
         self._connection.spawn(self._shown(init))
 
     async def _shown(self, init: sasl.Init) -> None:

@@ -38,6 +38,22 @@ def capabilities(terminus: Terminus) -> frozenset[str]:
     return frozenset(map(str, _listed(_value(terminus.capabilities))))
 
 
+def takes_rejections(source: Terminus) -> bool:
+    """Whether whoever sends from there takes the outcome ``rejected``; it does if it names none
+    (3.5.3)."""
+    named = _listed(_value(source.outcomes))
+    return not named or "amqp:rejected:list" in map(str, named)
+
+
+def check_dynamic(terminus: Terminus, which: str) -> None:
+    """Raises ``InvalidArgument`` for one that has to be made and has an address (3.5.3)."""
+    if terminus.dynamic and terminus.address:
+        raise InvalidArgument(
+            f"a dynamic {which} with the address {terminus.address[:40]!r}: whoever makes it "
+            "names it, leave one of the two out"
+        )
+
+
 def desired(link_or_connection: Any) -> frozenset[str]:
     """What the other side of a connection hopes for; nothing where it makes no sense."""
     try:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from penstock.core.errors import LimitReached, PenstockError, RemoteProtocolViolation
 from penstock.frontends.amqp.addresses import Destination
 from penstock.frontends.amqp.conditions import (
-    INVALID,
+    DECODE,
     NOT_ALLOWED,
     ROLLED_BACK,
     UNKNOWN_TRANSACTION,
@@ -21,9 +21,10 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.ends import Incoming
-from penstock.frontends.amqp.outcomes import Outcome, Pointer
+from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
 from penstock.runtime.bodies import Body
 from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork
+from penstock.wire.amqp.performatives import DECLARE, DISCHARGE, Unfit, check_fields
 from penstock.wire.amqp.sections import VALUE, sections_of
 from penstock.wire.amqp.types import Described, read
 
@@ -86,6 +87,9 @@ class Transactions:
         transaction = self.of(outcome.transaction)
         if transaction is None:  # it has ended: what it took goes back
             consumer.give_back([outcome.event_id], counted=True, reply=consumer.answer(outcome))
+            if consumer.link is not None:
+                text = "a delivery was settled in a transaction that is not open"
+                self._connection.end_link(consumer.link, UNKNOWN_TRANSACTION, text)
             return
         transaction.settled.append((consumer, outcome))
         link = consumer.link
@@ -113,8 +117,10 @@ class Transactions:
                 return
             try:
                 self._ask(link, message, delivery)
-            except RemoteProtocolViolation as error:
-                self._answer(link, delivery, INVALID, description_of(error))
+            except (RemoteProtocolViolation, UnicodeError) as error:
+                self._answer(link, delivery, DECODE, str(error))
+            except Unfit as error:
+                self._answer(link, delivery, error.condition, str(error))
             except PenstockError as error:
                 self._answer(link, delivery, condition_of(error), description_of(error))
         self._connection.engine.refill(link)
@@ -125,8 +131,10 @@ class Transactions:
         if not isinstance(asked, Described) or not isinstance(asked.value, list):
             raise RemoteProtocolViolation("a coordinator is told to declare or to discharge")
         if asked.descriptor in _DECLARE:
+            check_fields(DECLARE, asked.value)
             self._declare(link, delivery, asked.value)
-        elif asked.descriptor in _DISCHARGE and asked.value:
+        elif asked.descriptor in _DISCHARGE:
+            check_fields(DISCHARGE, asked.value)
             fails = len(asked.value) > 1 and asked.value[1] is True
             self._discharge(link, delivery, asked.value[0], fails=fails)
         else:
@@ -223,7 +231,11 @@ class Transactions:
         self._connection.answered(link)
 
     def _answer(self, link: Incoming, delivery: Pointer, condition: str, description: str) -> None:
-        self._connection.engine.reject(delivery, condition, description)
+        if link.takes_rejections:
+            self._connection.engine.reject(delivery, condition, description)
+        else:  # 4.3
+            self._connection.engine.settle(delivery, RELEASED)
+            self._connection.end_link(link, condition, description)
         link.unanswered -= 1
         self._connection.answered(link)
 

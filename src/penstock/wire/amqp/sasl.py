@@ -20,6 +20,8 @@ SYSTEM: Final = 2
 _FRAME_BYTES_MAX: Final = 16 << 10
 """Larger than any sign-in; the standard's bound for a SASL frame is 512 bytes, which tokens
 pass."""
+_PIPELINED_BYTES_MAX: Final = 256 << 10
+"""As much may be sent behind a sign-in without waiting for its outcome."""
 _SASL: Final = 1
 
 
@@ -43,7 +45,10 @@ class SaslFrames:
         self._data = b""
 
     def feed(self, data: Bytes) -> None:
+        """Raises ``RemoteProtocolViolation`` for more than there is a use for."""
         self._data += data
+        if len(self._data) > _PIPELINED_BYTES_MAX:
+            raise RemoteProtocolViolation("more than a connection sends before it is let in")
 
     def header(self) -> bytes | None:
         """The protocol header, once it is whole; it must be one. Raises
