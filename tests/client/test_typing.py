@@ -6,16 +6,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
-import msgspec
 import pytest
-
-import penstock
-from penstock.bootstrap import registered
-from penstock.client import attributes
-from penstock.core import channel_types, durables, engines
-from penstock.core.messages import Definition, Storage
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,24 +96,3 @@ def test_mypy_refuses_what_is_misspelt_and_nothing_else(tmp_path: Path) -> None:
         if (code := re.search(r"# \[([a-z-]+)\]", line))
     ]
     assert found == wanted, told
-
-
-def fields(kind: Any) -> set[str]:
-    return {field.name for field in msgspec.structs.fields(kind)}
-
-
-def test_attributes_are_those_the_realm_knows() -> None:
-    of_channels = get_type_hints(penstock.ChannelAttributes)
-    of_queues = get_type_hints(penstock.QueueAttributes)
-
-    assert set(of_channels) == fields(Definition) - {"kind", "max_deliveries"}
-    assert set(of_queues) == fields(Definition) - {"kind", "archive"}
-    assert set(get_type_hints(penstock.StorageProperties)) == fields(Storage)
-    fixed = {"kind", "type", "engine", "keys", "start_event_id"}
-    assert set(get_type_hints(penstock.EditedAttributes)) == fields(Definition) - fixed
-
-
-def test_types_and_engines_are_those_the_realm_knows() -> None:
-    assert set(get_args(attributes.ChannelType)) == set(registered(channel_types, "TYPE"))
-    assert set(get_args(attributes.Engine)) == set(registered(engines, "ENGINE"))
-    assert set(get_args(attributes.DurableType)) == set(registered(durables, "KIND"))

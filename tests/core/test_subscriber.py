@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidArgument
-from penstock.core.messages import Credit, Detach, Purge, Skip, Subscribe
+from penstock.core.messages import Credit, Detach, Purge, Skip, Subscribe, Withhold
 from penstock.testing.play import delivered, finished, publish, span
 
 from .plays import play_of
@@ -94,3 +94,32 @@ def test_a_subscriber_that_left_gets_nothing() -> None:
     play.do(Detach(1))
 
     assert not play.do(publish(1))
+
+
+@pytest.mark.spec("E6")
+def test_what_a_client_has_no_room_for_comes_when_it_has() -> None:
+    play = play_of(events=6)
+    assert delivered(play.do(Subscribe(1, "s", 0, credit=5))) == {1: [0, 1, 2, 3, 4]}
+    assert not delivered(play.do(Withhold(1, (span(2, 4),), is_full=True)))
+    assert not delivered(play.do(publish(1)))
+    assert not delivered(play.do(Credit(1, 2)))
+
+    assert delivered(play.do(Credit(1, 0, has_room=True))) == {1: [2, 3, 4, 5, 6]}
+    assert not delivered(play.do(Withhold(1, (), is_full=True)))
+    assert not delivered(play.do(publish(1)))
+    assert not delivered(play.do(Credit(1, 9)))
+    assert delivered(play.do(Credit(1, 0, has_room=True))) == {1: [7]}
+    assert not delivered(play.do(Withhold(7, (span(2, 4),), is_full=True)))  # nobody
+
+
+@pytest.mark.spec("E6")
+def test_a_browse_does_not_end_before_what_was_withheld() -> None:
+    play = play_of(events=3)
+    assert delivered(play.do(Subscribe(1, "s", 0, stop_id=3, credit=2))) == {1: [0, 1]}
+    effects = play.do(Withhold(1, (span(1, 1),), is_full=False))
+    assert delivered(effects) == {1: [1]}
+    assert not finished(effects)
+
+    effects = play.do(Credit(1, 5))
+    assert delivered(effects) == {1: [2]}
+    assert finished(effects)

@@ -60,11 +60,11 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Subscribe(5, 3, 1, FromId(6), 4_096, "", True, -1),
-        "9b2805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ffc2c2",
+        "9d2805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ffc2c20000",
     ),
     (
         wire.Subscribe(6, 3, 1, FromEarliest(), 0),
-        "9b2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c2",
+        "9d2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c20000",
     ),
     (
         wire.Attach(7, 3, 2, "d", 10, False),
@@ -76,7 +76,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Credit(1, 100),
-        "942c016400",
+        "952c01640000",
     ),
     (
         wire.RecallSeen(2),
@@ -147,7 +147,10 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
         (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
          "9a2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2"),
+        (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+         "9b2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c2"),
         (wire.Credit(1, 100), "932c0164"),
+        (wire.Credit(1, 100), "942c016400"),
         (wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5"),
          "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2c2"),
     ],

@@ -30,7 +30,13 @@ class DurableBrowse(Subscription):
     async def _ask(self, start: object) -> int:
         self._credit = self._granted
         message = wire.BrowseDurable(
-            0, self._channel, self._number, self._durable, self._granted, self._selector
+            0,
+            self._channel,
+            self._number,
+            self._durable,
+            self._granted,
+            self._selector,
+            self._buffer_bytes,
         )
         answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
         return answer.first_id

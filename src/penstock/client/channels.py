@@ -17,7 +17,7 @@ from penstock.client.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.seamless import SeamlessSubscription
 from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.streamed import Many
-from penstock.client.subscription import Subscription
+from penstock.client.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.columns.event import Event, Moment
 from penstock.columns.ipc import batch_bytes
 from penstock.columns.lifting import flat_table
@@ -241,6 +241,7 @@ class Channel(Destination):
         timeout: float | None = None,
         merged: bool = False,
         archive: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> Subscription:
         """Read stored events from ``start`` on, then live ones (SEM E6).
 
@@ -253,6 +254,9 @@ class Channel(Destination):
         On a merge channel the first event of a key is its state, and those that follow may be
         deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
         events (SEM K3).
+
+        Whoever does not read has no more than ``buffer_bytes`` waiting here and on their way; a
+        single event that is larger comes alone.
         """
         merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
         return SeamlessSubscription(
@@ -263,6 +267,7 @@ class Channel(Destination):
             selector=selector,
             timeout=timeout,
             merger=merger,
+            buffer_bytes=buffer_bytes,
         )
 
     def browse(

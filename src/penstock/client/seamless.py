@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.merging import Merger
-from penstock.client.subscription import Subscription
+from penstock.client.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.columns.batch import EventBatch
 from penstock.columns.protobuf import fields_of
 from penstock.core.errors import PenstockError, SessionClosed
@@ -53,6 +53,7 @@ class SeamlessSubscription(Subscription):
         browse: bool = False,
         last_id: int | None = None,
         merger: Merger | None = None,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> None:
         super().__init__(
             conversation,
@@ -63,6 +64,7 @@ class SeamlessSubscription(Subscription):
             browse=browse,
             last_id=last_id,
             merger=merger,
+            buffer_bytes=buffer_bytes,
         )
         self._name = channel.name
         self._opened = channel
@@ -275,8 +277,7 @@ class SeamlessSubscription(Subscription):
                 if await self._has_come_first():
                     return None, False
             return None, not shorter or self._inbox.has_ended
-        if not len(self._inbox) and self._renews_credit:
-            self._renew_credit()
+        self._took(batch)
         batch = await self._next_of(batch, behind=behind)
         if batch is None:
             return None, False

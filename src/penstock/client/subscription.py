@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
-from penstock.client.bounds import check_timeout
+from penstock.client.bounds import check_count, check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.inbox import Begun, Inbox, Loops
 from penstock.client.merging import Merger
@@ -27,7 +27,8 @@ CREDIT_FIRST = 4_096
 """Events a new subscription can take before it has seen how large they are."""
 CREDIT_MAX = 65_536
 BUFFER_BYTES_MAX = 16 << 20
-"""What a subscription asks for is meant to stay below this many bytes."""
+"""Bytes a subscription has on their way or waiting, at most, unless told otherwise; a single event
+may be larger."""
 
 
 def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> pa.RecordBatch:
@@ -85,8 +86,15 @@ class Subscription:
         last_id: int | None = None,
         merger: Merger | None = None,
         first_credit: int = CREDIT_FIRST,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> None:
         check_timeout(timeout)
+        check_count(buffer_bytes, "buffer_bytes", "bytes")
+        self._buffer_bytes = buffer_bytes
+        self._sizes: dict[int, int] = {}
+        """Bytes of what waits, by the identity of the batch."""
+        self._taken = 0
+        """Bytes the application has taken, of which the realm does not know yet."""
         self._conversation = conversation
         self._channel = channel
         self._start = start
@@ -125,7 +133,7 @@ class Subscription:
 
     async def _ask(self, start: AnyStart) -> int:
         """Have events from ``start`` on; gives the id that it has led to."""
-        self._credit = self._granted
+        self._credit, self._taken = self._granted, 0
         answer = await self._conversation.ask_to_open(
             wire.Subscribe(
                 0,
@@ -138,6 +146,8 @@ class Subscription:
                 self._last_id,
                 True,
                 True,
+                self._buffer_bytes,
+                sum(self._sizes.values()),
             ),
             Subscribed,
             self._forget,
@@ -153,7 +163,8 @@ class Subscription:
     def _forget(self) -> None:
         """It is to begin again from its start."""
         self._inbox = Inbox()
-        self._credit, self._next_id = self._granted, 0
+        self._sizes.clear()
+        self._credit, self._next_id, self._taken = self._granted, 0, 0
 
     async def reopen(self) -> None:
         if self._is_open:
@@ -170,7 +181,8 @@ class Subscription:
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)
-        self._granted = max(16, min(CREDIT_MAX, BUFFER_BYTES_MAX // per_event))
+        self._granted = max(16, min(CREDIT_MAX, self._buffer_bytes // per_event))
+        self._sizes[id(batch)] = len(body)
         self._inbox.put(batch)
         if self._confirms and not self._confirmation_is_due:
             self._confirmation_is_due = True
@@ -195,8 +207,8 @@ class Subscription:
         await self.open()
         self._put_back_rests()
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)
-        if batch is not None and not len(self._inbox) and self._renews_credit:
-            self._renew_credit()
+        if batch is not None:
+            self._took(batch)
         return batch
 
     def _put_back_rests(self) -> int:
@@ -208,11 +220,15 @@ class Subscription:
             self._inbox.put_back(rest)
         return len(rests)
 
-    def _renew_credit(self) -> None:
-        if self._credit * 2 <= self._granted:
-            more = self._granted - self._credit
+    def _took(self, batch: EventBatch) -> None:
+        """It goes to the application; there is room for others, which the realm is told in time."""
+        self._taken += self._sizes.pop(id(batch), 0)
+        renews = self._renews_credit and not len(self._inbox)
+        more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
+        if more or self._taken * 4 >= self._buffer_bytes:
             self._credit += more
-            self._conversation.tell(wire.Credit(self._number, more))
+            taken, self._taken = self._taken, 0
+            self._conversation.tell(wire.Credit(self._number, more, 0, taken))
 
     def batches(self) -> AsyncIterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""

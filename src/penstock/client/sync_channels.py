@@ -11,6 +11,7 @@ from penstock.client import channels as aio_channels
 from penstock.client.attributes import ChannelAttributes
 from penstock.client.starts import StartLike
 from penstock.client.streamed import publish_streamed_from
+from penstock.client.subscription import BUFFER_BYTES_MAX
 from penstock.client.sync_destination import Destination
 from penstock.client.sync_durables import Durables
 from penstock.client.sync_merging import Registered
@@ -156,11 +157,17 @@ class Channel(Destination):
         timeout: float | None = None,
         merged: bool = False,
         archive: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> Subscription:
         """Read events from ``start`` on, first those in the archive, then the stored, then live
         ones (SEM E6); see :meth:`penstock.aio.Channel.subscribe`."""
         inner = self._inner.subscribe(
-            start=start, selector=selector, timeout=timeout, merged=merged, archive=archive
+            start=start,
+            selector=selector,
+            timeout=timeout,
+            merged=merged,
+            archive=archive,
+            buffer_bytes=buffer_bytes,
         )
         return Subscription(inner, self._loop)
 

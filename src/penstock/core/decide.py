@@ -43,6 +43,7 @@ from penstock.core.messages import (
     StoredFact,
     Subscribe,
     Sweep,
+    Withhold,
 )
 from penstock.core.publish import decide_publish
 from penstock.core.recall import not_recalled, refuse_recalled
@@ -123,7 +124,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip() | ConfirmRecall() | Lose():
+        case Skip() | Withhold() | ConfirmRecall() | Lose():
             pass
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")

@@ -249,6 +249,8 @@ class Credit(Command, frozen=True):
     """So many fewer: it takes credit back."""
     arrived: Spans = ()
     """These have arrived, whatever of lower ids has not."""
+    has_room: bool = False
+    """There is room for what was withheld (:class:`Withhold`)."""
 
 
 class Lose(Command, frozen=True):
@@ -290,6 +292,16 @@ class Skip(Command, frozen=True):
 
     subscription: int
     spans: Spans
+
+
+class Withhold(Command, frozen=True):
+    """The shell did not send these of what was granted to a plain subscriber, nor anything behind
+    them: its client has no room for as many bytes. They come again."""
+
+    subscription: int
+    spans: Spans
+    is_full: bool
+    """Nothing is granted until there is room (:class:`Credit`)."""
 
 
 class Detach(Command, frozen=True):

@@ -27,6 +27,7 @@ from penstock.core.messages import (
     Spans,
     Subscribe,
     Sweep,
+    Withhold,
 )
 from penstock.core.releasing import Release, release
 from penstock.core.seat import Seat
@@ -56,8 +57,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _confirm_recall(state, subscription)
         case AssignLanes():
             _assign(state, command)
-        case Skip(subscription, spans):
-            _skip(state, subscription, spans)
+        case Skip() | Withhold():
+            _not_sent(state, command)
         case Release():
             release(state, command)
         case Subscribe():
@@ -111,6 +112,7 @@ def _credit(state: ChannelState, command: Credit) -> None:
     if command.arrived:
         state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in command.arrived)))
     subscriber.credit += command.count - command.withdrawn
+    subscriber.is_full = subscriber.is_full and not command.has_room
     state.dirty = True
 
 
@@ -210,6 +212,13 @@ def recalls(state: ChannelState) -> list[Recall]:
     return found
 
 
+def _not_sent(state: ChannelState, command: Skip | Withhold) -> None:
+    if isinstance(command, Skip):
+        _skip(state, command.subscription, command.spans)
+    else:
+        _withhold(state, command)
+
+
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
     size = sum(span.size for span in spans)
     if subscriber := state.subscribers.get(subscription):
@@ -221,6 +230,16 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         held[0].unsent(IdSet(Span(*span) for span in spans))
         if held[1].demand is not None:
             held[1].demand += size
+    state.dirty = True
+
+
+def _withhold(state: ChannelState, command: Withhold) -> None:
+    subscriber = state.subscribers.get(command.subscription)
+    if subscriber is None:
+        return
+    state.delivered -= subscriber.counted(command.spans)
+    subscriber.withheld(command.spans)
+    subscriber.is_full = command.is_full
     state.dirty = True
 
 

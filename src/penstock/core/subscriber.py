@@ -13,6 +13,7 @@ class Subscriber:
         "credit",
         "cursor",
         "durable",
+        "is_full",
         "lost_us",
         "missed",
         "only",
@@ -51,6 +52,8 @@ class Subscriber:
         self.durable = durable
         """The durable whose redelivery counts it shows."""
         self.stalled = False
+        self.is_full = False
+        """Its client has no room for more bytes, whatever its credit."""
         self.asks = False
         """Whether it is to be told once it has all there is, or no credit left."""
         self.confirms = confirms
@@ -120,7 +123,8 @@ class Subscriber:
 
     @property
     def hungry(self) -> bool:
-        return self.credit > 0 and not self.stalled and self.lost_us is None
+        can_take = not self.stalled and not self.is_full and self.lost_us is None
+        return self.credit > 0 and can_take
 
     def advance(self, stored: IdSet, end: int, chunk: int) -> Spans:
         """The next events below ``end`` to send, at most its credit and ``chunk``; moves the
@@ -149,6 +153,13 @@ class Subscriber:
         if self.missed:
             self.missed.remove(Span(0, self.resumes_at))
         return tuple(taken)
+
+    def withheld(self, spans: Spans) -> None:
+        """These, the last of what it was granted, were not sent: it goes on with them."""
+        if spans:
+            self.cursor = min(self.cursor, spans[0][0])
+            self.credit += sum(end - first for first, end in spans)
+            self.unconfirmed.discard_all(IdSet(Span(*span) for span in spans))
 
     def counted(self, spans: Spans) -> int:
         """How many events of ``spans`` count as delivered; to a browse none."""

@@ -271,8 +271,8 @@ class Connection(asyncio.BufferedProtocol):
         if subscription is None:
             return
         match message:
-            case wire.Credit(_, count, next_id):
-                self.realm.subscriptions.credit(subscription, count, next_id)
+            case wire.Credit(_, count, next_id, taken):
+                self.realm.subscriptions.credit(subscription, count, next_id, taken=taken)
             case wire.Demand(_, count):
                 self.realm.subscriptions.demand(subscription, count)
             case wire.RecallSeen():

@@ -15,6 +15,7 @@ from penstock.frontends.deliveries import Subscription
 from penstock.frontends.publications import Publications, checked
 from penstock.frontends.transfers import Transfers
 from penstock.runtime.delivery import Outlet
+from penstock.runtime.rooms import Room
 from penstock.runtime.subscriptions import Opened
 from penstock.wire.native import messages as wire
 from penstock.wire.native.answers import Subscribed
@@ -204,6 +205,7 @@ class Requests:
                     place=self._place(message.subscription),
                     confirms=message.confirms,
                     deltas=message.deltas,
+                    room=_room(message.bytes_max, message.bytes_held),
                 )
             case wire.Attach():
                 return subscriptions.attach(
@@ -217,7 +219,11 @@ class Requests:
                 )
             case wire.BrowseDurable():
                 return subscriptions.browse_durable(
-                    message.channel, message.durable, outlet, message.credit
+                    message.channel,
+                    message.durable,
+                    outlet,
+                    message.credit,
+                    room=_room(message.bytes_max),
                 )
 
     def _place(self, number: int) -> str:
@@ -254,6 +260,10 @@ class Requests:
             self._connection.send(wire.Done(request))
         else:
             self._connection.fail(request, error)
+
+
+def _room(bytes_max: int, held: int = 0) -> Room | None:
+    return Room(bytes_max, held) if bytes_max else None
 
 
 async def _once(through: asyncio.Event) -> None:

@@ -14,7 +14,7 @@ from penstock.core.effects import Deliver, FindLanes, Finished
 from penstock.core.errors import LimitReached, NameDoesNotExist, PenstockError
 from penstock.core.ids import Span
 from penstock.core.lanes import AssignLanes
-from penstock.core.messages import Quarantine, Skip, Spans
+from penstock.core.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.ports import Blobs, Clock, Offload
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.choosing import Choosing
@@ -23,6 +23,7 @@ from penstock.runtime.merged_delivery import Known, Made, kept_up, outgoing
 from penstock.runtime.message_fields import messages_of
 from penstock.runtime.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.reading_ahead import ReadAhead
+from penstock.runtime.rooms import Room, parted
 from penstock.runtime.rows import Rows, others
 from penstock.runtime.sealed_file import Damage
 
@@ -99,17 +100,24 @@ class Dispatch:
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._gone: list[Callable[[int], None]] = []
         self._next = 1
+        self._rooms: dict[int, Room] = {}
+        """Of those that have a bound in bytes."""
         self._known: dict[int, Known] = {}
         """What those have that take deltas (SEM K3)."""
 
     # --- who is there --------------------------------------------------------------------
 
-    def open(self, number: int, outlet: Outlet, *, deltas: bool = False) -> int:
+    def open(
+        self, number: int, outlet: Outlet, *, deltas: bool = False, room: Room | None = None
+    ) -> int:
         """Register an outlet on channel ``number``; gives the subscription's realm-wide number.
 
-        With ``deltas``, changes of what it has of a merge channel come as such (SEM K3).
+        With ``deltas``, changes of what it has of a merge channel come as such (SEM K3). ``room``
+        bounds the bytes on their way to it.
         """
         subscription = self._next
+        if room is not None:
+            self._rooms[subscription] = room
         if deltas:
             self._known[subscription] = Known()
         self._next += 1
@@ -119,6 +127,15 @@ class Dispatch:
     def close(self, subscription: int) -> None:
         self._outlets.pop(subscription, None)
         self._known.pop(subscription, None)
+        self._rooms.pop(subscription, None)
+
+    def taken(self, subscription: int, size: int) -> bool:
+        """A client's application has taken so many bytes; whether any event has room now."""
+        room = self._rooms.get(subscription)
+        if room is None:
+            return False
+        room.taken(size)
+        return room.is_half_free
 
     def on_gone(self, listener: Callable[[int], None]) -> None:
         """Have ``listener`` called with the number of each channel or queue that is deleted."""
@@ -237,30 +254,70 @@ class Dispatch:
             return self._deliver_merged(round_, round_.store, known, effect, outlet)
         now_us = self._clock.now_us()
         selector, spans = outlet.selector, effect.spans
-        messages = messages_of(round_.channel)
         unsent: list[Span] = []
-        sent = False
+        sent, held_from = False, None
         if selector is not None:
+            messages = messages_of(round_.channel)
             spans = round_.store.promising(spans, selector, now_us, messages)
             if spans != effect.spans:
                 unsent += others(effect.spans, spans)
         if spans:
-            rows, damage = await self._rows(round_, spans)
-            unsent += damage.ids.spans
-            for part in rows:
-                chosen: Rows | None = part
-                if selector is not None:
-                    chosen = await self._choosing.chosen(
-                        part, selector, now_us, messages, lambda: self._is_open(effect)
-                    )
-                for frame in chosen.frames if chosen is not None else ():
-                    outlet.deliver(frame, effect.redeliveries)
-                    sent = True
-                if chosen is not part:
-                    unsent += others(part.spans, chosen.spans if chosen is not None else ())
+            sent, held_from = await self._deliver_read(round_, effect, outlet, spans, unsent)
+        if held_from is not None:
+            unsent = list(parted(tuple(unsent), held_from)[0])
         if unsent:
             round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
+        self._withhold(round_.channel, effect, held_from)
         return sent
+
+    async def _deliver_read(
+        self, round_: _Round, effect: Deliver, outlet: Outlet, spans: Spans, unsent: list[Span]
+    ) -> tuple[bool, int | None]:
+        """Send what the outlet's selector chooses of ``spans``; adds what it does not choose to
+        ``unsent``. Whether any of it went, and the first id for which there was no room."""
+        selector, now_us = outlet.selector, self._clock.now_us()
+        messages = messages_of(round_.channel)
+        sent = False
+        rows, damage = await self._rows(round_, spans)
+        unsent += damage.ids.spans
+        for part in rows:
+            chosen: Rows | None = part
+            if selector is not None:
+                chosen = await self._choosing.chosen(
+                    part, selector, now_us, messages, lambda: self._is_open(effect)
+                )
+            if chosen is not part:
+                unsent += others(part.spans, chosen.spans if chosen is not None else ())
+            if chosen is not None:
+                was_sent, held_from = self._send(chosen, effect, outlet)
+                sent |= was_sent
+                if held_from is not None:
+                    return sent, held_from
+        return sent, None
+
+    def _send(self, rows: Rows, effect: Deliver, outlet: Outlet) -> tuple[bool, int | None]:
+        """Whether any of them went; and the first id for which there was no room any more."""
+        room = self._rooms.get(effect.subscription)
+        sent = False
+        for frame in rows.frames:
+            fits = frame if room is None else room.fitting(frame)
+            if fits is not None:
+                outlet.deliver(fits, effect.redeliveries)
+                sent = True
+                if room is not None:
+                    room.sent(len(fits.body))
+            if fits is not frame:
+                return sent, frame.spans[0].first if fits is None else fits.spans[-1].end
+        return sent, None
+
+    def _withhold(self, channel: Channel, effect: Deliver, held_from: int | None) -> None:
+        """Tell the core what its client has no room for, and that it has no more at all."""
+        room = self._rooms.get(effect.subscription)
+        if room is None or (held_from is None and not room.is_full):
+            return
+        spans = () if held_from is None else parted(effect.spans, held_from)[1]
+        is_full = not room.is_half_free
+        channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
 
     def _deliver_merged(
         self, round_: _Round, store: MergeStore, known: Known, effect: Deliver, outlet: Outlet
@@ -275,8 +332,11 @@ class Dispatch:
         for part in rows:
             for frame in part.frames:
                 outlet.deliver(frame, ())
+                if effect.subscription in self._rooms:
+                    self._rooms[effect.subscription].sent(len(frame.body))
         if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
             kept_up(known, subscriber.cursor, channel.state.next_id)
+        self._withhold(channel, effect, None)
         return bool(rows)
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:

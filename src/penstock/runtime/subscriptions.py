@@ -43,6 +43,7 @@ from penstock.runtime.locating import locate
 from penstock.runtime.matching import Among, Matching
 from penstock.runtime.places import Places
 from penstock.runtime.reading import act_reading
+from penstock.runtime.rooms import Room
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
 from penstock.wire.native.answers import DurableInfo, Location
@@ -88,15 +89,16 @@ class Subscriptions:
         confirms: bool = False,
         deltas: bool = False,
         endless: bool = False,
+        room: Room | None = None,
     ) -> Opened:
         """Begin to deliver stored events, then live ones, with no gap between (SEM E6).
 
         ``place`` is what the same subscription is known by on another connection; one that
         ``confirms`` says what has arrived, and gets the rest there (SEM J5). One that takes
         ``deltas`` gets them of a merge channel (SEM K3). An ``endless`` browse goes on with what
-        is published, and nobody waits for it.
+        is published, and nobody waits for it. ``room`` bounds the bytes on their way to it.
         """
-        subscription = self._dispatch.open(number, outlet, deltas=deltas and not browse)
+        subscription = self._dispatch.open(number, outlet, deltas=deltas and not browse, room=room)
 
         def subscribe(group: Group) -> Opened:
             channel = group.channel(number)
@@ -155,10 +157,17 @@ class Subscriptions:
         self._places.forget(is_over)
 
     async def browse_durable(
-        self, number: int, name: str, outlet: Outlet, credit: int, *, first_id: int = 0
+        self,
+        number: int,
+        name: str,
+        outlet: Outlet,
+        credit: int,
+        *,
+        first_id: int = 0,
+        room: Room | None = None,
     ) -> Opened:
         """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
-        subscription = self._dispatch.open(number, outlet)
+        subscription = self._dispatch.open(number, outlet, room=room)
 
         def browse(group: Group) -> Opened:
             state = group.channel(number).state
@@ -194,10 +203,19 @@ class Subscriptions:
         return opened
 
     def credit(
-        self, subscription: int, count: int, next_id: int = 0, *, withdrawn: int = 0
+        self,
+        subscription: int,
+        count: int,
+        next_id: int = 0,
+        *,
+        withdrawn: int = 0,
+        taken: int = 0,
     ) -> None:
+        """``taken``: so many bytes are in the hands of the application."""
         if number := self._numbers.get(subscription):
-            self._shard.submit(Do(number, Credit(subscription, count, next_id, withdrawn)))
+            has_room = bool(taken) and self._dispatch.taken(subscription, taken)
+            command = Credit(subscription, count, next_id, withdrawn, has_room=has_room)
+            self._shard.submit(Do(number, command))
 
     def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
         """A plain subscription's client has these (SEM J5)."""

@@ -242,6 +242,11 @@ class Subscribe(Request, frozen=True, tag=40):
     """The client says what has arrived when it is asked to (:class:`Credit`, SEM J5)."""
     deltas: bool = False
     """The client understands deltas: changes of a merge channel may come as such (SEM K3)."""
+    bytes_max: Count = 0
+    """Bytes of deliveries the client has room for, until it says that they were taken
+    (:class:`Credit`); a single event may be larger. 0: as many as there is credit for."""
+    bytes_held: Count = 0
+    """What it still has of an earlier connection."""
 
 
 class Attach(Request, frozen=True, tag=41):
@@ -268,6 +273,8 @@ class BrowseDurable(Request, frozen=True, tag=42):
     durable: GivenName
     credit: Count
     selector: SelectorText = ""
+    bytes_max: Count = 0
+    """As of :class:`Subscribe`."""
 
 
 class Unsubscribe(Request, frozen=True, tag=43):
@@ -281,6 +288,8 @@ class Credit(Message, frozen=True, tag=44):
     count: Count
     next_id: EndId = 0
     """What was sent of lower ids has arrived."""
+    taken: Count = 0
+    """Bytes of deliveries that the application has taken since it was said last."""
 
 
 class Demand(Message, frozen=True, tag=45):

@@ -1,4 +1,4 @@
-"""The names of the package: those there are, and no others."""
+"""The names of the package and of attributes: those there are, and no others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import ast
 import inspect
 import subprocess
 import sys
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 
 import penstock
-from penstock.core import errors
+from penstock.bootstrap import registered
+from penstock.client import attributes
+from penstock.core import channel_types, durables, engines, errors
+from penstock.core.messages import Definition, Storage
 
 
 def test_a_misspelt_name_is_an_error_that_says_so() -> None:
@@ -69,3 +74,24 @@ def test_the_asyncio_client_is_there_without_an_import_of_its_own() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ran.stdout == "penstock.aio\n"
+
+
+def fields(kind: Any) -> set[str]:
+    return {field.name for field in msgspec.structs.fields(kind)}
+
+
+def test_attributes_are_those_the_realm_knows() -> None:
+    of_channels = get_type_hints(penstock.ChannelAttributes)
+    of_queues = get_type_hints(penstock.QueueAttributes)
+
+    assert set(of_channels) == fields(Definition) - {"kind", "max_deliveries"}
+    assert set(of_queues) == fields(Definition) - {"kind", "archive"}
+    assert set(get_type_hints(penstock.StorageProperties)) == fields(Storage)
+    fixed = {"kind", "type", "engine", "keys", "start_event_id"}
+    assert set(get_type_hints(penstock.EditedAttributes)) == fields(Definition) - fixed
+
+
+def test_types_and_engines_are_those_the_realm_knows() -> None:
+    assert set(get_args(attributes.ChannelType)) == set(registered(channel_types, "TYPE"))
+    assert set(get_args(attributes.Engine)) == set(registered(engines, "ENGINE"))
+    assert set(get_args(attributes.DurableType)) == set(registered(durables, "KIND"))

@@ -1,0 +1,65 @@
+"""Client, realm and network on one simulated loop: what is on its way is there because the test
+says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from penstock import aio
+from penstock.frontends.connection import Connection
+from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.network import SimTransport
+from tests.runtime.living import living
+
+ADDRESS = ("127.0.0.1", 9000)
+URL = "penstock://127.0.0.1:9000"
+
+
+class World:
+    """A realm, a network, and clients that may be stopped as the operating system stops them."""
+
+    def __init__(self, loop: SimLoop, listener: NativeListener) -> None:
+        self.loop = loop
+        self.listener = listener
+
+    def end_of(self, session: aio.Session) -> SimTransport:
+        """The client's end of its connection."""
+        link: Any = session._link
+        transport: SimTransport = link._transport
+        return transport
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Virtual time costs nothing."""
+        for _ in range(10_000):
+            if true():
+                return
+            await pass_time(0.01)
+        raise AssertionError("it never came to that")
+
+    async def full(self, session: aio.Session, publish: Callable[[], Awaitable[object]]) -> None:
+        """Stop the client, and publish until its connection takes no more."""
+        self.end_of(session).pause_reading()
+        await publish()
+        connections = [each for each in self.listener.connections if isinstance(each, Connection)]
+        await self.until(lambda: any(not each.writable for each in connections))
+
+
+def story(life: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
+            listener = NativeListener(realm, "test", NativeLimits())
+            ready = asyncio.Event()
+            listening = group.create_task(listener.run(ready))
+            await ready.wait()
+            await loop.create_server(listener._made, *ADDRESS)
+            await life(World(loop, listener))
+            listening.cancel()
+
+    simulate(live(), Random(seed))
