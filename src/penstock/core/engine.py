@@ -35,12 +35,14 @@ class Engine(Protocol):
         self,
         durables: Iterable[Durable],
         awaited: IdSet,
+        pulled: IdSet,
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
         """What becomes of the events ``span`` as they are published, where the engine
-        :attr:`needs_interest`. ``awaited`` is what plain subscribers wait for; ``matched``, by
-        durable, the ids its selector matches."""
+        :attr:`needs_interest`. ``awaited`` is what plain subscribers wait for who are sent
+        it, ``pulled`` what those do who ask for it; ``matched``, by durable, the ids its
+        selector matches."""
         ...
 
 

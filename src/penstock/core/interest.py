@@ -6,7 +6,7 @@ cursor or beyond. A browse has none: it sees what is there when it comes by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -40,7 +40,7 @@ def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subs
     return left
 
 
-def awaited(subscribers: Iterable[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:
+def awaited(subscribers: Collection[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:
     """The part of ``span``, about to be published, that some subscriber waits for; ``matched``
     are the ids that each selector matches."""
     texts = {subscriber.selector for subscriber in subscribers if subscriber.has_interest}

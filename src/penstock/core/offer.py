@@ -146,6 +146,7 @@ def _demand(state: ChannelState, command: Demand) -> None:
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None and not count:
         subscriber.asks = state.dirty = True
+        subscriber.pulls = subscriber.stop_id is None
     held = state.seats.get(subscription)
     if held is None or held[1].demand is None:  # a seat events are pushed to demands nothing
         return

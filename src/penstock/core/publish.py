@@ -136,9 +136,11 @@ def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> App
         return appended
     span = appended.span
     chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
-    subscribers = awaited(state.subscribers.values(), span, chosen)
+    plain = state.subscribers.values()
+    pushed = awaited([each for each in plain if not each.pulls], span, chosen)
+    pulled = awaited([each for each in plain if each.pulls], span, chosen)
     durables = state.durables.values()
-    found = state.engine.interest(durables, subscribers, span, appended.matched)
+    found = state.engine.interest(durables, pushed, pulled, span, appended.matched)
     if not (found.passing or found.dropped):
         return appended
     for relayed in appended.relayed:

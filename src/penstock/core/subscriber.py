@@ -17,6 +17,7 @@ class Subscriber:
         "lost_us",
         "missed",
         "only",
+        "pulls",
         "selector",
         "session",
         "stalled",
@@ -56,6 +57,9 @@ class Subscriber:
         """Its client has no room for more bytes, whatever its credit."""
         self.asks = False
         """Whether it is to be told once it has all there is, or no credit left."""
+        self.pulls = False
+        """Whether it has asked for what there is, and so takes events when it likes: a synchronous
+        consumer (SEM J)."""
         self.confirms = confirms
         """Whether it says what has arrived; until then it may have to be sent again (SEM J5)."""
         self.unconfirmed = IdSet()
@@ -114,7 +118,7 @@ class Subscriber:
     def takes_place_of(self, former: Subscriber, next_id: int) -> None:
         """Go on as ``former``, with the same selector; what it was absent for too long for does
         not come any more."""
-        self.only, self.missed = former.only, former.missed
+        self.only, self.missed, self.pulls = former.only, former.missed, former.pulls
         self.missed.add(Span(former.until, max(former.until, next_id)))
 
     @property

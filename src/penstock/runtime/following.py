@@ -86,7 +86,9 @@ def writes_nothing(
     if kind.ids_survive and own.next_id + before + digest.count > own.reserved:
         return False
     in_memory = len(IdSet(kind.volatile(digest))) == digest.count
-    passes = own.engine.needs_interest and all(each.is_fed for each in own.durables.values())
+    pulls = any(each.pulls for each in own.subscribers.values())
+    fed = all(each.is_fed for each in own.durables.values())
+    passes = own.engine.needs_interest and fed and not pulls
     return in_memory or kind.relays or passes
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.engines.jms import ENGINE
+from penstock.core.ids import IdSet
 from penstock.core.messages import (
     Ack,
     Appended,
@@ -15,6 +16,7 @@ from penstock.core.messages import (
     CreateDurable,
     Credit,
     DeleteDurable,
+    Demand,
     Detach,
     Digest,
     IdsReserved,
@@ -401,4 +403,65 @@ def test_a_transient_event_is_relayed_as_on_any_channel() -> None:
     assert delivered(effects) == {1: [0, 1, 2]}
     assert live(play) == [0, 2]
     assert play.channel.state.counters.relayed == 1
+    assert conserved(play)
+
+
+@pytest.mark.spec("J4")
+@pytest.mark.parametrize(
+    ("type_", "on_disk"),
+    [
+        ("persistent", [0, 1, 2]),
+        ("paged", [0, 1, 2]),
+        ("mixed", [0, 2]),
+        ("reliable", []),
+        ("off_heap", []),
+        ("simple", []),
+    ],
+)
+def test_a_subscriber_that_asks_for_events_has_them_kept_as_the_type_says(
+    type_: str, on_disk: list[int]
+) -> None:
+    play = jms(type=type_)
+    play.do(Subscribe(1, "s", 0))
+    play.do(Demand(1, 0))
+    play.do(publish(3, volatile=(span(1),)))
+
+    state = play.channel.state
+    assert live(play) == [0, 1, 2]
+    assert not state.passing
+    assert sorted(set(state.stored) - set(state.volatile)) == on_disk
+    kept = [fact for fact in written(play) if fact.span.size > len(IdSet(fact.absent))]
+    assert bool(kept) == bool(on_disk)
+    assert delivered(play.do(Credit(1, 2))) == {1: [0, 1]}
+    assert delivered(play.do(Credit(1, 2))) == {1: [2]}
+    play.sweep()
+    assert live(play) == []
+    assert conserved(play)
+
+
+@pytest.mark.spec("J4")
+def test_one_that_is_sent_events_beside_it_changes_nothing() -> None:
+    play = jms(type="persistent")
+    play.do(Subscribe(1, "s", 0, credit=9))
+    play.do(Subscribe(2, "t", 0, selector="even"))
+    play.do(Demand(2, 0))
+    play.do(publish(3, matched={"even": (span(0), span(2))}))
+
+    assert live(play) == [0, 2]
+    assert not play.channel.state.volatile
+    play.do(Detach(2))
+    play.sweep()
+    assert live(play) == []
+
+
+@pytest.mark.spec("J4")
+def test_a_restart_keeps_nothing_for_one_that_asked() -> None:
+    play = jms(type="persistent")
+    play.do(Subscribe(1, "s", 0))
+    play.do(Demand(1, 0))
+    play.do(publish(2))
+    play.restart()
+    play.sweep()
+
+    assert live(play) == []
     assert conserved(play)

@@ -24,6 +24,7 @@ class Default:
         self,
         durables: Iterable[Durable],
         awaited: IdSet,
+        pulled: IdSet,
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:

@@ -1,8 +1,8 @@
 """JMS: an event stays only while somebody waits for it; nothing is replayed (SEM J2-J4, J6).
 
 What only those want who are there, and take it without being asked again, passes through
-memory: plain subscribers, and the clients of exclusive and priority durables that acknowledge by
-themselves. For all others the channel's type keeps it.
+memory: plain subscribers that are sent events, and the clients of exclusive and priority
+durables that acknowledge by themselves. For all others the channel's type keeps it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class Jms:
         self,
         durables: Iterable[Durable],
         awaited: IdSet,
+        pulled: IdSet,
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
-        kept, passing = IdSet(), awaited.copy()
+        kept, passing = pulled.copy(), awaited.copy()
         for durable in durables:
             wanted = wanted_of(durable, span, matched.get(durable.name, ()))
             (passing if durable.is_fed else kept).add_all(wanted)
