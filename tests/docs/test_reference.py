@@ -33,7 +33,12 @@ from tests.docs.reference import (
 
 ADVICE = "run python -m tests.docs.reference"
 
-NOT_OURS = frozenset({"DataFrame", "FileDescriptorSet"})
+NOT_OURS = frozenset(
+    {
+        *("AnalysisException", "PySparkRuntimeError", "PySparkValueError"),
+        *("DataFrame", "FileDescriptorSet", "StreamingQueryException"),
+    }
+)
 """Classes the pages name that are other libraries'."""
 
 _CODE = re.compile(r"`([^`\n]+)`")

@@ -16,6 +16,7 @@ from penstock.client.sync import Channel, Session
 from penstock.core.errors import IllegalState, NoSuchStage
 from penstock.spark import writing
 from penstock.spark.connections import disconnect
+from penstock.spark.options import REALM_RESTARTS
 from penstock.spark.source import PenstockSource
 from tests.spark.tasks import written
 
@@ -140,7 +141,7 @@ def test_a_realm_that_never_keeps_the_rows_ends_the_query(
     with pytest.raises(NoSuchStage, match="start the query again"):
         writer.commit(messages, 0)
 
-    assert times() == writing.RESTAGED_MAX
+    assert times() == REALM_RESTARTS
     assert stored(realm) == [[], []]
 
 

@@ -86,7 +86,9 @@ def test_each_channel_may_have_a_start_of_its_own() -> None:
     assert [times.starting.of(name) for name in ("orders", "day/1")] == [noon, None]
 
 
-@pytest.mark.parametrize("text", ["2013-01-31T09:30:00Z", "2013-01-31 09:30", "1359624600000"])
+@pytest.mark.parametrize(
+    "text", ["2013-01-31T09:30:00Z", "2013-01-31 09:30+00:00", "1359624600000"]
+)
 def test_a_start_may_be_a_time(text: str) -> None:
     options = source_options(HERE | {"startingtimestamp": text})
 

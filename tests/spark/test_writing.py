@@ -35,12 +35,15 @@ from penstock.core.errors import (
 from penstock.core.producers import LASTING_REMEMBERED_MAX
 from penstock.spark import writing
 from penstock.spark.connections import disconnect
+from penstock.spark.options import SinkOptions, Where
 from penstock.spark.rows import as_table
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter, Staged
 from tests.spark.tasks import written
 
 ROW = StructType().add("data", BinaryType()).add("n", LongType())
+
+OUT = SinkOptions(Where("", "out"))
 
 
 @pytest.fixture
@@ -266,11 +269,11 @@ def test_columns_of_meaning_are_told_from_properties() -> None:
         }
     )
 
-    table = as_table(given)
+    table = as_table(given, OUT)
 
     assert table.column("data").to_pylist() == ["é".encode(), None]
     with pytest.raises(InvalidEvent, match="two columns have one name"):
-        as_table(pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"]))
+        as_table(pa.record_batch([pa.array([1]), pa.array([2])], names=["n", "n"]), OUT)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,11 +27,29 @@ def register(spark: SparkSession, url: str | None = None) -> None:
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
+    from penstock.spark.errors import in_sparks_types
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.source import source_with
 
-    with _settled_environment(spark):
+    with in_sparks_types(), _settled_environment(spark), _this_python(spark):
         spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
+
+
+@contextlib.contextmanager
+def _this_python(spark: SparkSession) -> Iterator[None]:
+    """On a local master, what is registered inside is run by this Python, whatever
+    ``PYSPARK_PYTHON`` said when Spark started: it has this package."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote() or not str(spark.sparkContext.master).startswith("local"):
+        yield
+        return
+    context = spark.sparkContext
+    before, context.pythonExec = context.pythonExec, sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before
 
 
 @contextlib.contextmanager

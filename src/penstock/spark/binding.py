@@ -150,7 +150,7 @@ class Bound:
             self.acknowledge(session, links_of(session, self._options), committed)
 
         with suppress(PenstockError):  # the next call for a position acknowledges the same
-            ask_realm(self._options.url, acknowledge)
+            ask_realm(self._options.realm, acknowledge)
 
     def _hold(self, session: Session, link: Link) -> _Held:
         mine = self._held.get(link.name)

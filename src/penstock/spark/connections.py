@@ -14,18 +14,17 @@ from typing import TypeVar
 
 from pyspark import TaskContext
 
-from penstock.client.session import RECONNECT_TIMEOUT_S
 from penstock.client.sync import Channel, Destination, Queue, Session, connect
 from penstock.client.urls import safe
 from penstock.core.errors import CannotConnect, IllegalState, NameDoesNotExist, SessionClosed
 from penstock.core.ids import Span
-from penstock.spark.options import Where
+from penstock.spark.options import RealmAt, Where
 from penstock.spark.settling import settle_down
 
 T = TypeVar("T")
 
-_sessions: dict[tuple[int, str], Session] = {}
-"""By process, as a forked child cannot use its parent's, and URL."""
+_sessions: dict[tuple[int, RealmAt], Session] = {}
+"""By process, as a forked child cannot use its parent's, and realm."""
 
 _there: set[tuple[int, Where]] = set()
 """By process: what was found there once."""
@@ -76,7 +75,7 @@ def ask(where: Where, question: Callable[[Link], T]) -> T:
 
     Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
     """
-    return ask_realm(where.url, lambda session: question(link(session, where)))
+    return ask_realm(where.realm, lambda session: question(link(session, where)))
 
 
 def check_there(where: Where) -> None:
@@ -88,14 +87,17 @@ def check_there(where: Where) -> None:
         _there.add(key)
 
 
-def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = False) -> T:
+def ask_realm(
+    realm: RealmAt | str, question: Callable[[Session], T], *, patient: bool = False
+) -> T:
     """What ``question`` gives for the realm. It may be asked twice, so it has to bear that.
 
-    Tasks, and whoever is ``patient``, wait for a realm that is away as a session does, for a
-    minute: the query has reached it before. Raises ``CannotConnect``.
+    Tasks, and whoever is ``patient``, wait for a realm that is away as a session does, for as
+    long as ``realm`` says: the query has reached it before. Raises ``CannotConnect``.
     """
     settle_down()
-    key = (os.getpid(), url)
+    realm = RealmAt(realm) if isinstance(realm, str) else realm
+    key = (os.getpid(), realm)
     known = _sessions.get(key)
     if known is not None:
         try:
@@ -103,15 +105,15 @@ def ask_realm(url: str, question: Callable[[Session], T], *, patient: bool = Fal
         except (SessionClosed, CannotConnect):
             _sessions.pop(key, None)  # it gave up long ago; a new one may fare better
     patient = patient or TaskContext.get() is not None
-    session = _sessions[key] = _connected(url, RECONNECT_TIMEOUT_S if patient else 0)
+    session = _sessions[key] = _connected(realm, realm.reconnect_s if patient else 0)
     return question(session)
 
 
-def _connected(url: str, patience_s: float) -> Session:
+def _connected(realm: RealmAt, patience_s: float) -> Session:
     pause_s, waited_s = 0.05, 0.0
     while True:
         try:
-            return connect(url)
+            return connect(realm.url, reconnect_timeout=realm.reconnect_s)
         except CannotConnect:
             if waited_s >= patience_s:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -11,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.client.places import check_place
+from penstock.client.session import RECONNECT_TIMEOUT_S
 from penstock.client.urls import parse_url, safe
 from penstock.core.errors import InvalidArgument
 from penstock.core.names import durable_name
@@ -19,6 +21,9 @@ from penstock.spark.starts import Places, places
 
 URL_VARIABLE: Final = "PENSTOCK_URL"
 """The environment variable that names the realm where no option does."""
+
+REALM_RESTARTS: Final = 5
+"""Restarts of the realm within one commit before that gives up, where nothing else is said."""
 
 READ_LIMIT_EVENTS: Final = 1_000_000
 """Events of one micro-batch where nothing else is said: a restart after a long stop must not
@@ -45,6 +50,7 @@ _SOURCE: Final = (
     "failOnDataLoss",
     "access",
     "files",
+    "reconnectTimeout",
 )
 _SINK: Final = (
     "url",
@@ -53,11 +59,24 @@ _SINK: Final = (
     "delta",
     "deltaColumn",
     "nulls",
+    "value",
     "txnAppId",
     "txnVersion",
+    "reconnectTimeout",
+    "realmRestarts",
 )
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
 _ACCESS: Final = ("auto", "local", "remote")
+
+
+class RealmAt(Struct, frozen=True):
+    """A realm, and how long it may be away."""
+
+    url: str
+    reconnect_s: float = RECONNECT_TIMEOUT_S
+
+    def __repr__(self) -> str:
+        return f"RealmAt({safe(self.url)!r})"
 
 
 class Where(Struct, frozen=True):
@@ -66,6 +85,11 @@ class Where(Struct, frozen=True):
     url: str
     channel: str
     kind: Literal["channel", "queue", "either"] = "channel"
+    reconnect_s: float = RECONNECT_TIMEOUT_S
+
+    @property
+    def realm(self) -> RealmAt:
+        return RealmAt(self.url, self.reconnect_s)
 
     def __repr__(self) -> str:
         return f"Where({safe(self.url)!r}, {self.channel!r}, {self.kind!r})"
@@ -100,9 +124,15 @@ class SourceOptions(Struct, frozen=True):
     """The column that tells null from absent."""
     files: str = ""
     """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
+    reconnect_s: float = RECONNECT_TIMEOUT_S
+    """So long tasks and queries wait for a realm that is away."""
 
     def __repr__(self) -> str:
         return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
+
+    @property
+    def realm(self) -> RealmAt:
+        return RealmAt(self.url, self.reconnect_s)
 
     @property
     def where(self) -> Where:
@@ -118,7 +148,7 @@ class SourceOptions(Struct, frozen=True):
 
     def where_is(self, name: str) -> Where:
         """One of the channels."""
-        return Where(self.url, name, "queue" if self.choice.queues else "either")
+        return Where(self.url, name, "queue" if self.choice.queues else "either", self.reconnect_s)
 
 
 class SinkOptions(Struct, frozen=True):
@@ -138,6 +168,10 @@ class SinkOptions(Struct, frozen=True):
     """The column that says which rows do."""
     nulls_are_absent: bool = False
     """Whether a null in a column is a property the event does not have."""
+    value: Literal["", "data", "property"] = ""
+    """What a column ``value`` is, where somebody has said so."""
+    realm_restarts: int = REALM_RESTARTS
+    """So often the realm may restart within one commit before the write gives up."""
 
 
 def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
@@ -168,6 +202,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         _durable(texts, choice),
         _flag("includeNulls", texts),
         _files(texts),
+        _seconds("reconnectTimeout", texts),
     )
 
 
@@ -189,6 +224,8 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
         delta,
         delta_column,
         _one_of("nulls", texts, ("keep", "absent")) == "absent",
+        _value(texts),
+        _restarts(texts),
     )
 
 
@@ -243,7 +280,35 @@ def _known(
 
 def _target(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
     """As it was said; it may name no channel."""
-    return Where(_url(texts, default_url), _said(given, texts, "channel"))
+    return Where(
+        _url(texts, default_url),
+        _said(given, texts, "channel"),
+        reconnect_s=_seconds("reconnectTimeout", texts),
+    )
+
+
+def _seconds(option: str, texts: Mapping[str, str]) -> float:
+    text = texts.get(option)
+    try:
+        seconds = RECONNECT_TIMEOUT_S if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"{option} is {text!r}; a number of seconds, 0 or more, is needed")
+    return seconds
+
+
+def _restarts(texts: Mapping[str, str]) -> int:
+    text = texts.get("realmRestarts", str(REALM_RESTARTS)).strip()
+    if not text.isdecimal():
+        raise InvalidArgument(f"realmRestarts is {text!r}; a whole number, 0 or more, is needed")
+    return int(text)
+
+
+def _value(texts: Mapping[str, str]) -> Literal["", "data", "property"]:
+    if "value" not in texts:
+        return ""
+    return "data" if _one_of("value", texts, ("data", "property")) == "data" else "property"
 
 
 def _url(texts: Mapping[str, str], default_url: str) -> str:

@@ -114,7 +114,7 @@ def bury_poison(
     runs: list[int] = []
     try:
         failed = last_begun(spark, checkpoint, given)
-        owed = ask_realm(given.url, lambda session: _owed(session, given, *failed))
+        owed = ask_realm(given.realm, lambda session: _owed(session, given, *failed))
         fails = _failing(spark, options, sorted(failed[1]), attempt, runs)
         found = isolated(owed, fails, limit)
         _bury(given, found)
@@ -195,7 +195,7 @@ def _bury(options: SourceOptions, found: Mapping[EventKey, str]) -> None:
                 for key in keys:
                     hold.bury([key[1]], found[key])
 
-    ask_realm(options.url, bury)
+    ask_realm(options.realm, bury)
 
 
 # --- running it again ---------------------------------------------------------------------

@@ -43,6 +43,7 @@ from penstock.spark.channels import (
 )
 from penstock.spark.connections import Link, ask, ask_realm
 from penstock.spark.copies import Tally, copy_at
+from penstock.spark.errors import tells_spark
 from penstock.spark.losses import check_first, check_front
 from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
@@ -63,6 +64,7 @@ LONG_POLL_S = 1.0
 """How long a stream without news waits for some before it tells Spark that there are none."""
 
 
+@tells_spark
 class ChannelReader(DataSourceReader):
     """The events that are stored when the query is planned."""
 
@@ -82,12 +84,13 @@ class ChannelReader(DataSourceReader):
             owed = outstanding(self._options, links, spans)
             return [*planned(self._options, links, spans, owed, known=set(spans))]
 
-        return ask_realm(self._options.url, plan)
+        return ask_realm(self._options.realm, plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(self._options, self._wanted, partition)
 
 
+@tells_spark
 class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Channels as an endless table; a position is the id of the next event of each."""
 
@@ -111,7 +114,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 }
             )
 
-        return ask_realm(self._options.url, first)
+        return ask_realm(self._options.realm, first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.events_per_trigger)
@@ -120,10 +123,10 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def target(session: Session) -> dict[str, int]:
             return {name: link.end for name, link in links_of(session, self._options).items()}
 
-        self._target = ask_realm(self._options.url, target)
+        self._target = ask_realm(self._options.realm, target)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        latest = ask_realm(self._options.url, lambda session: self._latest(session, start, limit))
+        latest = ask_realm(self._options.realm, lambda session: self._latest(session, start, limit))
         self._reached = decode(latest)
         return latest
 
@@ -139,7 +142,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return reported(encode(ends), self._reached, waiting, self._growth.later)
 
         now = datetime.now(UTC)
-        return ask_realm(self._options.url, newest)
+        return ask_realm(self._options.realm, newest)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         def plan(session: Session) -> list[InputPartition]:
@@ -154,7 +157,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._growth.saw(part.channel, part.stored)
             return [*found]
 
-        return ask_realm(self._options.url, plan)
+        return ask_realm(self._options.realm, plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(self._options, self._wanted, partition)

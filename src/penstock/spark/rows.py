@@ -32,6 +32,9 @@ _RIGHT: Final = {
     "ttl": "give milliseconds, 0 or more; null or 0 for none of its own",
     "priority": "give 0 to 9; null for that of the channel",
 }
+_PAYLOADS: Final = (pa.binary(), pa.string())
+_KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
+"""Columns that Kafka's sink takes, and some that its source gives."""
 _EVENT: Final = re.compile(r"^event \d+(?: of the batch)?(?:: | )")
 
 Numbers = npt.NDArray[np.int64]
@@ -82,7 +85,9 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     if not left:
         raise InvalidEvent("the rows have no column that could be an event")
     nulls = [pa.nulls(1, field.type) for field in left]
-    bodies_of_table(as_table(pa.RecordBatch.from_arrays(nulls, [field.name for field in left])))
+    _check_value(kinds, options)
+    batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in left])
+    bodies_of_table(as_table(batch, options))
 
 
 def _check_column(
@@ -99,9 +104,40 @@ def _check_column(
         )
 
 
-def as_table(batch: pa.RecordBatch) -> pa.Table:
-    """A batch of Spark's as the client publishes it: ``data`` may be text there."""
+def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
+    """What writers for Kafka call ``value`` is asked about: it is the message there."""
+    if options.value == "data":
+        if "value" not in schema.names:
+            raise InvalidArgument("value=data, and the rows have no column value")
+        if "data" in schema.names:
+            raise InvalidArgument(
+                "value=data, and the rows have a column data, too: an event has one payload; "
+                "leave out one of them"
+            )
+        if schema.field("value").type not in _PAYLOADS:
+            raise InvalidArgument(
+                f"value=data, and the column value is {schema.field('value').type}; a payload is "
+                "BINARY or STRING"
+            )
+        return
+    others = set(schema.names) - {"value", options.channel_column}
+    if options.value or "value" not in schema.names or not others <= _KAFKAS:
+        return
+    if schema.field("value").type in _PAYLOADS:
+        raise InvalidArgument(
+            "the rows look as for Kafka: a column value, and no others but Kafka's own. Here the "
+            'payload is the column data, and any other one a property: say .option("value", '
+            '"data") to publish value as the payload, or "property" to keep it as a property'
+        )
+
+
+def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
+    """A batch of Spark's as the client publishes it: ``data`` may be text there, and called
+    ``value``."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if options.value == "data" and len(columns) == batch.num_columns:
+        columns["data"] = columns.pop("value")
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
     if len(columns) < batch.num_columns:
         raise InvalidEvent(f"two columns have one name: {', '.join(batch.schema.names)}")
     data = columns.get("data")

@@ -175,6 +175,10 @@ def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterat
         **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
     }
     wanted = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    if is_local:
+        # Its processes run here, where this very Python has what they need: another one that the
+        # environment names, as images of containers do, would not find the format.
+        wanted |= {name: sys.executable for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     wanted["JAVA_HOME"] = str(jvm_home)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from penstock.spark.errors import tells_spark
 from penstock.spark.settling import settle_down
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 settle_down()  # before the methods load more
 
 
+@tells_spark
 class PenstockSource(DataSource):
     """A channel of a realm. Columns: ``event_id``, ``published``, ``tag``, ``data``, then one for
     each property; the options are those of :mod:`penstock.spark.options`."""
@@ -42,7 +44,7 @@ class PenstockSource(DataSource):
         from penstock.spark.projection import extras_of, spark_schema
 
         options = self._source()
-        stored = ask_realm(options.url, lambda session: _stored(session, options))
+        stored = ask_realm(options.realm, lambda session: _stored(session, options))
         return spark_schema(stored, columns=options.columns, extras=extras_of(options))
 
     def reader(self, schema: StructType) -> ChannelReader:

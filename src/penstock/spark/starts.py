@@ -88,4 +88,9 @@ def _moment(option: str, given: Any, text: str) -> datetime:
             f"{option} is {text!r}; it is milliseconds since 1970, a time such as "
             '2013-01-31T09:30:00Z, or JSON such as {"orders": "2013-01-31T09:30:00Z"}'
         ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"{option} is {text!r}, a time without a zone: say which one, as in "
+            f"{moment.isoformat()}Z for UTC or {moment.isoformat()}+02:00"
+        )
+    return moment

@@ -39,6 +39,7 @@ from penstock.core.errors import (
 )
 from penstock.core.producers import LASTING_PREFIX
 from penstock.spark.connections import ask_realm
+from penstock.spark.errors import tells_spark
 from penstock.spark.options import SinkOptions
 from penstock.spark.rows import Rows, as_table, deltas_in, events_of, routed
 
@@ -52,8 +53,6 @@ request of its own."""
 CARRIED_BYTES_MAX: Final = 256 << 10
 """Rows a task of a stream hands to the driver. Beyond a megabyte Spark would take another way for
 what a task says, and of all tasks together it takes a gigabyte."""
-RESTAGED_MAX: Final = 5
-"""Restarts of the realm within one commit before that gives up."""
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -85,6 +84,7 @@ class Staged(WriterCommitMessage):
     """Of the stages."""
 
 
+@tells_spark
 class ChannelWriter(DataSourceArrowWriter):
     """Publishes a table in one step; twice the same ``txnAppId`` and ``txnVersion`` is once."""
 
@@ -112,6 +112,7 @@ class ChannelWriter(DataSourceArrowWriter):
         forget(self._options, messages)
 
 
+@tells_spark
 class ChannelStreamWriter(DataSourceStreamArrowWriter):
     """Publishes each micro-batch in one step and once."""
 
@@ -146,13 +147,13 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
     group = work or f"{query}.{context.getLocalProperty(_BATCH)}"
     task = _Task(options, group, carries=not work)
     try:
-        for first_row, table in _portions(batches, ROUTED_TIMES if options.channel_column else 1):
+        for first_row, table in _portions(batches, options):
             for rows in routed(table, first_row, partition, options):
                 task.put_aside(rows)
     except BaseException:
         _drop(options, task.stages)
         raise
-    realm = ask_realm(options.where.url, lambda session: session.realm_id)
+    realm = ask_realm(options.where.realm, lambda session: session.realm_id)
     return Staged(partition, query, realm, task.parts, group)
 
 
@@ -195,7 +196,7 @@ class _Task:
             events = events_of(rows, self._options, limit)
             return session.stage(channel, events, group=self._group), events
 
-        stages, events = ask_realm(self._options.where.url, put)
+        stages, events = ask_realm(self._options.where.realm, put)
         self._stages.setdefault(rows.channel, []).extend(stages)
         self._carry(rows.channel, events)
 
@@ -258,8 +259,11 @@ def _packed(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-def _portions(batches: Iterator[pa.RecordBatch], times: int) -> Iterator[tuple[int, pa.Table]]:
+def _portions(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions
+) -> Iterator[tuple[int, pa.Table]]:
     """The rows in portions, each with the number of its first one."""
+    times = ROUTED_TIMES if options.channel_column else 1
     rows_max, bytes_max = times * PORTION_ROWS_MAX, times * PORTION_BYTES_MAX
     held: list[pa.RecordBatch] = []
     first = rows = size = 0
@@ -267,14 +271,14 @@ def _portions(batches: Iterator[pa.RecordBatch], times: int) -> Iterator[tuple[i
         if not batch.num_rows:
             continue
         if held and (rows + batch.num_rows > rows_max or size >= bytes_max):
-            yield first, as_table(pa.concat_batches(held))
+            yield first, as_table(pa.concat_batches(held), options)
             first += rows
             held, rows, size = [], 0, 0
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
     if held:
-        yield first, as_table(pa.concat_batches(held))
+        yield first, as_table(pa.concat_batches(held), options)
 
 
 # --- in the driver --------------------------------------------------------------------------
@@ -294,11 +298,11 @@ def publish(
     found = sorted(_staged(messages), key=lambda message: message.partition)
     if not any(part.stages for message in found for part in message.parts):
         return
-    for attempt in range(RESTAGED_MAX + 1):
+    for attempt in range(options.realm_restarts + 1):
         try:
             return _commit(options, found, producer, sequence)
         except NoSuchStage as error:
-            if attempt == RESTAGED_MAX or not _is_carried(found):
+            if attempt == options.realm_restarts or not _is_carried(found):
                 raise NoSuchStage(
                     "the realm has lost rows of this write before they were published, most likely "
                     f"in a restart; nothing was published: start the query again ({error})"
@@ -325,7 +329,7 @@ def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, seq
             session.commit_stages(list(stages.items()), producer=producer, sequence=sequence)
 
     try:
-        ask_realm(options.where.url, commit, patient=True)
+        ask_realm(options.where.realm, commit, patient=True)
     except NameDoesNotExist as error:
         raise _deleted(names.values()) from error
 
@@ -362,7 +366,7 @@ def _put_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]
         ]
 
     try:
-        return ask_realm(options.where.url, put_all, patient=True)
+        return ask_realm(options.where.realm, put_all, patient=True)
     except NameDoesNotExist as error:
         raise _deleted([part.channel for each in messages for part in each.parts]) from error
 
@@ -404,4 +408,4 @@ def _drop(options: SinkOptions, stages: Sequence[str]) -> None:
     # The realm drops them by itself after a while; the error on the way is the one to be seen.
     with suppress(PenstockError):
         if stages:
-            ask_realm(options.where.url, lambda session: session.drop_stages(stages))
+            ask_realm(options.where.realm, lambda session: session.drop_stages(stages))

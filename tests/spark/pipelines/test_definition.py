@@ -144,7 +144,7 @@ def test_a_source_becomes_options_of_the_format() -> None:
         (1200, "startingOffsets", "1200"),
         ("1200", "startingOffsets", "1200"),
         ({"b": 2, "a": "latest"}, "startingOffsets", '{"a": "latest", "b": 2}'),
-        ("2013-01-31T09:30:00", "startingTimestamp", "2013-01-31T09:30:00"),
+        ("2013-01-31T09:30:00+01:00", "startingTimestamp", "2013-01-31T09:30:00+01:00"),
     ],
 )
 def test_a_source_begins_where_it_says(starting: Any, option: str, text: str) -> None:

@@ -209,6 +209,11 @@ def _starting(starting: Any) -> dict[str, str]:
         return {"startingOffsets": str(starting)}
     with contextlib.suppress(TypeError, ValueError):
         moment = starting if isinstance(starting, datetime) else datetime.fromisoformat(starting)
+        if moment.tzinfo is None:
+            raise InvalidArgument(
+                f"starting is {starting}, a time without a zone: say which one, as in "
+                f"{moment.isoformat()}Z for UTC or {moment.isoformat()}+02:00"
+            )
         return {"startingTimestamp": moment.isoformat()}
     raise InvalidArgument(
         f'starting is {starting!r}; it is "earliest", "latest", an event id, a time such as '

@@ -1,0 +1,121 @@
+"""The errors of Penstock in Spark's types, as whoever writes for Spark catches them.
+
+Each is both: ``except penstock.InvalidArgument`` and ``except PySparkValueError`` take the same
+error. Where Spark tells of it from another process, as ``AnalysisException`` when it plans and as
+``StreamingQueryException`` when a stream runs, the message is in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from pyspark.errors import (
+    AnalysisException,
+    PySparkException,
+    PySparkRuntimeError,
+    PySparkValueError,
+)
+
+from penstock.core.errors import (
+    EventTooLarge,
+    InvalidArgument,
+    InvalidDescriptor,
+    InvalidEvent,
+    InvalidName,
+    InvalidSelector,
+    NameDoesNotExist,
+    PenstockError,
+)
+
+C = TypeVar("C", bound=type)
+
+_VALUES: Final = (
+    EventTooLarge,
+    InvalidArgument,
+    InvalidDescriptor,
+    InvalidEvent,
+    InvalidName,
+    InvalidSelector,
+)
+_ASKED: Final = (
+    *("schema", "reader", "streamReader", "writer", "streamWriter"),
+    *("partitions", "read", "initialOffset", "latestOffset", "reportLatestOffset", "write"),
+    *("commit", "abort", "prepareForTriggerAvailableNow"),
+)
+"""What Spark calls of a source, its readers and its writers."""
+
+
+def in_sparks_type(error: PenstockError) -> PenstockError:
+    """The same error, which is one of Spark's, too."""
+    if isinstance(error, PySparkException):
+        return error
+    kind = _both(type(error), _kind(error))
+    found: Any = kind.__new__(kind, *error.args)
+    found.__dict__.update(error.__dict__)
+    condition = f"PENSTOCK_{error.code.upper().replace('-', '_')}"
+    found._message, found._errorClass = str(error), condition
+    found._messageParameters, found._contexts = {}, []
+    return found  # type: ignore[no-any-return]  # a class made just now
+
+
+def _kind(error: PenstockError) -> type[PySparkException]:
+    if isinstance(error, _VALUES):
+        return PySparkValueError
+    return AnalysisException if isinstance(error, NameDoesNotExist) else PySparkRuntimeError
+
+
+def _both(own: type[PenstockError], sparks: type[PySparkException]) -> type[Exception]:
+    known = _classes.get((own, sparks))
+    if known is None:
+        known = _classes[own, sparks] = _made(own, sparks)
+    return known
+
+
+_classes: dict[tuple[type[PenstockError], type[PySparkException]], type[Exception]] = {}
+
+
+def _made(own: type[PenstockError], sparks: type[PySparkException]) -> type[Exception]:
+    def getSqlState(self: Any) -> None:  # noqa: N802  Spark's name
+        """Spark has none for these."""
+
+    members = {"__module__": __name__, "__doc__": own.__doc__, "getSqlState": getSqlState}
+    return type(own.__name__, (own, sparks), members)
+
+
+@contextmanager
+def in_sparks_types() -> Iterator[None]:
+    """What is raised inside is one of Spark's errors, too."""
+    try:
+        yield
+    except PenstockError as error:
+        found = in_sparks_type(error)
+        if found is error:
+            raise
+        raise found from error.__cause__
+
+
+def tells_spark(found: C) -> C:
+    """A class that Spark calls, and whose errors are in Spark's types."""
+    for name in _ASKED:
+        if name in vars(found):
+            setattr(found, name, _told(vars(found)[name]))
+    return found
+
+
+def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*given: Any, **named: Any) -> Any:
+        with in_sparks_types():
+            result = method(*given, **named)
+        return _each(result) if inspect.isgenerator(result) else result
+
+    return call
+
+
+def _each(items: Iterator[Any]) -> Iterator[Any]:
+    with in_sparks_types():
+        yield from items

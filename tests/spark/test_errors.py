@@ -1,0 +1,124 @@
+"""Errors are Penstock's and Spark's at once; what the options say of waiting and of ``value``."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import (
+    AnalysisException,
+    PySparkException,
+    PySparkRuntimeError,
+    PySparkValueError,
+)
+from pyspark.sql.types import BinaryType, DoubleType, StringType, StructType
+
+import penstock
+from penstock.core.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.spark.connections import disconnect
+from penstock.spark.errors import in_sparks_type, in_sparks_types
+from penstock.spark.options import SinkOptions, Where, sink_options, source_options
+from penstock.spark.pipelines.sources import Source
+from penstock.spark.rows import as_table, check_writable
+from penstock.spark.source import PenstockSource
+from penstock.spark.starts import places
+
+URL = "penstock://localhost:1"
+
+
+def source(**options: str) -> PenstockSource:
+    return PenstockSource({"url": URL, "channel": "orders", **options})
+
+
+def test_what_the_format_refuses_is_caught_as_spark_errors_are() -> None:
+    with pytest.raises(PySparkValueError, match="unknown option") as caught:
+        source(bogus="1").schema()
+    assert isinstance(caught.value, InvalidArgument)
+    assert caught.value.getCondition() == "PENSTOCK_INVALID_ARGUMENT"
+    assert "did you mean" in caught.value.getMessage() or "there are" in caught.value.getMessage()
+    assert caught.value.getSqlState() is None
+
+    with pytest.raises(PySparkRuntimeError) as lost:
+        source().schema()
+    assert isinstance(lost.value, penstock.CannotConnect)
+
+
+def test_each_error_keeps_its_class_its_text_and_its_cause() -> None:
+    with penstock.Realm() as realm:
+        reading = PenstockSource({"url": realm.listen(), "channel": "none"})
+        with pytest.raises(AnalysisException, match="has no channel 'none'") as caught:
+            reading.schema()
+        disconnect()
+    assert isinstance(caught.value, NameDoesNotExist)
+    assert in_sparks_type(caught.value) is caught.value
+
+    with pytest.raises(Unavailable, match="later") as told, in_sparks_types():
+        raise Unavailable("later") from ValueError("why")
+    assert isinstance(told.value, PySparkException)
+    assert repr(told.value.__cause__) == "ValueError('why')"
+    assert told.value.retryable
+
+
+def test_a_time_without_a_zone_is_refused_wherever_it_is_said() -> None:
+    for text in ("2013-01-31T09:30:00", '{"orders": "2013-01-31T09:30:00"}'):
+        for side in ("starting", "ending"):
+            given = {"url": URL, "channel": "orders", f"{side}Timestamp": text}
+            with pytest.raises(InvalidArgument, match=r"without a zone.*2013-01-31T09:30:00Z for"):
+                source_options(given)
+    with pytest.raises(InvalidArgument, match="starting is 2013-01-31T09:30:00, a time without"):
+        Source(name="a", channel="a", starting="2013-01-31T09:30:00").format_options()
+    zoned = "2013-01-31T09+01:00"
+    options = source_options({"url": URL, "channel": "a", "startingTimestamp": zoned})
+    assert str(options.starting.of("a")) == "2013-01-31 09:00:00+01:00"
+    assert places("starting", {}, options.choice).otherwise is None
+
+
+def test_how_long_to_wait_for_a_realm_is_an_option_of_reads_and_writes() -> None:
+    given = {"url": URL, "channel": "a", "reconnectTimeout": "2.5"}
+
+    reading, writing = source_options(given), sink_options({**given, "realmRestarts": "0"})
+
+    assert reading.realm.reconnect_s == reading.where_is("a").realm.reconnect_s == 2.5
+    assert (writing.where.realm.reconnect_s, writing.realm_restarts) == (2.5, 0)
+    assert source_options({"url": URL, "channel": "a"}).realm.reconnect_s == 60
+    assert sink_options({"url": URL, "channel": "a"}).realm_restarts == 5
+    for text in ("-1", "soon", "nan", "inf"):
+        with pytest.raises(InvalidArgument, match=f"reconnectTimeout is '{text}'; a number of"):
+            source_options({**given, "reconnectTimeout": text})
+    with pytest.raises(InvalidArgument, match="realmRestarts is 'x'; a whole number"):
+        sink_options({"url": URL, "channel": "a", "realmRestarts": "x"})
+
+
+def kafkas(value: BinaryType | StringType | DoubleType) -> StructType:
+    return StructType().add("key", StringType()).add("value", value)
+
+
+@pytest.mark.parametrize("kind", [BinaryType(), StringType()])
+def test_rows_for_kafka_have_to_say_what_value_is(kind: BinaryType | StringType) -> None:
+    where = Where(URL, "out")
+    with pytest.raises(InvalidArgument, match=r'say \.option\("value", "data"\) to publish value'):
+        check_writable(kafkas(kind), SinkOptions(where), overwrite=False)
+
+    for said, name in (("data", "data"), ("property", "value")):
+        options = sink_options({"url": URL, "channel": "out", "value": said})
+        check_writable(kafkas(kind), options, overwrite=False)
+        table = as_table(pa.record_batch({"key": ["k"], "value": ["v"]}), options)
+        assert sorted(table.column_names) == sorted(["key", name])
+        assert table.column("key").to_pylist() == ["k"]
+    with pytest.raises(InvalidArgument, match="value is 'message'; it is data or property"):
+        sink_options({"url": URL, "channel": "out", "value": "message"})
+
+
+def test_a_value_among_other_columns_is_a_property_as_any() -> None:
+    where = Where(URL, "out")
+    check_writable(kafkas(DoubleType()), SinkOptions(where), overwrite=False)
+    readings = StructType().add("sensor", StringType()).add("value", StringType())
+    check_writable(readings, SinkOptions(where), overwrite=False)
+
+    says = SinkOptions(where, value="data")
+    with pytest.raises(InvalidArgument, match="the column value is double; a payload is"):
+        check_writable(kafkas(DoubleType()), says, overwrite=False)
+    both = kafkas(StringType()).add("data", BinaryType())
+    with pytest.raises(InvalidArgument, match="the rows have a column data, too"):
+        check_writable(both, says, overwrite=False)
+    with pytest.raises(InvalidArgument, match="the rows have no column value"):
+        check_writable(StructType().add("n", StringType()), says, overwrite=False)
