@@ -148,9 +148,10 @@ def test_an_event_has_an_address_of_its_own(opened: Opened, api: Api) -> None:
 
     page.locator("button.event-row", has_text="event 119").click()
     expect(shown).to_have_text("Event 119")
-    address = page.url
-    assert address.endswith("#/channel/linked/events?event=119")
-    assert page.locator(".detail").get_by_role("link", name="Link").get_attribute("href") == address
+    address = f"{api.url}/#/channel/linked/events?event=119"
+    expect(page).to_have_url(address)
+    link = page.locator(".detail").get_by_role("link", name="Link")
+    expect(link).to_have_attribute("href", address)
     page.reload()
     expect(shown).to_have_text("Event 119")
     page.evaluate("location.hash = '#/channel/linked/events?event=7'")
@@ -159,7 +160,7 @@ def test_an_event_has_an_address_of_its_own(opened: Opened, api: Api) -> None:
     expect(shown).to_have_text("Event 119")
     page.get_by_role("button", name="Close the event").click()
     expect(shown).to_have_count(0)
-    assert page.url.endswith("#/channel/linked/events")
+    expect(page).to_have_url(f"{api.url}/#/channel/linked/events")
     page.evaluate("location.hash = '#/channel/linked/events?event=500'")
     expect(page.locator(".detail").get_by_role("alert")).to_contain_text("has no event 500")
 
