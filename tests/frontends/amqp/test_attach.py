@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.wire.amqp.frames import Frame
 from penstock.wire.amqp.sections import DATA, section
-from penstock.wire.amqp.types import UByte, UInt, ULong
+from penstock.wire.amqp.types import Symbol, UByte, UInt, ULong
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (
@@ -101,6 +101,20 @@ def test_a_receiver_that_settles_second_is_told_that_the_realm_has(
     found = jobs.pop(timeout=WAIT_S)
     assert found is not None
     assert found.data == b"b"
+
+
+# --- how long a subscription lasts (messaging, 3.5.3, 3.5.6) ------------------------------------
+
+
+@pytest.mark.parametrize("asked", ["link-detach", "session-end", "connection-close", "never"])
+def test_a_durable_subscription_says_that_it_lasts(dial: Dial, asked: str) -> None:
+    """Who would like it to end with its link, session or connection closes the link."""
+    peer = dial()
+    source = terminus(0x28, "news", UInt(2), Symbol(asked), capability="topic")
+    peer.say(opened() + receiver(source=source))
+
+    answered = fields(peer.next(ATTACH))[5]
+    assert answered.value[:3] == ["news", UInt(2), Symbol("never")]
 
 
 # --- how large (2.7.3) -------------------------------------------------------------------------

@@ -186,6 +186,9 @@ class Attaching:
         consumer.link = outgoing
         link.source.address = destination.name if source.dynamic else source.address
         link.source.dynamic = source.dynamic
+        if attached.durable is not None and not attached.is_volatile:
+            # It lasts, whatever was asked for: the side that has it says how long (3.5.3, 3.5.6).
+            link.source.expiry_policy = Terminus.EXPIRE_NEVER
         link.open()
         connection.engine.add_outgoing(outgoing)
         consumer.flow()
