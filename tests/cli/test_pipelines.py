@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
+from rich.live import Live as Screen
 
-from penstock.cli.flowing import Lines
+from penstock.cli.flowing import Lines, Live
 from penstock.client.sync import Channel
 from penstock.spark.pipelines import load
 from penstock.spark.pipelines.standing import Keeping, Status, alone
@@ -141,3 +144,18 @@ def test_a_line_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
         "dear: rows in 3, batch 3, behind 7, by 1.5 s",
         "dear: rows in 5, batch 5, behind 7, by 1.5 s",
     ]
+
+
+def test_what_a_step_says_is_text_at_a_terminal_too() -> None:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with Screen(console=console, auto_refresh=False) as screen:
+        live = Live(screen)
+        live.told("archive", "failed: [red]\x1b]0;taken\x07")
+        live.moved([Progress(step="archive", rows=7, text="[/] \u202ewaits")])
+        screen.refresh()
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+
+    assert r"archive: failed: [red]\x1b]0;taken\x07" in said
+    assert r"[/] \u202ewaits" in said
+    assert "\x1b]" not in said

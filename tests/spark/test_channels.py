@@ -62,6 +62,23 @@ def seen(rows: list[Row]) -> dict[str, list[int]]:
 # --- which channels -----------------------------------------------------------------------
 
 
+@pytest.mark.spec("C2")
+def test_names_with_signs_of_lists_are_read_escaped(url: str, client: Session) -> None:
+    published(client, "a,b", 0, 2)
+    published(client, "a*", 2, 4)
+    published(client, "größe/100%", 4, 5)
+    published(client, "größe", 5, 6)
+
+    assert seen(read(url, "a%2Cb, größe/*, a%2A")) == {
+        "a,b": [0, 1],
+        "a*": [2, 3],
+        "größe/100%": [4],
+    }
+    assert [row["n"] for row in read(url, "größe/100%25")] == [4]
+    reader = stream(url, "a%2A,a%2Cb", startingOffsets='{"a*": 1, "a,b": "latest"}')
+    assert ends(reader.initialOffset()) == {"a*": 1, "a,b": 2}
+
+
 def test_a_list_and_a_pattern_are_read_with_the_name_of_the_channel(
     url: str, client: Session
 ) -> None:

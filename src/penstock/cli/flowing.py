@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.cli.output import duration, note
+from penstock.cli.output import duration, note, plain
 from penstock.cli.progress import is_seen
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ class Live:
         self._live = live
 
     def told(self, step: str, text: str) -> None:
-        self._live.console.print(f"{step}: {text}", highlight=False, markup=False)
+        self._live.console.print(plain(f"{step}: {text}"), highlight=False, markup=False)
 
     def moved(self, progress: Sequence[Progress]) -> None:
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(box=None, pad_edge=False)
         table.add_column("step")
@@ -66,7 +67,7 @@ class Live:
             table.add_column(name, justify="right")
         table.add_column("")
         for each in progress:
-            table.add_row(each.step, *(text for _, text in _facts(each)), each.text)
+            table.add_row(each.step, *(text for _, text in _facts(each)), Text(plain(each.text)))
         self._live.update(table)
 
 

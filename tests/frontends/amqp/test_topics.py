@@ -391,3 +391,24 @@ def test_a_drained_subscription_gives_back_the_credit_it_has_no_events_for(
     publish(sender, "1", n=1)
     receiver.link.drain(1)
     client.blocking.wait(lambda: not receiver.link.draining() and len(fetched) == 3)
+
+
+@pytest.mark.spec("C2")
+def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_one(
+    tmp_path: Path,
+) -> None:
+    mine, left = f"temp-queue-{'0' * 32}", f"temp-queue-{'1' * 32}"
+    topic = f"temp-topic-{'2' * 32}"
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        session.queues.create(mine, type="persistent").push(b"kept")
+        session.queues.create(left, type="reliable")
+        session.channels.create(topic, type="reliable", engine="jms")
+
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        realm.listen_amqp()
+
+        assert session.queues.list() == [mine]
+        assert session.channels.list() == []
+        kept = session.queues.get(mine).pop(1.0)
+        assert kept is not None
+        assert kept.data == b"kept"

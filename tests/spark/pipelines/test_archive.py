@@ -14,10 +14,12 @@ import penstock
 from penstock.client.sync import Channel, Session
 from penstock.columns.ipc import schema_from
 from penstock.core.errors import IllegalState, InvalidArgument
+from penstock.core.names import escaped, file_part
 from penstock.spark import register
 from penstock.spark.archiving import ArchiveSource, Lake, Written, commit, compact
 from penstock.spark.archiving import register as name_archive
 from penstock.spark.pipelines import parse, run
+from penstock.spark.pipelines.sources import listed
 from penstock.spark.pipelines.steps.archive import Archive
 from penstock.tables import DataFile, Format, Table
 
@@ -151,6 +153,27 @@ def test_each_channel_has_a_table(
         "flights~2Fjfk",
     ]
     assert Table.found(lake.uri_of("flights/jfk")).to_arrow().num_rows == 5
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_any_name_has_a_table_of_its_own(
+    url: str, client: Session, tmp_path: Path, format: Format
+) -> None:
+    names = ("flights", "flights/delays", "a,b*?", "100% größe", ".日", "~2F", "x" * 255)
+    for name in names:
+        publish(client.channels.create(name), 0, 3)
+    lake = Lake(str(tmp_path / "lake"), format, several=True)
+    Query(url, lake, channel=listed([*map(escaped, names[:-1]), "x*"])).step(0)
+
+    folders = sorted(path.name for path in (tmp_path / "lake").iterdir())
+    assert folders == sorted(map(file_part, names))
+    for name in names:
+        assert Table.found(lake.uri_of(name)).to_arrow().num_rows == 3
+        name_archive(url, lake, name)
+        archived = client.channels.get(name)
+        archived.purge()
+        assert archived.read().num_rows == 3, name
 
 
 def test_an_archive_is_of_one_channel_for_ever(
