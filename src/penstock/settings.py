@@ -177,6 +177,20 @@ class AccessSettings(Section, frozen=True, kw_only=True):
     token_issuer: Annotated[str, Meta(description="Who has to have issued a token.")] = ""
     token_audience: Annotated[str, Meta(description="Whom a token has to be made for.")] = ""
     token_user_claim: Annotated[str, Meta(description="The claim that names the user.")] = "sub"
+    token_users: Annotated[
+        Literal["apart", "same"],
+        Meta(
+            description="Whom a token names: token:NAME, apart from the user NAME who has a "
+            "password here, or the same (only where the issuer gives the names of both)."
+        ),
+    ] = "apart"
+    certificate_users: Annotated[
+        Literal["apart", "same"],
+        Meta(
+            description="Whom a client certificate names: certificate:NAME, or the same as the "
+            "user NAME who has a password here."
+        ),
+    ] = "apart"
     token_groups_claim: Annotated[
         str, Meta(description="The claim that names groups; dots lead into objects.")
     ] = "groups"

@@ -38,5 +38,5 @@ def realm_with_tls(folder: Path, authority: Authority) -> Iterator[penstock.Real
         with realm.connect() as session:
             session.access.create_user("bob", "secret")
             session.access.grant("bob@*", "access")
-            session.access.grant("alice@*", "access", "channels")
+            session.access.grant("certificate:alice@*", "access", "channels")
         yield realm

@@ -65,19 +65,22 @@ def test_a_certificate_that_is_put_on_the_list_ends_its_sessions_and_makes_no_ne
     realm: penstock.Realm, authority: Authority, tmp_path: Path
 ) -> None:
     with connected(realm, tmp_path, "alice") as alice, connected(realm, tmp_path, "bob") as bob:
-        assert (alice.access.me().user, bob.access.me().user) == ("alice", "bob")
+        assert (alice.access.me().user, bob.access.me().user) == (
+            "certificate:alice",
+            "certificate:bob",
+        )
         authority.revoked(tmp_path / "alice.pem")
         realm._loop.call(reload_(realm))
 
         with pytest.raises(CannotConnect, match="the connection was lost"):  # nor back again
             eventually(lambda: alice.info() is None)
-        assert bob.access.me().user == "bob"
+        assert bob.access.me().user == "certificate:bob"
 
     with pytest.raises(CannotConnect):
         connected(realm, tmp_path, "alice")
     authority.certificate("alice")  # a new one of the same user is another certificate
     with connected(realm, tmp_path, "alice") as alice:
-        assert alice.access.me().user == "alice"
+        assert alice.access.me().user == "certificate:alice"
 
 
 def peer_of(path: Path) -> dict[str, object]:

@@ -46,7 +46,7 @@ def test_a_client_certificate_names_the_user(
         me = session.access.me()
         session.channels.create("orders").publish(b"over TLS")
 
-    assert (me.user, me.realm) == ("alice", ("access", "channels"))
+    assert (me.user, me.realm) == ("certificate:alice", ("access", "channels"))
 
 
 def test_a_password_over_tls_names_the_user(realm: penstock.Realm, authority: Authority) -> None:

@@ -254,7 +254,7 @@ def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> Non
         with pytest.raises(AccessDenied):
             penstock.connect(url, token=text)
 
-    assert (me.user, me.groups) == ("alice", ("ops",))
+    assert (me.user, me.groups) == ("token:alice", ("ops",))
 
 
 def test_a_token_is_not_sent_where_others_could_read_it() -> None:
@@ -306,3 +306,30 @@ def test_a_key_for_encryption_does_not_hide_one_for_signatures_of_its_id() -> No
     )
 
     assert who(signed(), taken).user == "alice"
+
+
+@pytest.mark.spec("A1")
+def test_an_admin_of_tokens_is_not_the_realms(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    public = {**json.loads(RSAAlgorithm.to_jwk(key.public_key())), "kid": "r"}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public]}))
+    text = signed(key, "r", "RS256", exp=4_000_000_000, sub="admin")
+
+    with penstock.Realm(
+        access__mode="mandatory",
+        access__token_keys=str(tmp_path / "keys.json"),
+        access__token_issuer="https://sso.example",
+        access__token_audience="penstock",
+        access__failure_delay_s=0.0,
+    ) as realm:
+        url = realm.listen()
+        with pytest.raises(AccessDenied, match=r"token:admin@127\.0\.0\.1 lacks 'access'"):
+            penstock.connect(url, token=text)
+        with realm.connect() as trusted:
+            trusted.access.grant("token:admin@*", "access")
+            with pytest.raises(InvalidArgument, match="no name of a user"):
+                trusted.access.create_user("token:admin", "a long password")
+        with penstock.connect(url, token=text) as session:
+            assert session.access.me().realm == ("access",)
+            with pytest.raises(AccessDenied):
+                session.access.users()

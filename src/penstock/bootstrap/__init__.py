@@ -43,7 +43,7 @@ from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.sealing import SealingLimits
 from penstock.runtime.tokens import TokenRules, Tokens, fetched
-from penstock.settings import Settings, load
+from penstock.settings import AccessSettings, Settings, load
 from penstock.storage.audit_file import NAMES, FileAudit
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
@@ -92,6 +92,12 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
     return realm
 
 
+def _apart(wanted: AccessSettings) -> frozenset[str]:
+    """Proofs whose users are told apart from those with a password."""
+    given = {"token": wanted.token_users, "certificate": wanted.certificate_users}
+    return frozenset(proof for proof, users in given.items() if users == "apart")
+
+
 def access(registry: Registry, directory: Path | None, settings: Settings, clock: Clock) -> Access:
     """Who may do what, as the settings want it. Raises ``InvalidArgument``."""
     wanted = settings.access
@@ -126,7 +132,11 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
         Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
         asyncio.to_thread,
         AccessRules(
-            wanted.mode, wanted.failure_delay_s, wanted.lockout, wanted.cleartext_passwords
+            wanted.mode,
+            wanted.failure_delay_s,
+            wanted.lockout,
+            wanted.cleartext_passwords,
+            _apart(wanted),
         ),
         clock,
     )

@@ -29,6 +29,11 @@ RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ANONYMOUS = "anonymous"
 """The user of a session that has not said who it is."""
 GROUP_PREFIX = "group:"
+PROOF_PREFIXES: Mapping[str, str] = MappingProxyType(
+    {"token": "token:", "certificate": "certificate:"}
+)
+"""Before the name of a user whom a token or certificate has named: an ``admin`` of theirs is not
+the realm's own."""
 NAME_LENGTH_MAX = 128
 
 
@@ -52,6 +57,11 @@ class Principal(Struct, frozen=True):
     def name(self) -> str:
         """``user@host``: also the publisher of what it publishes (SEM E3)."""
         return f"{self.user}@{self.host}"
+
+    @property
+    def called(self) -> str:
+        """What its proof calls it: without what tells its names from those of others."""
+        return self.user.removeprefix(PROOF_PREFIXES.get(self.proof, ""))
 
 
 class Subject(Struct, frozen=True):
@@ -84,7 +94,16 @@ def parse_subject(text: str) -> Subject:
         )
     if any(each.isspace() for each in host) or ("*" in host and host != "*"):
         raise InvalidArgument(f"{host!r} in {text!r} is no host: an address, or * for every one")
-    return Subject(user if user == "*" else checked_name(user, "user"), host)
+    return Subject(user if user == "*" else checked_user(user), host)
+
+
+def checked_user(text: str) -> str:
+    """``text`` as the name of a user with a password, or of one whom a token or certificate
+    names. Raises ``InvalidArgument``."""
+    for prefix in PROOF_PREFIXES.values():
+        if text.startswith(prefix):
+            return prefix + checked_name(text.removeprefix(prefix), "user")
+    return checked_name(text, "user")
 
 
 def checked_name(text: str, what: str) -> str:

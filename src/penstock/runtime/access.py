@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.acl import Entry
 from penstock.core.errors import (
@@ -30,6 +31,7 @@ from penstock.core.rights import (
     ANONYMOUS,
     NAME_LENGTH_MAX,
     OPERATIONS,
+    PROOF_PREFIXES,
     RIGHTS,
     Principal,
     checked_name,
@@ -62,6 +64,8 @@ class AccessRules(Struct, frozen=True):
     lockout: LockoutRules = LockoutRules()
     cleartext_passwords: bool = False
     """Take passwords and tokens that everybody on the way could read."""
+    apart: frozenset[str] = frozenset(PROOF_PREFIXES)
+    """Proofs whose users are told apart from those of the same name with a password."""
 
 
 class Access:
@@ -92,6 +96,7 @@ class Access:
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
         self._takes_cleartext = rules.cleartext_passwords
+        self._apart = rules.apart
         self._revoked: frozenset[tuple[str, ...]] = frozenset()
         self._clock = clock
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -209,10 +214,15 @@ class Access:
         ``Unavailable``, ``InsecureConnection``."""
         self.check_private(host, secure=secure)
         try:
-            return await self.tokens.principal(text, host)
+            named = await self.tokens.principal(text, host)
         except AuthenticationFailed:
             await self.failed("", host, "token")
             raise
+        return replace(named, user=self._user("token", named.user))
+
+    def _user(self, proof: str, name: str) -> str:
+        """Whom this proof names: not the user of the same name who has a password here."""
+        return PROOF_PREFIXES[proof] + name if proof in self._apart else name
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
         """Whoever a verified client certificate names (SEM A5), until it ends; None: there is
@@ -222,7 +232,7 @@ class Access:
         if not peer or not name or name == ANONYMOUS:
             return None
         try:
-            user = checked_name(name, "user")
+            user = self._user("certificate", checked_name(name, "user"))
         except InvalidArgument as error:
             raise AuthenticationFailed(f"the certificate names nobody: {error}") from error
         issued, until_us = issued_as(peer), ends_us(peer)

@@ -28,6 +28,7 @@ from penstock.core.rights import (
     ANONYMOUS,
     checked_name,
     checked_rights,
+    checked_user,
     known_rights,
     parse_subject,
 )
@@ -383,7 +384,7 @@ class Accounts:
 
 
 def _with_group(users: _Users, name: str, members: set[str]) -> _Users:
-    kept = tuple(sorted(checked_name(member, "user") for member in members))
+    kept = tuple(sorted(map(checked_user, members)))
     return replace(users, groups={**users.groups, name: kept})
 
 

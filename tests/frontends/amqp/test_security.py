@@ -131,7 +131,7 @@ def trusting(tmp_path: Path) -> Iterator[penstock.Realm]:
     given: dict[str, Any] = {f"access__{name}": value for name, value in tokens.items()}
     with penstock.Realm(access__mode="mandatory", **QUICK, **given) as realm:
         with realm.connect() as root:
-            root.access.grant("ann@*", "access")
+            root.access.grant("token:ann@*", "access")
         yield realm
 
 

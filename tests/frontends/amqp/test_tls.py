@@ -34,7 +34,7 @@ def realm(tmp_path: Path, authority: Authority) -> Iterator[penstock.Realm]:
         listen__tls_client_ca=str(authority.file),
     ) as running:
         with running.connect() as root:
-            root.access.grant("alice@*", "access")
+            root.access.grant("certificate:alice@*", "access")
         yield running
 
 

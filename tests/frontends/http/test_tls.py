@@ -44,7 +44,7 @@ def test_a_client_certificate_names_the_user(url: str, folder: Path, authority: 
     assert url.startswith("https://")
     web = Web(url, trusting(authority, (folder / "alice.pem", folder / "alice.key")))
 
-    assert web.get("me")["user"] == "alice"
+    assert web.get("me")["user"] == "certificate:alice"
     assert web.send("POST", "channels", {"name": "of-alice"})["name"] == "of-alice"
     with web.watching("channels/of-alice/live") as events:
         web.send("POST", "channels/of-alice/events", {"data": "over TLS"})

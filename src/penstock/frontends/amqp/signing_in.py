@@ -99,13 +99,13 @@ class SignIn:
         if init.mechanism == TOKEN:
             wanted, token = _bearer(init.response)
             known = await access.token(token, connection.host, secure=connection.is_secure)
-            _check_own(wanted, known.user.encode())
+            _check_own(wanted, known.called.encode())
             return known
         if init.mechanism == EXTERNAL:
             named = access.certificate(connection.certificate, connection.host)
             if named is None:
                 raise AuthenticationFailed("the certificate names nobody")
-            _check_own(init.response, named.user.encode())
+            _check_own(init.response, named.called.encode())
             return named
         return access.anonymous(connection.host)
 
