@@ -44,13 +44,7 @@ PATHS: Final = frozenset(
     )
 )
 """Options that name files and folders; relative ones in a settings file are of its folder."""
-_UNITS: Final = {
-    "bytes": "bytes",
-    "ms": "ms",
-    "s": "s",
-    "days": "days",
-    "rounds": "rounds",
-}
+_UNITS: Final = frozenset(("bytes", "ms", "s", "rounds"))
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -510,7 +504,8 @@ class _Reading:
         """What a bad value is told with: whoever gave it knows it by the name given here."""
         reason, _, at = said.partition(" - at `$.")
         path = at.rstrip("`")
-        wanted = reason[:1].lower() + reason[1:]
+        choices = _choices(path) if path in self.origins else ()
+        wanted = f"it is {' or '.join(choices)}" if choices else reason[:1].lower() + reason[1:]
         match self.origins.get(path):
             case "environment":
                 given = f"{variable_of(path)} is {_value_at(self._tree, path)!r} ({path})"
@@ -531,7 +526,7 @@ def unit_of(path: str) -> str:
     words = path.rpartition(".")[2].split("_")
     if "per" in words and "s" in words:
         return "1/s"
-    return next((_UNITS[word] for word in words if word in _UNITS), "")
+    return next((word for word in words if word in _UNITS), "")
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -586,6 +581,15 @@ def _value_at(tree: Any, path: str) -> Any:
 def described() -> Sequence[tuple[str, Any, str]]:
     """Path, default and sentence of every option, for the reference page."""
     return tuple(_described(Settings, ""))
+
+
+def _choices(path: str) -> Sequence[str]:
+    """The words an option may be, where it is one of some."""
+    kind: Any = msgspec.inspect.type_info(Settings)
+    for part in path.split("."):
+        kind = next(field.type for field in kind.fields if field.name == part)
+    kind = getattr(kind, "type", kind)  # without its description
+    return [str(each) for each in getattr(kind, "values", ())]
 
 
 @cache

@@ -65,6 +65,14 @@ def test_a_bad_value_names_its_variable(variable: str, text: str) -> None:
     assert "expected" in said
 
 
+def test_a_word_that_is_none_of_those_there_are_is_told_which_there_are() -> None:
+    said = refusal(environment={"PENSTOCK_ACCESS_MODE": "on"})
+
+    assert said.startswith("PENSTOCK_ACCESS_MODE is 'on' (access.mode): it is ")
+    assert all(word in said for word in ("off", "optional", "mandatory"))
+    assert "debug" in refusal("[log]\nlevel = 3\n", file="realm.toml")
+
+
 def test_a_bad_value_in_a_file_names_file_and_option() -> None:
     said = refusal("[limits]\nmemory_bytes = -1\n", file="/etc/realm.toml")
 

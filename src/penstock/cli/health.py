@@ -31,7 +31,7 @@ def health(
     http: Http = None,
     ready: Annotated[
         bool,
-        typer.Option("--ready", help="Also fail while the realm stops: do not send it anybody."),
+        typer.Option("--ready", help="Also fail while the realm stops or stands still."),
     ] = False,
     timeout: Annotated[
         float, typer.Option(help="Seconds a port may take to answer.", min=0.1)
