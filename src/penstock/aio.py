@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from penstock.client.access import Access
 from penstock.client.channels import Channel, Channels
 from penstock.client.credentials import Token
@@ -32,6 +35,21 @@ from penstock.client.transaction import JointTransaction, Transaction
 from penstock.client.urls import parse_url
 from penstock.columns.batch import EventBatch
 from penstock.columns.event import Event
+
+if TYPE_CHECKING:
+    from penstock.bootstrap.aio_realm import Realm
+else:
+
+    def __getattr__(name: str) -> Any:
+        """The embedded realm is loaded when it is asked for: clients do without the server."""
+        if name != "Realm":
+            raise AttributeError(f"module 'penstock.aio' has no attribute {name!r}")
+        globals()[name] = importlib.import_module("penstock.bootstrap.aio_realm").Realm
+        return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def connect(
@@ -82,6 +100,7 @@ __all__ = [
     "Queue",
     "Queues",
     "Reader",
+    "Realm",
     "Registered",
     "Schedule",
     "Scheduled",

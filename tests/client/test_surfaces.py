@@ -14,6 +14,7 @@ from penstock.client.sync_producer import Producer
 
 PAIRS = [
     (aio.Session, sync.Session),
+    (aio.Realm, penstock.Realm),
     (aio.Channels, sync.Channels),
     (aio.Channel, sync.Channel),
     (aio.Subscription, sync.Subscription),
@@ -49,6 +50,7 @@ INSIDE = {
             "lost",
         ),
     },
+    aio.Realm: {"open"},
     aio.Channel: {"publisher"},
     aio.Queue: {"publisher"},
     aio.Reader: {
@@ -67,6 +69,7 @@ INSIDE = {
 """What other modules of the client use and users do not."""
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
 HERE_BY_OTHER_MEANS = {
+    penstock.Realm: {"admit"},
     sync.Session: {"session_id"},  # there: set when made
     sync.Transaction: {"id"},
     sync.JointTransaction: {"id"},

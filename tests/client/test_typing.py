@@ -59,6 +59,9 @@ async def live() -> None:
     again: aio.Session = await aio.connect("penstock://localhost")
     await again.close()
     aio.conect("penstock://localhost")  # [attr-defined]
+    async with aio.Realm("./data") as realm, realm.connect() as within:
+        await within.channels.create("orders", type="relyable")  # [arg-type]
+        realm.conect()  # [attr-defined]
 """
 """Lines that a type checker has to refuse say with which of mypy's codes."""
 

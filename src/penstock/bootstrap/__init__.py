@@ -277,6 +277,11 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
     )
 
 
+def embedded_url(user: str) -> RealmUrl:
+    """What a session within this process says where it is connected to."""
+    return RealmUrl((Address("embedded", 0),), user)
+
+
 class Realm:
     """A realm embedded in this process: the server's code without the network.
 
@@ -318,21 +323,28 @@ class Realm:
     def connect(self, user: str = "") -> Session:
         """A session with this realm, in this process: it may do everything, unless it is for a
         ``user``, who needs no password here and may do what was granted to ``user@localhost``."""
-        url = RealmUrl((Address("embedded", 0),), user)
-        principal = Principal(user or current_user(), "localhost", trusted=not user)
-        inner = AioSession(url, connector=lambda make: self._connect(make, principal))
+        url = embedded_url(user)
+        inner = AioSession(url, connector=lambda make: self._connect(make, user))
         self._loop.call(inner.open())
         self._sessions.add(inner)
         return Session(inner, self._loop)
 
-    async def _connect(self, make: Callable[[], Link], principal: Principal) -> Link:
+    async def _connect(self, make: Callable[[], Link], user: str) -> Link:
+        theirs = await self._admitted(user)
+        _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
+        return link
+
+    def admit(self, user: str = "") -> socket.socket:
+        """One end of a connection of this process, for a session on a loop of somebody else's."""
+        return self._loop.call(self._admitted(user))
+
+    async def _admitted(self, user: str) -> socket.socket:
+        principal = Principal(user or current_user(), "localhost", trusted=not user)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
         await self._listener.adopt(ours, principal)
-        loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(make, sock=theirs)
-        return link
+        return theirs
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
