@@ -18,17 +18,25 @@ class Either(asyncio.Protocol):
         native: Callable[[], asyncio.BufferedProtocol],
         amqp: Callable[[], asyncio.Protocol],
         patience_s: float,
+        enter: Callable[[Either], bool] = lambda _: True,
+        leave: Callable[[Either], None] = lambda _: None,
     ) -> None:
-        """Whoever says nothing for so long is dropped."""
+        """Whoever says nothing for so long is dropped, and so is who finds no place: ``enter``
+        says whether there is one to wait in, and ``leave`` gives it back."""
         self._native = native
         self._amqp = amqp
         self._patience_s = patience_s
+        self._enter = enter
+        self._leave = leave
         self._data = b""
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        if not self._enter(self):
+            transport.abort()
+            return
         self._transport = transport
         loop = asyncio.get_running_loop()
         self._waiting = loop.call_later(self._patience_s, transport.abort)
@@ -56,6 +64,11 @@ class Either(asyncio.Protocol):
             left = left[taken:]
             native.buffer_updated(taken)
 
+    def abort(self) -> None:
+        """Nobody waits for what it speaks."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
 
@@ -63,3 +76,4 @@ class Either(asyncio.Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+            self._leave(self)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,6 +28,9 @@ from penstock.runtime.access import Mode
 from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.addresses import is_loopback
+
+TOLD_MAX = 64
+"""So many may say what they speak though there is no place for them: they are told so in it."""
 
 _log = structlog.get_logger("penstock.native")
 
@@ -68,6 +72,8 @@ class NativeListener:
         """Makes connections of AMQP, where the realm serves it: on the native port, too."""
         self.amqp_hub: object = None
         """What all those have in common."""
+        self._arriving: dict[Either, None] = {}
+        """Connections whose first bytes are still to come."""
         self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""
@@ -93,7 +99,14 @@ class NativeListener:
         context = self.tls.context if self.tls is not None else None
         make = protocol or self._made
         try:
-            server = await loop.create_server(make, host, port, ssl=context)
+            server = await loop.create_server(
+                make,
+                host,
+                port,
+                ssl=context,
+                # Whoever does not come to an end with it has to be as quick as with a hello.
+                ssl_handshake_timeout=None if context is None else self.limits.hello_timeout_s,
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -108,7 +121,21 @@ class NativeListener:
     def _made(self) -> asyncio.BaseProtocol:
         if self.amqp is None:
             return Connection(self)
-        return Either(lambda: Connection(self), self.amqp, self.limits.hello_timeout_s)
+        patience_s = self.limits.hello_timeout_s
+        native = partial(Connection, self)
+        return Either(native, self.amqp, patience_s, self._arrives, self._is_known)
+
+    def _arrives(self, waiting: Either) -> bool:
+        """Whether there is a place for somebody whose first bytes are still to come."""
+        free = self.limits.connections_max - len(self.connections)
+        if self._stopping or len(self._arriving) >= max(free, TOLD_MAX):
+            return False
+        self._arriving[waiting] = None
+        return True
+
+    def _is_known(self, waiting: Either) -> None:
+        """What it speaks, or that it has gone."""
+        del self._arriving[waiting]
 
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
         """Serve one connected socket: the embedded realm's way in, for a known ``principal``."""
@@ -250,6 +277,8 @@ class NativeListener:
         self._stopping = True
         for server in self._servers:
             server.close()
+        for waiting in list(self._arriving):
+            waiting.abort()
         for connection in list(self.connections):
             connection.end(RealmStopping("the realm is shutting down"))
         for _ in range(200):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 
+import pytest
 from proton import Message
 
 import penstock
+from penstock.frontends import native
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 
 
@@ -42,3 +45,28 @@ def test_without_amqp_the_native_port_speaks_its_own_language_only() -> None:
             stranger.sendall(b"AMQP\x00\x01\x00\x00")
 
             assert b"native Penstock port" in stranger.recv(4_096)
+
+
+def test_who_has_not_said_what_it_speaks_takes_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes beyond that is dropped at once, not after its time to say something."""
+    monkeypatch.setattr(native, "TOLD_MAX", 2)
+    with penstock.Realm(listen__connections_max=1, listen__hello_timeout_s=600.0) as realm:
+        realm.listen_amqp()
+        address = "127.0.0.1", int(realm.listen().rpartition(":")[2])
+        with ExitStack() as stack:
+            first, second, third = (
+                stack.enter_context(socket.create_connection(address, WAIT_S)) for _ in range(3)
+            )
+
+            assert is_hung_up_on(third)
+            second.sendall(b"AMQP\x00\x01\x00\x00")
+            assert second.recv(8) == b"AMQP\x00\x01\x00\x00"
+            realm.close()
+            assert is_hung_up_on(first), "nobody waits for it"
+
+
+def is_hung_up_on(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(10) == b""
+    except ConnectionResetError:
+        return True

@@ -135,3 +135,25 @@ def test_a_certificate_of_nobody_who_may_come_in_is_refused(
         mechanisms_for(data)
 
         assert signed_in(data, "EXTERNAL", b"") == sasl.AUTH
+
+
+@pytest.mark.parametrize("beginning", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half"])
+def test_a_handshake_that_does_not_end_is_hung_up_on(
+    tmp_path: Path, authority: Authority, beginning: bytes
+) -> None:
+    """Within ``listen.hello_timeout_s``; the test waits for the hanging up itself."""
+    certificate, key = authority.certificate("localhost", "realm")
+    with penstock.Realm(
+        listen__tls_certificate=str(certificate),
+        listen__tls_key=str(key),
+        listen__hello_timeout_s=0.2,
+    ) as realm:
+        for url in (realm.listen_amqp(), realm.listen()):
+            port = int(url.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), WAIT_S) as raw:
+                raw.sendall(beginning)
+
+                try:
+                    assert raw.recv(10) == b""
+                except ConnectionResetError:
+                    continue
