@@ -1,0 +1,77 @@
+"""What few events of a file have is in its column for Spark, and in archives (SEM E2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.columns.archives import ArchiveLayout, from_archive
+from penstock.columns.batch import stamp
+from penstock.columns.body import body_of_columns
+from penstock.columns.lean import lean
+from penstock.columns.rows import row_properties
+from penstock.columns.schema import ChannelSchema
+from penstock.core.ids import Span
+from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
+
+pytestmark = pytest.mark.spec("E2")
+
+WIDE: dict[str, Any] = {f"p{number:03d}": number for number in range(250)}
+ROWS: list[dict[str, Any]] = [
+    *({"sku": f"a{n}", "price": n / 2} for n in range(1_000)),
+    {"sku": "w", "p007": None, **{name: n for name, n in WIDE.items() if name != "p007"}},
+    *({"sku": f"b{n}"} for n in range(500)),
+]
+
+
+@pytest.fixture
+def sealed() -> tuple[ChannelSchema, pa.RecordBatch]:
+    """A channel's schema, and a batch of a file of it that leaves most of its columns out."""
+    body = body_of_columns([b""] * len(ROWS), properties=ROWS)
+    batch = stamp(body, Span(0, len(ROWS)), 0)
+    channel = ChannelSchema.empty().grown(batch.schema)
+    (kept,) = lean([batch], channel)
+    assert {field.name for field in kept.schema.field("properties").type} == {"sku", "price"}
+    return channel, kept
+
+
+def test_a_read_has_the_column_of_every_name(sealed: tuple[ChannelSchema, pa.RecordBatch]) -> None:
+    channel, batch = sealed
+    extras = Extras(nulls=True)
+    wanted = arrow_schema(spark_schema([channel.arrow], extras=extras))
+
+    found = Projection(channel.arrow, wanted, extras=extras).of(batch)
+
+    assert found.column("p042").to_pylist() == [None] * 1_000 + [42] + [None] * 500
+    assert found.column("sku").to_pylist() == [row["sku"] for row in ROWS]
+    assert found.column("price").null_count == 501
+    assert found.column("nulls").to_pylist() == [None] * 1_000 + [["p007"]] + [None] * 500
+
+
+def test_a_read_of_some_columns_has_them(sealed: tuple[ChannelSchema, pa.RecordBatch]) -> None:
+    channel, batch = sealed
+    wanted = arrow_schema(spark_schema([channel.arrow], columns=("p001", "event_id")))
+
+    found = Projection(channel.arrow, wanted).of(batch)
+
+    assert found.schema.names == ["p001", "event_id"]
+    assert found.column("p001").drop_null().to_pylist() == [1]
+
+
+def test_an_archive_has_the_columns_and_gives_the_events_back(
+    sealed: tuple[ChannelSchema, pa.RecordBatch],
+) -> None:
+    channel, batch = sealed
+
+    rows = ArchiveLayout(channel.arrow, channel="orders", epoch="1").of(batch)
+
+    assert rows.column("p042").drop_null().to_pylist() == [42]
+    assert "$penstock_more" not in rows.schema.names
+    again = from_archive(rows, rows.schema)
+    assert [row_properties(again, n) for n in (0, 1_000, 1_400)] == [
+        ROWS[0],
+        ROWS[1_000],
+        ROWS[1_400],
+    ]
