@@ -151,9 +151,7 @@ class Life:
         await self.says(1, left, left, 0)
         await do(events[4].rollback)
         await do(self.seat.flush)
-        if self.kind == "shared_queued":  # its window is not done yet
-            await self.says(1, 5, 4, 1)
-        elif self.at_once:
+        if self.at_once:
             assert counts(await received(self.seat, 1)) == {4: 1}
             await self.says(1, 5, 5, 1)
         else:
@@ -170,13 +168,12 @@ class Life:
         await self.says(0, left, 0, left if self.at_once else 0)
 
     async def is_fetched_from(self) -> None:
-        first = len(self.left) if self.kind == "shared_queued" else 2
-        fetched = await do(self.durable.fetch, first, WAIT_S)
+        fetched = await do(self.durable.fetch, 2, WAIT_S)
         fetched += await do(self.durable.fetch, 10, 0.05)
         assert ids(fetched) == self.left
         expected = dict.fromkeys(self.left, 1 if self.at_once else 0)
         if self.at_once:
-            expected[4] = 1 if self.kind == "shared_queued" else 2
+            expected[4] = 2
         assert counts(fetched) == expected
         await do(fetched[-1].ack, previous=True)
         await do(self.durable.flush)
