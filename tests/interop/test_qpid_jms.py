@@ -84,6 +84,7 @@ def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
         root.access.create_user("ann", "secret")
         root.access.grant("ann@*", "full")
         root.access.grant("certificate:ann@*", "full")
+        root.access.grant("token:ann@*", "full")
         properties = {"realm.trust": str(trust), "realm.key": str(store)}
         properties["realm.token"] = token
         properties["realm.amqp"] = realm.listen_amqp()
