@@ -123,9 +123,15 @@ class SimLoop(asyncio.SelectorEventLoop):
         return await self.network.create_connection(make, host, port)
 
     async def create_server(  # type: ignore[override]
-        self, make: Any, host: str, port: int, *, ssl: None = None
+        self,
+        make: Any,
+        host: str,
+        port: int,
+        *,
+        ssl: None = None,
+        ssl_handshake_timeout: None = None,
     ) -> Any:
-        assert ssl is None, "the network in memory is plain"
+        assert ssl is ssl_handshake_timeout is None, "the network in memory is plain"
         return await self.network.create_server(make, host, port)
 
     def time(self) -> float:
