@@ -26,8 +26,16 @@ setup: ## make .venv from requirements.lock (the others do it when needed)
 run: setup ## the demonstration: a year of real flights, from a publish to a Spark table
 	@$(bin)/python -m examples.flights.run $(ARGS)
 
+# What stays inside of one process runs on two processors; what starts processes and JVMs of its
+# own has them to itself.
 test: setup ## every test: fast, real processes, Spark
+ifeq ($(strip $(ARGS)),)
+	@$(bin)/python -m pytest -q -n 2 -m "not spark and not process"; inside=$$?; \
+	$(bin)/python -m pytest -q -m "spark or process"; outside=$$?; \
+	exit $$((inside ? inside : outside))
+else
 	@$(bin)/python -m pytest $(ARGS)
+endif
 
 # Types are checked beside the tests: anew that takes half a minute of one processor.
 # Compiling every test anew would take a third of its time, so it keeps what it compiles.

@@ -56,7 +56,7 @@ def bytes_of(batches: list[pa.RecordBatch]) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.lists(PROPERTIES, min_size=1, max_size=5), min_size=1, max_size=4),
     st.sampled_from([0, 20, 64, 1 << 20]),

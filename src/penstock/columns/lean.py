@@ -260,12 +260,19 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
 
 
 def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot, Slot] | None:
-    """Where a slot goes in ``full``, and what is kept of that."""
+    """Where a slot goes in ``full``, and what is kept of that. None where nothing of it is: also
+    where others' parts of the same dictionary are kept, and none of its own."""
     place = place_of(slot, full)
     if place is None:
         return None
     found = next((own for own in kept.slots if own.name == place.name), None)
-    return None if found is None else (place, found)
+    if found is None:
+        return None
+    if is_struct(slot.shape):
+        left, whole = _inner(found.shape), _inner(place.shape)
+        if all(_kept_place(own, left, whole) is None for own in _inner(slot.shape).slots):
+            return None
+    return place, found
 
 
 def _loses(slot: Slot, kept: StructShape, full: StructShape) -> bool:

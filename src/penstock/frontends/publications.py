@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import InvalidArgument, InvalidEvent
+from penstock.core.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.core.messages import Spans
 from penstock.core.owners import owned
 from penstock.runtime.bodies import Body
@@ -132,6 +132,9 @@ class Publications:
                 Leaving(each.channel, checked(each.redriven), checked(each.purged))
                 for each in message.leaving
             ]
+        except RemoteProtocolViolation:
+            connection.listener.pending_bytes -= size
+            raise
         except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             reply(None, error)
             return
@@ -164,8 +167,8 @@ class Publications:
 
 
 def checked(spans: Spans) -> Spans:
-    """Ranges of ids a client names. Raises ``InvalidArgument`` for one that has none."""
+    """Ranges of ids a client names. Raises ``RemoteProtocolViolation`` for one that has none."""
     for first, end in spans:
         if first >= end:
-            raise InvalidArgument(f"a range of ids from {first} to {end} (exclusive) has no id")
+            raise RemoteProtocolViolation(f"a range of ids from {first} to {end}")
     return spans

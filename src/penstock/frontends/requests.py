@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument
+from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.core.ids import Span
 from penstock.frontends.administration import Administration
 from penstock.frontends.deliveries import Subscription
@@ -45,6 +45,8 @@ class Requests:
             if permits is not None and isinstance(message, AT_ONCE):
                 permits.check(message)
             self._take(message, body)
+        except RemoteProtocolViolation:  # ends the connection
+            raise
         except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             self._connection.fail(message.request, error)
 

@@ -18,7 +18,7 @@ MANIFEST: Final = "backup.json"
 _PART: Final = r"[A-Za-z0-9_#~%-][A-Za-z0-9_#~%.-]{0,254}"
 _DATA_FILE: Final = re.compile(
     rf"journal/\d{{20}}\.log|pages/\d+/\d+\.(page|kept)|registry/{_PART}|snapshots/{_PART}"
-    rf"|segments(/{_PART}){{2,300}}|audit(-\d+)?\.ndjson"
+    rf"|segments(/{_PART}){{2,300}}|audit(-[a-z0-9-]+)?\.ndjson"
 )
 
 
