@@ -29,6 +29,7 @@ from penstock.core.errors import (
     InvalidDescriptor,
     InvalidEvent,
     InvalidSelector,
+    NewerFormat,
     RemoteProtocolViolation,
 )
 from penstock.core.exported_file import ExportedFile
@@ -173,15 +174,16 @@ def _journal() -> list[bytes]:
 
 
 def blocks(data: bytes) -> None:
-    """The inside of a block, after its checksum has been found right."""
-    with contextlib.suppress(Damaged):
+    """The inside of a block, after its checksum has been found right. What it does not know a
+    newer version may have written."""
+    with contextlib.suppress(Damaged, NewerFormat):
         _, found = decode_block(memoryview(data))
         for part in found:
             bytes(part)
 
 
 def snapshots(data: bytes) -> None:
-    with contextlib.suppress(Damaged):
+    with contextlib.suppress(Damaged, NewerFormat):
         blocks(bytes(checked(memoryview(data), "snapshot")))
 
 
