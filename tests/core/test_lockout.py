@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.lockout import KNOWN_MAX, Locked, Lockout, LockoutRules
+from penstock.core.lockout import KNOWN_MAX, Locked, Lockout, LockoutRules, network_of
 
 S = 1_000_000
 FAR, OTHER, HERE = "10.0.0.5", "10.0.0.6", "127.0.0.1"
@@ -125,3 +125,40 @@ def test_memory_is_bounded() -> None:
         subject.passed(f"user{number}", FAR)
 
     assert len(subject) == 2 * KNOWN_MAX
+
+
+@pytest.mark.spec("A4")
+def test_who_is_known_at_a_host_is_not_locked_by_a_neighbour_there() -> None:
+    subject = lockout()
+    subject.passed("alice", FAR)
+    for user in "bcd":
+        fail(subject, user, FAR, times=1)
+
+    assert subject.wait_s("eve", FAR, 0) == 10.0
+    assert subject.wait_s("alice", FAR, 0) == 0
+
+
+@pytest.mark.spec("A4")
+def test_an_ipv6_host_is_its_network() -> None:
+    subject = lockout()
+    for number in range(3):
+        fail(subject, f"user{number}", f"2001:db8:1:2::{number:x}", times=1)
+
+    assert subject.wait_s("somebody", "2001:db8:1:2:ffff::9", 0) == 10.0
+    assert subject.wait_s("somebody", "2001:db8:1:3::1", 0) == 0
+    assert network_of("::ffff:10.0.0.5") == network_of("10.0.0.5") == "10.0.0.5"
+    assert network_of("::1") == "::1"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+
+
+@pytest.mark.spec("A4")
+def test_a_count_near_its_limit_is_not_pushed_out_by_made_up_names() -> None:
+    subject = lockout()
+    fail(subject, "alice", FAR, times=2)
+    for number in range(2 * KNOWN_MAX):
+        subject.failed(
+            f"made-up-{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0
+        )
+
+    assert len(subject) <= KNOWN_MAX
+    assert fail(subject, "alice", OTHER, times=1) == [Locked("user", "alice", 10.0)]

@@ -2,18 +2,23 @@
 
 Failures are counted for a user wherever they come from, and for a host whomever it claims to be.
 Somebody who has signed in from a host before has a count of its own there, as has every user on
-this machine: whoever guesses a name elsewhere keeps them out of nothing.
+this machine: whoever guesses a name elsewhere, or other names beside them, keeps them out of
+nothing. An IPv6 host is its network of 64 bits: whoever has one address there has all of them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from ipaddress import IPv4Address, ip_address, ip_network
+from itertools import islice
 
 from msgspec import Struct
 
 KNOWN_MAX = 10_000
 """Counts kept, and users known at a host; those that were used longest ago go first."""
+LOOKED_AT = 64
+"""Of the oldest counts, when one has to go: the one that tells the least of them goes."""
 LOCAL_HOSTS = frozenset(("localhost", "::1"))
 
 _S = 1_000_000
@@ -49,6 +54,22 @@ class _Count(Struct):
     until_us: int = 0
 
 
+def network_of(host: str) -> str:
+    """Who shares a count: an IPv4 address by itself, also as an IPv6 listener sees it; all
+    addresses of an IPv6 network of 64 bits; any other text as it is."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if (mapped := address.ipv4_mapped) is not None:
+        return str(mapped)
+    if address.is_loopback:
+        return str(address)
+    return str(ip_network((address, 64), strict=False))
+
+
 class Lockout:
     """The counts of one realm. Memory is bounded, whatever names strangers make up."""
 
@@ -61,8 +82,11 @@ class Lockout:
         return len(self._counts) + len(self._known)
 
     def wait_s(self, user: str, host: str, now_us: int) -> float:
-        """For how long no sign-in of ``user`` from ``host`` is looked at; 0: it is."""
-        counts = (self._counts.get(key) for key in self._keys(user, host))
+        """For how long no sign-in of ``user`` from ``host`` is looked at; 0: it is. Who is known
+        there waits for what they have done themselves, not for what a neighbour has."""
+        keys = list(self._keys(user, host))
+        own = keys[:1] if keys[0][0] == "pair" else keys
+        counts = (self._counts.get(key) for key in own)
         return max((each.until_us - now_us for each in counts if each), default=0) / _S
 
     def failed(self, user: str, host: str, now_us: int) -> list[Locked]:
@@ -84,20 +108,31 @@ class Lockout:
         for key in self._keys(user, host):
             if key[0] != "host":
                 self._counts.pop(key, None)
-        self._known[user, host] = None
-        self._known.move_to_end((user, host))
+        where = network_of(host)
+        self._known[user, where] = None
+        self._known.move_to_end((user, where))
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
     def _keys(self, user: str, host: str) -> Iterator[Key]:
-        plain = host.removeprefix("::ffff:")  # IPv4 as an IPv6 listener sees it
-        is_local = plain in LOCAL_HOSTS or plain.startswith("127.")
-        if is_local or (user, host) in self._known:
-            yield "pair", user, host
+        where = network_of(host)
+        is_local = where in LOCAL_HOSTS or where.startswith("127.")
+        if is_local or (user, where) in self._known:
+            yield "pair", user, where
         else:
             yield "user", user, ""
         if not is_local:
-            yield "host", "", host
+            yield "host", "", where
+
+    def _forget_one(self, now_us: int) -> None:
+        """Of the counts used longest ago, the one furthest from a lock: made-up names push out
+        made-up names, not the count of somebody who has nearly guessed."""
+
+        def tells(key: Key) -> tuple[bool, int, int]:
+            count = self._counts[key]
+            return now_us < count.until_us, count.locks, count.failures
+
+        del self._counts[min(islice(self._counts, LOOKED_AT), key=tells)]
 
     def _add(self, key: Key, now_us: int) -> float:
         """Count one more; gives how long it locks from now on, 0 if it does not."""
@@ -105,7 +140,7 @@ class Lockout:
         count = self._counts.setdefault(key, _Count())
         self._counts.move_to_end(key)
         if len(self._counts) > KNOWN_MAX:
-            self._counts.popitem(last=False)
+            self._forget_one(now_us)
         if now_us < count.until_us:
             return 0.0  # it was on its way when the lock began
         if now_us - max(count.began_us, count.until_us) > window_us:

@@ -25,7 +25,7 @@ from penstock.core.errors import (
     PenstockError,
     SignInLocked,
 )
-from penstock.core.lockout import Lockout, LockoutRules
+from penstock.core.lockout import Lockout, LockoutRules, network_of
 from penstock.core.ports import Clock, Offload, inline
 from penstock.core.rights import (
     ANONYMOUS,
@@ -179,7 +179,12 @@ class Access:
         self.check_private(host, secure=secure)
         self.check_locked(user, host)
         known = self.accounts.verifier_of(user)
-        is_right = await self._passwords.is_right(password, known or self.accounts.decoy(user))
+        is_right = await self._passwords.is_right(
+            password,
+            known or self.accounts.decoy(user),
+            network_of(host),
+            lambda: self.check_locked(user, host),
+        )
         self.check_locked(user, host)  # others of its kind may have failed meanwhile
         if known is None or not is_right:
             await self.failed(user, host, "password")
