@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import AlreadyAborted, AlreadyCommitted, NoSuchTransaction
+from penstock.core.errors import (
+    AlreadyAborted,
+    AlreadyCommitted,
+    LimitReached,
+    NoSuchTransaction,
+)
 from penstock.core.ids import Span
-from penstock.core.transactions import OPEN_MAX_US, REMEMBERED_US, Ended, Transactions
+from penstock.core.owners import owned
+from penstock.core.transactions import (
+    OPEN_MAX_US,
+    OPEN_OF_ONE_MAX,
+    REMEMBERED_US,
+    Ended,
+    Transactions,
+)
 
 NOW = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -108,3 +120,16 @@ def test_ends_survive_a_restart_and_open_ones_do_not() -> None:
     assert again.ended("t") == COMMITTED
     with pytest.raises(NoSuchTransaction, match="the realm has restarted since"):
         again.begun("open")
+
+
+def test_one_user_has_only_so_many_open_and_keeps_nobody_out() -> None:
+    transactions = Transactions()
+    for number in range(OPEN_OF_ONE_MAX):
+        transactions.begin(owned(f"t{number}", "alice"), NOW, [])
+
+    with pytest.raises(LimitReached, match="10000 transactions are open"):
+        transactions.begin(owned("one more", "alice"), NOW, [])
+    transactions.begin(owned("t0", "alice"), NOW, [1])  # the same again is no other one
+    transactions.begin(owned("t", "bob"), NOW, [])
+    transactions.apply(Ended(owned("t0", "alice"), NOW, committed=False))
+    transactions.begin(owned("one more", "alice"), NOW, [])

@@ -46,3 +46,11 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     page.write_text("# One `word`\n[a](#one-word) [b](#two) [c](gone.md) [d](page.md#one-word)\n")
 
     assert [link for link in links(page) if is_broken(page, link)] == ["#two", "gone.md"]
+
+
+def test_every_test_a_page_names_is_there() -> None:
+    text = (ROOT / "docs/guide/threats.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+
+    assert len(named) > 20
+    assert {name for name in named if not (ROOT / name).is_file()} == set()
