@@ -50,9 +50,9 @@ def test_a_loss_is_said_with_ids_causes_and_what_to_do(url: str, client: Session
         batch_after(reader, start)
 
     assert str(loss.value) == (
-        "channel orders: before this query read them, events 0-9 were purged, events 10-19 were "
-        "evicted by the capacity. Set failOnDataLoss to false to go on without them; it would "
-        "have helped to give the channel a larger capacity"
+        "[PENSTOCK_DATA_LOST] channel orders: before this query read them, events 0-9 were "
+        "purged, events 10-19 were evicted by the capacity. Set failOnDataLoss to false to go on "
+        "without them; it would have helped to give the channel a larger capacity"
     )
     lenient = stream(url, failOnDataLoss="false")
     assert [row["event_id"] for row in batch_after(lenient, start)] == list(range(20, 120))
