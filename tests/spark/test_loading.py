@@ -26,7 +26,7 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
     ours = {name for name in loaded if name.partition(".")[0] == "penstock"}
     assert ours == {
         *("penstock", "penstock.core", "penstock.spark"),
-        *("penstock.spark.settling", "penstock.spark.source"),
+        *("penstock.spark.errors", "penstock.spark.settling", "penstock.spark.source"),
         *(name for name in ours if name.startswith("penstock.core.errors")),
     }
 
