@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock.wire.native import messages as wire
 from tests.access.certificates import Authority
 
 QUICK: dict[str, Any] = {
@@ -15,6 +16,15 @@ QUICK: dict[str, Any] = {
     "access__password_length_min": 1,
     "access__failure_delay_s": 0.0,
 }
+
+
+def ask(session: penstock.Session, request: wire.Request) -> Any:
+    """The answer to any request of the native protocol. Raises what it is refused with."""
+
+    async def asked() -> Any:
+        return await session._inner.request(request)
+
+    return session._loop.call(asked())
 
 
 def authority_in(folder: Path) -> Authority:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 
 import pytest
 import structlog
@@ -18,6 +17,7 @@ from penstock.core.starts import FromEarliest
 from penstock.frontends.connection import Connection
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
+from tests.access.realms import ask
 
 
 @pytest.mark.spec("A4")
@@ -106,13 +106,6 @@ def test_the_place_of_a_lost_session_is_not_for_another_user(realm: penstock.Rea
             places.add(connection._requests._place(1))
 
     assert len(places) == 2
-
-
-def ask(session: penstock.Session, request: wire.Request) -> Any:
-    async def asked() -> Any:
-        return await session._inner.request(request)
-
-    return session._loop.call(asked())
 
 
 def stranger_of(realm: penstock.Realm) -> socket.socket:

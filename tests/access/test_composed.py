@@ -14,7 +14,7 @@ from penstock.core.errors import AccessDenied, PenstockError
 from penstock.core.messages import Definition
 from penstock.core.starts import FromEarliest
 from penstock.wire.native import messages as wire
-from tests.access.realms import QUICK
+from tests.access.realms import QUICK, ask
 from tests.frontends.http.asking import Web
 
 pytestmark = pytest.mark.spec("A2", "A3")
@@ -94,11 +94,7 @@ def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Righ
         if front_end == "native":
             url = realm.listen().replace("://", "://alice:secret@")
             with penstock.connect(url) as session:
-
-                async def asked() -> Any:
-                    return await session._inner.request(native(numbers))
-
-                session._loop.call(asked())
+                ask(session, native(numbers))
         elif http is not None:
             secret = base64.b64encode(b"alice:secret").decode()
             headers = {"authorization": f"Basic {secret}"}

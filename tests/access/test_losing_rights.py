@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from penstock.core.messages import Definition
 from penstock.core.rights import Principal
 from penstock.frontends.permits import Permits
 from penstock.wire.native import messages as wire
+from tests.access.realms import ask
 
 pytestmark = pytest.mark.spec("A3")
 
@@ -222,13 +222,6 @@ def test_an_import_ends_with_the_right_it_was_begun_with(
     for request in (wire.CommitImport(0, "import-1"), wire.PutImport(0, "import-1", 0, 0)):
         with pytest.raises(AccessDenied, match="'channels' on the realm"):
             ask(owner, request)
-
-
-def ask(session: Session, request: wire.Request) -> Any:
-    async def asked() -> Any:
-        return await session._inner.request(request)
-
-    return session._loop.call(asked())
 
 
 def test_acts_are_written_down_refused_ones_too(realm: penstock.Realm, owner: Session) -> None:

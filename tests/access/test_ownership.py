@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +11,7 @@ import penstock
 from penstock.client.sync import Session
 from penstock.core.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
 from penstock.wire.native import messages as wire
+from tests.access.realms import ask
 
 pytestmark = pytest.mark.spec("A3")
 
@@ -34,13 +34,6 @@ def alice(realm: penstock.Realm) -> Iterator[Session]:
 def bob(realm: penstock.Realm, alice: Session) -> Iterator[Session]:
     with penstock.connect(realm.listen().replace("://", "://bob:secret@")) as session:
         yield session
-
-
-def ask(session: Session, request: wire.Request) -> Any:
-    async def asked() -> Any:
-        return await session._inner.request(request)
-
-    return session._loop.call(asked())
 
 
 @pytest.mark.spec("X3")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from penstock.core.bounds import NUMBER_MAX
 from penstock.core.errors import InvalidArgument
 
-COUNT_MAX = (1 << 63) - 1
+COUNT_MAX = NUMBER_MAX
 
 
 def check_timeout(given: object) -> None:

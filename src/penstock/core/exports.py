@@ -10,7 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.apply import apply
-from penstock.core.bounds import NAME_CHARACTERS_MAX, NEXT_ID_MAX, NUMBER_MAX, TIME_US_MAX
+from penstock.core.bounds import (
+    EVENT_ID_MAX,
+    NAME_CHARACTERS_MAX,
+    NEXT_ID_MAX,
+    NUMBER_MAX,
+    TIME_US_MAX,
+)
 from penstock.core.counters import Counters
 from penstock.core.errors import DamagedExport, InvalidName
 from penstock.core.ids import IdSet, Span
@@ -21,7 +27,6 @@ from penstock.core.retention import REDELIVERIES_MAX
 from penstock.core.state import ChannelState, Rules
 from penstock.core.written import id_set, ranges
 
-_ID_END = (1 << 63) - 1
 _COUNT_MAX = 1 << 20
 """Redeliveries of one event that anybody could have seen."""
 
@@ -177,7 +182,7 @@ def _check_spans(what: str, ids: Ids) -> None:
         spans = ranges(ids)
     except ValueError as error:
         raise DamagedExport(f"{what}: {error}") from error
-    sound = all(0 <= first < end <= _ID_END for first, end in spans)
+    sound = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
     if not sound or any(left.end > right.first for left, right in pairwise(spans)):
         raise DamagedExport(f"{what}: these are no ranges of ids in ascending order")
 

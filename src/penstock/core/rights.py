@@ -218,3 +218,9 @@ OPERATIONS: Mapping[str, Need] = MappingProxyType(
     }
 )
 """Every operation of every front end, by name, and what it needs."""
+
+READING: Mapping[str, str] = MappingProxyType(
+    {"channel": "channel.subscribe", "queue": "queue.peek"}
+)
+WRITING: Mapping[str, str] = MappingProxyType({"channel": "channel.publish", "queue": "queue.push"})
+"""What reading and writing is called, by the kind of what is read or written."""

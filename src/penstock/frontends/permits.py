@@ -19,7 +19,7 @@ from penstock.core.errors import (
 )
 from penstock.core.messages import Definition
 from penstock.core.names import destination_name
-from penstock.core.rights import OPERATIONS, Principal
+from penstock.core.rights import OPERATIONS, READING, WRITING, Principal
 from penstock.runtime.access import Access
 from penstock.runtime.accounts import checked_resource
 from penstock.wire.native import access as accounts
@@ -30,8 +30,8 @@ Asked = tuple[str, str]
 """An operation, and the name of what it is about."""
 Opening = wire.Subscribe | wire.Attach | wire.BrowseDurable
 
-_PUBLISH: Final = ("channel.publish", "queue.push")
-_READ: Final = ("channel.subscribe", "queue.peek")
+_PUBLISH: Final = (WRITING["channel"], WRITING["queue"])
+_READ: Final = (READING["channel"], READING["queue"])
 _OPEN: Final = ("channel.open", "queue.open")
 _PURGE: Final = ("channel.purge", "queue.purge")
 

@@ -8,7 +8,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.directory import JoinDeleted
 from penstock.core.errors import AccessDenied
 from penstock.core.joins import Join
-from penstock.core.rights import Principal
+from penstock.core.rights import READING, WRITING, Principal
 from penstock.runtime.access import Access
 from penstock.runtime.group import Group
 from penstock.runtime.shard import Shard
@@ -104,10 +104,6 @@ def _info(group: Group, join: Join) -> JoinInfo:
     )
 
 
-_READ = {"channel": "channel.subscribe", "queue": "queue.peek"}
-_WRITE = {"channel": "channel.publish", "queue": "queue.push"}
-
-
 def _refusal(group: Group, join: Join, access: Access) -> str | None:
     """Why the owner of a join could not make it now; None: it could, or it has none."""
     if not join.owner:
@@ -119,8 +115,8 @@ def _refusal(group: Group, join: Join, access: Access) -> str | None:
     )
     needs = (
         ("join.create", ""),
-        (_READ[source.definition.kind], source.name),
-        (_WRITE[destination.definition.kind], destination.name),
+        (READING[source.definition.kind], source.name),
+        (WRITING[destination.definition.kind], destination.name),
     )
     for operation, name in needs:
         try:

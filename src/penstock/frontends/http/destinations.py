@@ -13,7 +13,7 @@ from penstock.core.ids import Span
 from penstock.core.messages import Definition
 from penstock.core.names import destination_name
 from penstock.frontends.http.documents import channel_answer
-from penstock.frontends.http.finding import WRITE, found, may_read, named
+from penstock.frontends.http.finding import found, may_read, may_write_at, named
 from penstock.frontends.http.realm_shapes import NameAnswer, NamesQuery
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import (
@@ -144,8 +144,7 @@ async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
 def may_bury(call: Call[Any, Any], dead: str) -> None:
     """Whose events go to a dead event store publishes there, in the end."""
     if dead:
-        kind = call.seen_as(dead)
-        call.may(f"{kind}.{WRITE[kind]}", destination_name(dead))
+        may_write_at(call, dead)
 
 
 def _definition(given: Struct, current: Definition) -> Definition:

@@ -10,16 +10,14 @@ from msgspec import Struct
 from penstock.core.channel import Channel
 from penstock.core.errors import InvalidArgument
 from penstock.core.messages import Definition
+from penstock.core.names import destination_name
+from penstock.core.rights import READING, WRITING
 from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
 from penstock.frontends.http.routing import Call
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.native.messages import Kind
 
 _MICROSECONDS = 1_000_000
-
-READ = {"channel": "subscribe", "queue": "peek"}
-WRITE = {"channel": "publish", "queue": "push"}
-"""What reading and writing is called on each kind."""
 
 
 class Store(Struct, frozen=True):
@@ -51,7 +49,19 @@ async def store_of(realm: RunningRealm, name: str, kind: Kind) -> Store:
 def may_read(call: Call[Any, Any], store: Store) -> None:
     """What chooses or counts events tells something about them: it asks for the right to read
     them, beside the right of what is done. Raises ``AccessDenied``."""
-    call.may(f"{store.kind}.{READ[store.kind]}", store.name)
+    call.may(READING[store.kind], store.name)
+
+
+def may_read_at(call: Call[Any, Any], name: str) -> None:
+    """As :func:`may_read`, of a name that was given. Raises ``AccessDenied``, ``InvalidName``."""
+    known = destination_name(name)
+    call.may(READING[call.seen_as(known)], known)
+
+
+def may_write_at(call: Call[Any, Any], name: str) -> None:
+    """Publishing, or pushing, there. Raises ``AccessDenied``, ``InvalidName``."""
+    known = destination_name(name)
+    call.may(WRITING[call.seen_as(known)], known)
 
 
 def channel_of(realm: RunningRealm, number: int) -> Channel | None:

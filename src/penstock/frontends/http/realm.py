@@ -10,11 +10,18 @@ import msgspec
 
 from penstock.core.errors import IllegalState, NameDoesNotExist
 from penstock.core.names import destination_name
+from penstock.core.rights import READING
 from penstock.core.starts import FromId
 from penstock.frontends.http.collecting import Collected, collect
 from penstock.frontends.http.dead import DeadEvents
 from penstock.frontends.http.event_documents import document_of, messages_of
-from penstock.frontends.http.finding import READ, WRITE, cursor_of, found, store_of
+from penstock.frontends.http.finding import (
+    cursor_of,
+    found,
+    may_read_at,
+    may_write_at,
+    store_of,
+)
 from penstock.frontends.http.joining import join_id, join_of
 from penstock.frontends.http.live import rates
 from penstock.frontends.http.pipelines import pipelines_in
@@ -87,9 +94,8 @@ async def list_joins(call: Call[After, None]) -> Page[JoinAnswer]:
 async def create_join(call: Call[NoQuery, NewJoin]) -> JoinAnswer:
     """Copy what is published on one store to another from now on (SEM L1)."""
     wanted = call.body
-    source, destination = call.seen_as(wanted.source), call.seen_as(wanted.destination)
-    call.may(f"{source}.{READ[source]}", destination_name(wanted.source))
-    call.may(f"{destination}.{WRITE[destination]}", destination_name(wanted.destination))
+    may_read_at(call, wanted.source)
+    may_write_at(call, wanted.destination)
     return _join(
         await call.realm.joins.create(
             wanted.source, wanted.destination, wanted.selector, wanted.archive, call.principal
@@ -132,12 +138,9 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
     operation = f"{call.seen_as(source)}.redrive"
     async with call.act(operation, source, dry_run=wanted.dry_run):
         if wanted.destination or wanted.selector or wanted.dry_run:  # which tell what is there
-            kind = call.seen_as(source)
-            call.may(f"{kind}.{READ[kind]}", source)
+            may_read_at(call, source)
         if wanted.destination:
-            destination = destination_name(wanted.destination)
-            kind = call.seen_as(destination)
-            call.may(f"{kind}.{WRITE[kind]}", destination)
+            may_write_at(call, wanted.destination)
         done = await call.realm.redrive(
             wanted.source,
             wanted.destination,
@@ -156,8 +159,7 @@ async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
     realm, query = call.realm, call.query
     wanted = None if query.channel is None else destination_name(query.channel)
     if wanted is not None:
-        seen_as = call.seen_as(wanted)
-        call.may(f"{seen_as}.{READ[seen_as]}", wanted)
+        may_read_at(call, wanted)
         call.kind_of(wanted)
     first_number, first_name = _scheduled_place(query.after)
     kinds: tuple[Kind, ...] = ("channel", "queue")
@@ -165,7 +167,7 @@ async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
     items: list[ScheduledAnswer] = []
     for name, kind in sorted(names):
         is_meant = wanted in (None, name) and name >= first_name
-        if not is_meant or not call.allows(f"{kind}.{READ[kind]}", name):
+        if not is_meant or not call.allows(READING[kind], name):
             continue
         if len(items) >= query.limit:
             return Page(items=items, next=f"0 {name}")

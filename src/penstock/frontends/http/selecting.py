@@ -17,12 +17,13 @@ from penstock.core.queue import READERS
 from penstock.core.starts import FromId
 from penstock.frontends.http.collecting import Collected, collect
 from penstock.frontends.http.event_documents import messages_of
-from penstock.frontends.http.finding import READ, Store, channel_of, store_of
+from penstock.frontends.http.finding import Store, channel_of, may_read_at, store_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import Answer, Body, NoQuery
 from penstock.runtime.delivery import Outlet
 from penstock.runtime.rows import Rows
 from penstock.runtime.subscriptions import Opened
+from penstock.wire.native.messages import Kind
 
 MATCHES_MAX: Final = 100_000
 """Matching events counted, at most."""
@@ -128,9 +129,9 @@ async def _store(call: Call[NoQuery, CheckSelector]) -> Store | None:
     if not call.body.channel:
         return None
     name = destination_name(call.body.channel)
-    seen_as = call.seen_as(name)
-    call.may(f"{seen_as}.{READ[seen_as]}", name)
-    return await store_of(call.realm, name, "queue" if seen_as == "queue" else "channel")
+    may_read_at(call, name)
+    kind: Kind = "queue" if call.seen_as(name) == "queue" else "channel"
+    return await store_of(call.realm, name, kind)
 
 
 async def _chosen(call: Call[NoQuery, CheckSelector], store: Store) -> Chosen:
