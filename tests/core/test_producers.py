@@ -12,6 +12,7 @@ from penstock.core.producers import (
     FORGET_AFTER_US,
     LASTING_FORGET_AFTER_US,
     LASTING_NAMES_MAX,
+    NAMES_MAX,
     REMEMBERED_MAX,
     Producers,
 )
@@ -120,3 +121,16 @@ def test_a_pipeline_is_remembered_for_longer_than_a_year() -> None:
 
     producers.stored("x", 2, Span(2, 3), LASTING_FORGET_AFTER_US + FORGET_AFTER_US)
     assert producers.stored_as("txn:job", 1) is None
+
+
+@pytest.mark.slow
+def test_made_up_producers_push_out_the_silent_ones_and_no_pipeline() -> None:
+    producers = Producers()
+    producers.stored("txn:job", 1, Span(0, 1), 0)
+    for n in range(NAMES_MAX + 1):
+        producers.stored(f"p{n}", 1, Span(n + 1, n + 2), n)
+
+    assert len(producers) == 1 + NAMES_MAX + 1 - NAMES_MAX // 10
+    assert producers.stored_as("p0", 1) is None
+    assert producers.stored_as(f"p{NAMES_MAX}", 1) == Span(NAMES_MAX + 1, NAMES_MAX + 2)
+    assert producers.stored_as("txn:job", 1) == Span(0, 1)

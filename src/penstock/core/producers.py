@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from penstock.core.errors import SequenceTooOld
@@ -61,8 +61,8 @@ class Remembered(Generic[Ids]):
     def __init__(self) -> None:
         self._by_name: dict[str, _Memory[Ids]] = {}
         self._pruned_us = 0
-        self._lasting = 0
-        """How many of the names are those of pipelines."""
+        self._lasting: dict[str, set[str]] = {}
+        """Those of the names that are pipelines', by their user."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -97,7 +97,8 @@ class Remembered(Generic[Ids]):
     def stored(self, name: str, sequence: int, ids: Ids, at_us: int) -> None:
         memory = self._by_name.get(name)
         if memory is None:
-            memory = self._by_name[name] = _Memory(at_us)
+            memory = _Memory(at_us)
+            self._added(name, memory)
             self._make_room(name)
         memory.at_us = at_us
         recent = memory.recent
@@ -112,29 +113,31 @@ class Remembered(Generic[Ids]):
             del recent[:-limit]
         self._prune(at_us)
 
+    def _added(self, name: str, memory: _Memory[Ids]) -> None:
+        self._by_name[name] = memory
+        if name.startswith(LASTING_PREFIX):
+            self._lasting.setdefault(owner_of(name), set()).add(name)
+
     def _make_room(self, newest: str) -> None:
-        """Names have an end, whoever makes them up."""
-        is_lasting = newest.startswith(LASTING_PREFIX)
-        if is_lasting:
-            self._lasting += 1
-        ours = self._lasting if is_lasting else len(self._by_name) - self._lasting
-        if ours <= (LASTING_NAMES_MAX if is_lasting else NAMES_MAX):
-            return
-        own = [
-            (memory.at_us, name)
-            for name, memory in self._by_name.items()
-            if name.startswith(LASTING_PREFIX) == is_lasting
-            and not (is_lasting and owner_of(name) != owner_of(newest))
-            and name != newest
-        ]
-        many = 1 if is_lasting else NAMES_MAX // 10
-        if not is_lasting or len(own) >= LASTING_NAMES_MAX:
-            for _, name in heapq.nsmallest(many, own):
-                self._forget(name)
+        """Names have an end, whoever makes them up: ``newest`` is not among those that go."""
+        if newest.startswith(LASTING_PREFIX):
+            own = self._lasting[owner_of(newest)]
+            if len(own) > LASTING_NAMES_MAX:
+                self._forget_silent(own - {newest}, 1)
+        elif len(self._by_name) > NAMES_MAX + sum(map(len, self._lasting.values())):
+            lasting = set().union(*self._lasting.values())
+            self._forget_silent(self._by_name.keys() - lasting - {newest}, NAMES_MAX // 10)
+
+    def _forget_silent(self, names: Iterable[str], count: int) -> None:
+        """Of ``names``, those that have been silent the longest."""
+        by_time = ((self._by_name[name].at_us, name) for name in names)
+        for _, name in heapq.nsmallest(count, by_time):
+            self._forget(name)
 
     def _forget(self, name: str) -> None:
         del self._by_name[name]
-        self._lasting -= name.startswith(LASTING_PREFIX)
+        if name.startswith(LASTING_PREFIX):
+            self._lasting[owner_of(name)].discard(name)
 
     def _prune(self, now_us: int) -> None:
         if now_us - self._pruned_us < FORGET_AFTER_US // 24:
@@ -157,8 +160,7 @@ class Remembered(Generic[Ids]):
         """Take in what :meth:`remembered` gave."""
         memory: _Memory[Ids] = _Memory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
-        self._lasting += name not in self._by_name and name.startswith(LASTING_PREFIX)
-        self._by_name[name] = memory
+        self._added(name, memory)
 
 
 class Producers(Remembered[Span]):
