@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import penstock
 from penstock.columns.archives import ArchiveLayout, from_archive
 from penstock.columns.batch import stamp
 from penstock.columns.body import body_of_columns
@@ -15,6 +17,7 @@ from penstock.columns.rows import row_properties
 from penstock.columns.schema import ChannelSchema
 from penstock.core.ids import Span
 from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
+from penstock.spark.source import PenstockSource
 
 pytestmark = pytest.mark.spec("E2")
 
@@ -75,3 +78,17 @@ def test_an_archive_has_the_columns_and_gives_the_events_back(
         ROWS[1_000],
         ROWS[1_400],
     ]
+
+
+def test_what_a_task_is_sent_stays_small_on_a_wide_channel() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        wide = session.channels.create("wide", type="persistent")
+        wide.publish_many([penstock.Event(b"x", properties={"n": n}) for n in range(1_000)])
+        wide.publish(b"y", properties={f"p{n}": n for n in range(250)})
+        source = PenstockSource({"url": realm.listen(), "channel": "wide"})
+        reader = source.reader(source.schema())
+
+        tasks = [len(pickle.dumps(part)) for part in reader.partitions()]
+
+    assert tasks
+    assert max(tasks) < 32 << 10  # names and types, not a cell of any event
