@@ -201,7 +201,7 @@ class NatsBroker:
             name: ConsumerConfig(
                 durable_name=name,
                 ack_policy=AckPolicy.EXPLICIT,
-                ack_wait=300.0,
+                ack_wait=60.0,
                 max_ack_pending=1 if one_at_a_time else WINDOW * clients,
                 deliver_subject=None if mode == "pulled" else f"deliver.{name}",
                 deliver_group=name if mode == "pushed" else None,
@@ -363,6 +363,9 @@ class NatsClient:
         held = self._inbox.messages
         if self._holding is not None:
             held = await self._holding
+            await self._connection.flush()
+            while late := self._subscription.pending_msgs:  # came when the fetch had ended
+                held += await self._subscription.fetch(late)
         for message in held:
             await message.nak()
         await self._connection.flush()
