@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.api.access import AuditRecord
 from penstock.core.errors import Damaged, StorageFailed
 from penstock.runtime.audit import Audit, LineReader, line_of
 from penstock.runtime.clock import SystemClock
 from penstock.storage import audit_file
 from penstock.storage.audit_file import FileAudit
 from penstock.storage.disk import RealDisk
-from penstock.wire.native.access import AuditRecord
 
 
 async def inline(call: Callable[[], Any]) -> Any:

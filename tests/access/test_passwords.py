@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.api import access as wire
 from penstock.core.errors import AuthenticationFailed, IllegalState, InvalidArgument, SignInLocked
 from penstock.core.ports import inline
 from penstock.core.rights import Principal
@@ -16,7 +17,6 @@ from penstock.runtime.accounts import Accounts
 from penstock.runtime.clock import SystemClock
 from penstock.settings import load
 from penstock.storage.memory import InMemory
-from penstock.wire.native import access as wire
 from penstock.wire.scram import is_proven, proof_of, verifier
 from tests.access.realms import QUICK
 

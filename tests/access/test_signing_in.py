@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.api.access import CreateUser
 from penstock.core.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -19,7 +20,6 @@ from penstock.core.errors import (
 from penstock.frontends.native import check_exposed
 from penstock.serving import show_first_password
 from penstock.wire.native import messages as wire
-from penstock.wire.native.access import CreateUser
 from penstock.wire.native.frames import PREFACE, frame
 from penstock.wire.scram import verifier
 from tests.access.realms import QUICK

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.api import access as accounts
 from penstock.core.directory import Directory
 from penstock.core.errors import InvalidArgument
 from penstock.core.messages import Definition
@@ -15,7 +16,6 @@ from penstock.frontends import permits
 from penstock.frontends.permits import BY_NAME, BY_NUMBER, ON_REALM, OWN, SEVERAL, Permits
 from penstock.runtime.access import Access
 from penstock.runtime.clock import SystemClock
-from penstock.wire.native import access as accounts
 from penstock.wire.native import messages as wire
 from tests.access.native_adapter import Native
 

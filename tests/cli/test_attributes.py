@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.cli.attributes import ATTRIBUTES, attributes_of
 from penstock.core.messages import Definition, Storage
 from penstock.runtime.documents import DEPRECATED
-from penstock.wire.native.messages import Kind
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
 

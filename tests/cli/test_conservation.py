@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from penstock.api.channels import ChannelInfo, StorageInfo
 from penstock.cli.conservation import equation, terms, write_sum
 from penstock.core.conservation import MEANINGS
 from penstock.core.counters import Counters
 from penstock.core.messages import Definition
 from penstock.runtime.documents import channel_document
-from penstock.wire.native.answers import ChannelInfo, StorageInfo
 
 
 def info_of(counters: Counters, *, events: int, overdue: int = 0) -> ChannelInfo:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import penstock
+from penstock.api.access import AuditRecord
 from penstock.bootstrap import repair_store
 from penstock.core.errors import (
     AccessDenied,
@@ -20,7 +21,6 @@ from penstock.core.errors import (
     NameDoesNotExist,
     PenstockError,
 )
-from penstock.wire.native.access import AuditRecord
 from tests.faults.damage import WAYS, spoil
 
 PASSWORD = "open sesame"

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
+from penstock.api.transfers import BackupBegun
 from penstock.bootstrap import verify_store
 from penstock.cli.program import app
 from penstock.client.backup import restore
 from penstock.core.errors import DamagedBackup, IllegalState, InvalidArgument, Unavailable
 from penstock.testing.process import ServerProcess
 from penstock.wire.native import messages as wire
-from penstock.wire.native.backups import BackupBegun
 
 QUICK = {
     "PENSTOCK_STORAGE_SEAL_INTERVAL_MS": "1",

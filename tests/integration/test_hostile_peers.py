@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.api.access import Verifier
+from penstock.api.transactions import Leaving
 from penstock.client.sync import Session
 from penstock.columns.ipc import batch_bytes, schema_bytes
 from penstock.core.ids import Span
@@ -20,8 +22,6 @@ from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, frame
-from penstock.wire.native.transactions import Leaving
-from penstock.wire.scram import Verifier
 
 BATCH = pa.record_batch({"data": pa.array([b"a", b"b"], pa.binary())})
 SCHEMA, BODY = schema_bytes(BATCH.schema), bytes(batch_bytes(BATCH))

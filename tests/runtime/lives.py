@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
+from penstock.api.channels import ChannelInfo
+from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.columns.body import body_of
 from penstock.columns.event import Event
@@ -29,8 +31,6 @@ from penstock.storage.embedded import Embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time
 from penstock.testing.stores import open_store
-from penstock.wire.native.answers import ChannelInfo
-from penstock.wire.native.messages import Kind
 
 End = Literal["closed", "killed", "power cut", "snapshot"]
 ENDS: Final[tuple[End, ...]] = ("closed", "killed", "power cut", "snapshot")

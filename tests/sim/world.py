@@ -16,6 +16,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, Literal
 
+from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.core.counters import Counters
 from penstock.core.errors import NameAlreadyBound, StorageFailed
@@ -30,7 +31,6 @@ from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate
 from penstock.testing.network import MACHINE, SimNetwork
-from penstock.wire.native.messages import Kind
 from tests.sim.gate import Gate
 from tests.sim.nemesis import Nemesis
 from tests.sim.scenes import SCENES

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from penstock.api.channels import Location, SealedPart
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import IdSet, Span
 from penstock.spark.plan import (
@@ -20,7 +21,6 @@ from penstock.spark.plan import (
     WireRows,
     partitions,
 )
-from penstock.wire.native.answers import Location, SealedPart
 
 SCHEMA = pa.schema([("event_id", pa.int64())]).serialize().to_pybytes()
 ROWS_PER_BATCH = 10

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 import penstock
+from penstock.api.transfers import ExportedBytes
 from penstock.client.sync import Channel, Session
 from penstock.columns.exports import (
     MANIFEST,
@@ -22,7 +23,6 @@ from penstock.columns.exports import (
 )
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ExportedBytes
 
 T = TypeVar("T")
 Start = Callable[..., penstock.Realm]

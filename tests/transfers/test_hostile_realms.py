@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
+from penstock.api.backup_files import is_data_file
+from penstock.api.transfers import BackupBegun, CapturedFile, ExportedBytes
 from penstock.client.sync import Session
 from penstock.columns.exports import STATE
 from penstock.core.errors import DamagedBackup, DamagedExport, InvalidArgument
 from penstock.runtime.backups import Backups
 from penstock.runtime.exporting import Exports
-from penstock.wire.native.answers import ExportedBytes
-from penstock.wire.native.backups import BackupBegun, CapturedFile, is_data_file
 from tests.transfers.moving import Start, events
 
 ELSEWHERE = [

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import penstock
+from penstock.api.transfers import ExportBegun
 from penstock.client.sync import Session
 from penstock.columns.exports import (
     MANIFEST,
@@ -23,7 +24,6 @@ from penstock.core.errors import (
 )
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ExportBegun
 from tests.transfers.moving import (
     Start,
     ask,

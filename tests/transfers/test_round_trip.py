@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.api.transfers import ExportBegun
 from penstock.client.sync import Session
 from penstock.core.errors import (
     IllegalState,
 )
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ExportBegun
 from tests.transfers.moving import (
     Start,
     ask,

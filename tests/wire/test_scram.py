@@ -6,9 +6,10 @@ import base64
 
 import pytest
 
+from penstock.api.access import Verifier
 from penstock.core.errors import AuthenticationFailed, InvalidArgument
 from penstock.wire.saslprep import prepared
-from penstock.wire.scram import ScramClient, ScramServer, Verifier, is_right, verifier
+from penstock.wire.scram import ScramClient, ScramServer, is_right, verifier
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

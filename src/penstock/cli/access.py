@@ -25,7 +25,7 @@ from penstock.cli.output import (
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.wire.native.access import AclInfo, AuditRecord
+    from penstock.api.access import AclInfo, AuditRecord
 
 NEW_PASSWORD_VARIABLE = "PENSTOCK_NEW_PASSWORD"
 

@@ -12,7 +12,7 @@ from penstock.cli.output import ListFormat, size, write, write_facts, write_json
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.wire.native.answers import RealmInfo
+    from penstock.api.realm import RealmInfo
 
 commands = typer.Typer(
     cls=CommandGroup,

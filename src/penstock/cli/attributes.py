@@ -12,7 +12,7 @@ from penstock.cli import completing, given, messages
 from penstock.runtime.documents import DEPRECATED
 
 if TYPE_CHECKING:
-    from penstock.wire.native.messages import Kind
+    from penstock.api.requests import Kind
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

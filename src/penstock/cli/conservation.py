@@ -9,7 +9,7 @@ from penstock.core import conservation
 from penstock.core.conservation import MEANINGS, Term
 
 if TYPE_CHECKING:
-    from penstock.wire.native.answers import ChannelInfo
+    from penstock.api.channels import ChannelInfo
 
 _ONLY_IF_ANY: Final = frozenset(("overdue",))
 

@@ -15,9 +15,9 @@ from penstock.core.errors import NameDoesNotExist
 from penstock.runtime.documents import channel_document
 
 if TYPE_CHECKING:
+    from penstock.api.channels import ChannelInfo, Missing
+    from penstock.api.requests import Kind
     from penstock.client.sync import Channel, Channels, Queue, Queues, Session
-    from penstock.wire.native.answers import ChannelInfo, Missing
-    from penstock.wire.native.messages import Kind
 
 First = Annotated[int | None, typer.Option("--from", help="First event to remove.", metavar="ID")]
 Last = Annotated[int | None, typer.Option("--to", help="Last event to remove.", metavar="ID")]

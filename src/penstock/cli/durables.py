@@ -24,8 +24,8 @@ from penstock.cli.output import (
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
+    from penstock.api.durables import DurableInfo
     from penstock.client.attributes import DurableType
-    from penstock.wire.native.answers import DurableInfo
 
 Channel = Annotated[
     str,

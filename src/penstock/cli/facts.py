@@ -10,8 +10,9 @@ from penstock.cli.output import count, duration, size, write_facts
 from penstock.runtime.documents import types_of
 
 if TYPE_CHECKING:
+    from penstock.api.channels import ChannelInfo, StorageInfo
+    from penstock.api.durables import DurableInfo
     from penstock.core.messages import Definition, Storage
-    from penstock.wire.native.answers import ChannelInfo, DurableInfo, StorageInfo
 
 Fact = tuple[str, str]
 

@@ -19,7 +19,6 @@ from penstock.core.errors import PenstockError
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _AMQP: Final = b"AMQP\x03\x01\x00\x00"
 """The header with which a client of AMQP wants to sign in; every realm answers it with the same."""
-_ANSWER_BYTES_MAX: Final = 64 << 10
 
 
 class Place(Struct, frozen=True):
@@ -49,35 +48,21 @@ def near(host: str) -> str:
 
 def native(place: Place, timeout_s: float) -> Answer:
     """Ping the native protocol."""
-    from penstock.wire.native import messages as wire
-    from penstock.wire.native.frames import PREFACE, FrameReader, frame
+    from penstock.client.ping import Ping
 
-    reader = FrameReader()
+    ping = Ping()
     try:
         with closing(_connected(place, timeout_s)) as line:
-            line.sendall(PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Ping(1))))))
-            while reader.bytes_in < _ANSWER_BYTES_MAX:
+            line.sendall(ping.request)
+            while not ping.is_too_long:
                 received = line.recv(4_096)
                 if not received:
                     return _hung_up(place)
-                reader.receive(received)
-                for header, _ in reader.frames():
-                    return _of_native(wire.decode_from_server(header))
+                if (pong := ping.receive(received)) is not None:
+                    return Answer(pong.is_good, pong.said)
     except (OSError, PenstockError) as error:
         return _failed(place, error)
     return Answer(False, "speaks another protocol")
-
-
-def _of_native(message: object) -> Answer:
-    from penstock.wire.native import messages as wire
-
-    match message:
-        case wire.Done():
-            return Answer(True, "answers")
-        case wire.Goodbye(code, text) | wire.Failed(_, code, text):
-            return Answer(False, f"{text} [{code}]")
-        case _:
-            return Answer(False, "answers something else")
 
 
 def over_http(place: Place, path: str, timeout_s: float) -> Answer:

@@ -21,10 +21,10 @@ from penstock.columns.documents import event_of
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.api.requests import Kind
     from penstock.cli.files import Opened, Piece
     from penstock.client.sync import Channel, Queue, Session
     from penstock.columns.event import Event
-    from penstock.wire.native.messages import Kind
 
 RATED_EVENTS = 1_000
 """Fewer than these say nothing about a rate."""

@@ -12,9 +12,11 @@ from penstock.cli import facts
 from penstock.core.errors import AccessDenied, NameDoesNotExist
 
 if TYPE_CHECKING:
+    from penstock.api.channels import ChannelInfo
+    from penstock.api.durables import DurableInfo
+    from penstock.api.realm import RealmInfo
     from penstock.client.sync import Channel, Queue, Session
     from penstock.core.ports import Clock
-    from penstock.wire.native.answers import ChannelInfo, DurableInfo, RealmInfo
 
 STORES_MAX: Final = 200
 """Channels and queues looked at each time: each is a request or two."""

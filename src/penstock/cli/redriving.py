@@ -15,8 +15,8 @@ from penstock.cli.progress import Progress, is_seen, progress
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
+    from penstock.api.joins import Redriven
     from penstock.client.sync import Session
-    from penstock.wire.native.answers import Redriven
 
 T = TypeVar("T")
 

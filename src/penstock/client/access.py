@@ -7,18 +7,11 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.api import access as wire
+from penstock.api.access import SALT_BYTES, AclInfo, AuditRecord, GroupInfo, Me, UserInfo, Verifier
 from penstock.client.conversation import Conversation
 from penstock.core.errors import InvalidArgument
-from penstock.wire.native import access as wire
-from penstock.wire.native.access import AclInfo, AuditRecord, GroupInfo, Me, UserInfo
-from penstock.wire.scram import (
-    SALT_BYTES,
-    Verifier,
-    check_length,
-    check_rounds,
-    proof_of,
-    verifier,
-)
+from penstock.wire.scram import check_length, check_rounds, proof_of, verifier
 
 _USERS: Any = list[UserInfo]
 _GROUPS: Any = list[GroupInfo]

@@ -22,18 +22,11 @@ import msgspec
 from msgspec import Struct
 from xxhash import xxh3_64
 
+from penstock.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile, is_data_file
+from penstock.api.transfers import BackupBegun, CapturedFile
 from penstock.client.conversation import Conversation
 from penstock.core.errors import DamagedBackup, InvalidArgument, PenstockError
 from penstock.wire.native import messages as wire
-from penstock.wire.native.backups import (
-    FORMAT,
-    MANIFEST,
-    BackupBegun,
-    BackupManifest,
-    CapturedFile,
-    KeptFile,
-    is_data_file,
-)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COPY_BYTES = 4 << 20

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from penstock.api.subscriptions import Subscribed
 from penstock.client.conversation import Conversation
 from penstock.client.subscription import CREDIT_MAX, Subscription
 from penstock.core.errors import ConnectionLost
 from penstock.core.starts import FromEarliest
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Subscribed
 
 
 class DurableBrowse(Subscription):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import pyarrow as pa
 
+from penstock.api.channels import ChannelOpened
 from penstock.client.attributes import ChannelAttributes
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
@@ -25,7 +26,6 @@ from penstock.columns.schema import ChannelSchema
 from penstock.columns.tables import bodies_of_table
 from penstock.core.errors import InvalidArgument
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened
 
 if TYPE_CHECKING:
     from penstock.client.history import KeyState

@@ -17,11 +17,12 @@ from typing import IO, Final
 import msgspec
 from msgspec import Struct
 
+from penstock.api.backup_files import is_data_file
+from penstock.api.transfers import BackupBegun, CapturedFile
 from penstock.client.conversation import Conversation
 from penstock.core.errors import Damaged, InvalidArgument, PenstockError
 from penstock.core.ports import BlobInfo, Blobs, Buffer
 from penstock.wire.native import messages as wire
-from penstock.wire.native.backups import BackupBegun, CapturedFile, is_data_file
 
 FILES: Final = "segments/"
 LABEL: Final = f"{FILES}copied-from.json"

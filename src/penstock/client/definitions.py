@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.requests import Kind
 from penstock.core.errors import InvalidArgument
 from penstock.core.messages import Definition, Storage
-from penstock.wire.native.messages import Kind
 
 _NOT_OF: dict[Kind, frozenset[str]] = {
     "channel": frozenset({"kind", "max_deliveries"}),

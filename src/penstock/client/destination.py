@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 
+from penstock.api.channels import ChannelInfo, ChannelOpened, Location, Maintained, Missing
 from penstock.client.attributes import EditedAttributes
 from penstock.client.conversation import Conversation
 from penstock.client.definitions import definition_of
@@ -25,7 +26,6 @@ from penstock.columns.protobuf import Messages
 from penstock.columns.tables import bodies_of_table
 from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelInfo, ChannelOpened, Location, Maintained, Missing
 
 
 class Destination:

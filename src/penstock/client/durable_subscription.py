@@ -8,6 +8,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from penstock.api.subscriptions import Subscribed
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
@@ -19,7 +20,6 @@ from penstock.core.errors import IllegalState, PenstockError, SessionClosed
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Spans
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Subscribed
 
 MERGED_ROWS_MAX = 16_384
 """Deliveries that wait are handed out as one batch up to about this many events."""

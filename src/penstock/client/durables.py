@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Never
 
+from penstock.api.durables import DurableInfo, Outstanding
 from penstock.client.attributes import DurableType
 from penstock.client.bounds import check_count, check_timeout
 from penstock.client.browsing import DurableBrowse
@@ -16,7 +17,6 @@ from penstock.client.starts import StartLike, check_range, start_of
 from penstock.client.subscription import Subscription
 from penstock.core.errors import InvalidArgument
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import DurableInfo, Outstanding
 
 
 class Durables:

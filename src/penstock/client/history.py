@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.api.channels import ChannelInfo, ChannelOpened
 from penstock.client.browsing import DurableBrowse
 from penstock.client.conversation import Conversation
 from penstock.client.subscription import Subscription
@@ -21,7 +22,6 @@ from penstock.core.errors import InvalidArgument, NameDoesNotExist
 from penstock.core.queue import READERS
 from penstock.core.starts import FromEarliest
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelInfo, ChannelOpened
 
 _SHOWN_MAX: Final = 1 << 62
 

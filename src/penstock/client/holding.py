@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from penstock.api.durables import Outstanding
+from penstock.api.subscriptions import Subscribed
 from penstock.client.conversation import Conversation
 from penstock.client.starts import check_range
 from penstock.core.errors import ConnectionLost, InvalidArgument, PenstockError, SessionClosed
 from penstock.core.ids import IdSet, Span
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Outstanding, Subscribed
 from penstock.wire.native.asking import check_request
 
 

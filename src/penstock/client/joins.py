@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.joins import JoinInfo
 from penstock.client.conversation import Conversation
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import JoinInfo
 
 _INFOS: Any = list[JoinInfo]
 

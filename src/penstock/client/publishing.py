@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from penstock.api.publishing import Published
 from penstock.client.conversation import Conversation
 from penstock.client.pending import Body
 from penstock.columns.body import body_of
@@ -19,7 +20,6 @@ from penstock.columns.one_row import row_of
 from penstock.columns.states import is_packed
 from penstock.core.errors import EventTooLarge, NoSuchStage
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Published
 from penstock.wire.native.frames import FRAME_BYTES_MAX
 
 BODY_EVENTS_MAX = 65_536

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from penstock.api.channels import ChannelOpened
 from penstock.client.attributes import QueueAttributes
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
@@ -15,7 +16,6 @@ from penstock.client.reader import WINDOW_DEFAULT, Reader
 from penstock.client.streamed import Many
 from penstock.columns.event import Event, Moment
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened
 
 if TYPE_CHECKING:
     from penstock.client.transfer import FolderLike

@@ -16,6 +16,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from penstock.api.subscriptions import Subscribed
 from penstock.client.bounds import check_count, check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.settling import Settlements
@@ -31,7 +32,6 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import IdSet, Span
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Subscribed
 
 READERS = ""
 """The durable of a queue that its readers share."""

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from penstock.api.channels import ChannelOpened
 from penstock.client.conversation import Conversation
 from penstock.client.subscription import Subscription
 from penstock.columns.event import Event
 from penstock.core.errors import InvalidArgument
 from penstock.core.starts import FromId
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened
 
 _OPENED: Any = ChannelOpened | None
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.channels import ChannelInfo, ChannelOpened
 from penstock.client.bounds import check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.merging import Merger
@@ -29,7 +30,6 @@ from penstock.core.errors import PenstockError, SessionClosed
 from penstock.core.ids import Span
 from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelInfo, ChannelOpened
 
 if TYPE_CHECKING:
     from penstock.client.archive import Archive, Wanted

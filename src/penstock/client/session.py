@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.api.joins import Redriven
+from penstock.api.realm import RealmInfo
+from penstock.api.transactions import TransactionInfo
 from penstock.client.access import Access
 from penstock.client.channels import Channels
 from penstock.client.conversation import (
@@ -27,7 +30,6 @@ from penstock.client.urls import RealmUrl
 from penstock.columns.ipc import batch_bytes
 from penstock.core.errors import ConnectionLost
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import RealmInfo, Redriven, TransactionInfo
 
 if TYPE_CHECKING:
     from penstock.client.backup import BackupResult, FolderLike

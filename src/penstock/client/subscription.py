@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
+from penstock.api.subscriptions import Subscribed
 from penstock.client.bounds import check_count, check_timeout
 from penstock.client.conversation import Conversation
 from penstock.client.inbox import Begun, Inbox, Loops
@@ -21,7 +22,6 @@ from penstock.core.ids import Span
 from penstock.core.messages import Spans
 from penstock.core.starts import AnyStart, FromId
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Subscribed
 
 CREDIT_FIRST = 4_096
 """Events a new subscription can take before it has seen how large they are."""

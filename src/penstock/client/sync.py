@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.api.joins import Redriven
+from penstock.api.realm import RealmInfo
 from penstock.client.credentials import Token
 from penstock.client.session import RECONNECT_TIMEOUT_S, ErrorListener
 from penstock.client.session import Session as AioSession
@@ -30,7 +32,6 @@ from penstock.client.threads import LoopThread
 from penstock.client.transaction import Named
 from penstock.client.urls import parse_url
 from penstock.core.errors import ConnectionLost, PenstockError
-from penstock.wire.native.answers import RealmInfo, Redriven
 
 if TYPE_CHECKING:
     from penstock.client.backup import BackupResult, FolderLike

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.api.access import AclInfo, AuditRecord, GroupInfo, Me, UserInfo
 from penstock.client import access as aio_access
 from penstock.client.threads import LoopThread
-from penstock.wire.native.access import AclInfo, AuditRecord, GroupInfo, Me, UserInfo
 
 
 class Access:

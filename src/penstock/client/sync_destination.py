@@ -7,6 +7,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
+from penstock.api.channels import ChannelInfo, Location, Maintained, Missing
 from penstock.client import destination as aio_destination
 from penstock.client.attributes import EditedAttributes
 from penstock.client.producer import ProducerErrorListener
@@ -17,7 +18,6 @@ from penstock.client.sync_subscription import Subscription
 from penstock.client.sync_transaction import Transaction
 from penstock.client.threads import LoopThread
 from penstock.columns.protobuf import Messages
-from penstock.wire.native.answers import ChannelInfo, Location, Maintained, Missing
 
 
 class Destination:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Never
 
+from penstock.api.durables import DurableInfo, Outstanding
 from penstock.client import durables as aio_durables
 from penstock.client.attributes import DurableType
 from penstock.client.delivered import DeliveredBatch as AioDeliveredBatch
@@ -19,7 +20,6 @@ from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.sync_holding import DurableHold
 from penstock.client.sync_subscription import Subscription
 from penstock.client.threads import LoopThread
-from penstock.wire.native.answers import DurableInfo, Outstanding
 
 Handler = Callable[[DeliveredEvent], object]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import TracebackType
 
+from penstock.api.durables import Outstanding
 from penstock.client.holding import DurableHold as AioDurableHold
 from penstock.client.threads import LoopThread
-from penstock.wire.native.answers import Outstanding
 
 
 class DurableHold:

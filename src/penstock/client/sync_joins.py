@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.api.joins import JoinInfo
 from penstock.client import joins as aio_joins
 from penstock.client.threads import LoopThread
-from penstock.wire.native.answers import JoinInfo
 
 
 class Joins:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 import msgspec
 import pyarrow as pa
 
+from penstock.api.transactions import TransactionInfo
 from penstock.client.conversation import Conversation
 from penstock.client.publishing import (
     FRAME_BODIES_MAX,
@@ -37,7 +38,6 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import IdSet, Span
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import TransactionInfo
 
 Spans = tuple[tuple[int, Span], ...]
 """By number of the store: the ids its events got."""

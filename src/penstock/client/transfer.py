@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from penstock.api.channels import ChannelOpened
+from penstock.api.transfers import ExportBegun, ExportedBytes
 from penstock.client.conversation import Conversation
 from penstock.columns.exports import (
     EVENTS,
@@ -30,7 +32,6 @@ from penstock.columns.exports import (
 from penstock.core.errors import DamagedExport, InvalidArgument, PenstockError
 from penstock.core.exported_file import ExportedFile
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened, ExportBegun, ExportedBytes
 
 MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
 """A larger one is sent as the body of its request."""

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from penstock.api import access as wire
 from penstock.core.directory import Directory
-from penstock.wire.native import access as wire
 from penstock.wire.scram import NONCE_BYTES, is_proven
 
 if TYPE_CHECKING:

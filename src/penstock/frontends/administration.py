@@ -6,13 +6,13 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.access import AccessRequest
 from penstock.core.errors import RemoteProtocolViolation
 from penstock.core.ids import Span
 from penstock.core.owners import owned
 from penstock.frontends.accounts import AccountRequests
 from penstock.runtime.departed import missing
 from penstock.wire.native import messages as wire
-from penstock.wire.native.access import AccessRequest
 
 if TYPE_CHECKING:
     from penstock.frontends.connection import Connection

@@ -9,6 +9,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from penstock.api import access as accounts
+from penstock.api.channels import ChannelOpened
+from penstock.api.transfers import ExportBegun
 from penstock.columns.exports import manifest_from
 from penstock.core.directory import SCHEDULE_PREFIX, Directory
 from penstock.core.errors import (
@@ -22,9 +25,7 @@ from penstock.core.names import destination_name
 from penstock.core.rights import OPERATIONS, READING, WRITING, Principal
 from penstock.runtime.access import Access
 from penstock.runtime.accounts import checked_resource
-from penstock.wire.native import access as accounts
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import ChannelOpened, ExportBegun
 
 Asked = tuple[str, str]
 """An operation, and the name of what it is about."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.publishing import Published
+from penstock.api.transactions import TransactionInfo
 from penstock.core.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.core.messages import Spans
 from penstock.core.owners import owned
@@ -12,7 +14,6 @@ from penstock.runtime.bodies import Body
 from penstock.runtime.leaving import Leaving
 from penstock.runtime.transactions import Part
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Published, TransactionInfo
 
 if TYPE_CHECKING:
     from penstock.frontends.connection import Connection

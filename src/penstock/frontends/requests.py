@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.subscriptions import Subscribed
 from penstock.columns.selectors import Selector
 from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.core.ids import Span
@@ -18,7 +19,6 @@ from penstock.runtime.delivery import Outlet
 from penstock.runtime.rooms import Room
 from penstock.runtime.subscriptions import Opened
 from penstock.wire.native import messages as wire
-from penstock.wire.native.answers import Subscribed
 
 if TYPE_CHECKING:
     from penstock.frontends.connection import Connection

@@ -15,6 +15,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.api.access import Me, Verifier
 from penstock.core.acl import Entry
 from penstock.core.errors import (
     AccessDenied,
@@ -43,8 +44,7 @@ from penstock.runtime.logins import Logins
 from penstock.runtime.passwords import Passwords
 from penstock.runtime.tokens import TokenRules, Tokens
 from penstock.wire.addresses import is_loopback
-from penstock.wire.native.access import Me
-from penstock.wire.scram import NONCE_BYTES, ScramServer, Verifier
+from penstock.wire.scram import NONCE_BYTES, ScramServer
 
 Mode = Literal["off", "optional", "mandatory"]
 

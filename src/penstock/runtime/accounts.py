@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.api.access import SALT_BYTES, AclInfo, GroupInfo, UserInfo, Verifier
 from penstock.core.acl import Acl, Entry
 from penstock.core.errors import (
     Damaged,
@@ -32,16 +33,7 @@ from penstock.core.rights import (
     known_rights,
     parse_subject,
 )
-from penstock.wire.native.access import AclInfo, GroupInfo, UserInfo
-from penstock.wire.scram import (
-    NONCE_BYTES,
-    ROUNDS_MAX,
-    ROUNDS_MIN,
-    SALT_BYTES,
-    Verifier,
-    check_length,
-    verifier,
-)
+from penstock.wire.scram import NONCE_BYTES, ROUNDS_MAX, ROUNDS_MIN, check_length, verifier
 
 USERS_KEY = "access/users"
 ENTRIES_PREFIX = "access/entries/"

@@ -12,9 +12,9 @@ import msgspec
 import structlog
 from xxhash import xxh3_64_intdigest
 
+from penstock.api.access import AuditRecord
 from penstock.core.errors import Damaged, InvalidArgument, StorageFailed
 from penstock.core.ports import Clock
-from penstock.wire.native.access import AuditRecord
 
 RECORDS_KEPT = 10_000
 """The newest records, which can be asked for; the file has all."""

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import structlog
 
+from penstock.api.transfers import BackupBegun, CapturedFile
 from penstock.core.errors import IllegalState, Unavailable
 from penstock.core.ports import BlobInfo, Blobs, Clock, Offload
 from penstock.runtime.shard import Shard
 from penstock.runtime.under_way import Begun, UnderWay
-from penstock.wire.native.backups import BackupBegun, CapturedFile
 
 READ_BYTES = 4 << 20
 """Most bytes of one answer."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.channels import Missing
 from penstock.core.ids import Span
 from penstock.runtime.group import Group
 from penstock.runtime.shard import Shard
-from penstock.wire.native.answers import Missing
 
 MISSING_SPANS_MAX: Final = 100
 """Ranges told of each cause."""

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
+from penstock.api.channels import ChannelInfo
 from penstock.core.conservation import conservation
 from penstock.core.errors import Unavailable
-from penstock.wire.native.answers import ChannelInfo
 
 DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
 """Channel types that work and that nobody should begin with (SEM C)."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import structlog
 from msgspec import Struct
 
+from penstock.api.transfers import ExportBegun, ExportedBytes
 from penstock.columns.exports import (
     FileFacts,
     StateFile,
@@ -36,7 +37,6 @@ from penstock.runtime.rows import MERGE_BELOW
 from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.shard import Shard
 from penstock.runtime.under_way import Begun, UnderWay
-from penstock.wire.native.answers import ExportBegun, ExportedBytes
 
 PART_BYTES = 32 << 20
 """A file of an export is closed above this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.api.durables import Outstanding
 from penstock.columns.layout import REASON_CHARACTERS_MAX
 from penstock.core.durable import Durable
 from penstock.core.errors import IllegalState
@@ -14,7 +15,6 @@ from penstock.core.state import ChannelState
 from penstock.core.written import id_set, written
 from penstock.runtime.group import Group
 from penstock.runtime.shard import Shard
-from penstock.wire.native.answers import Outstanding
 
 
 class Holding:

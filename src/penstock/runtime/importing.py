@@ -18,6 +18,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.api.channels import ChannelOpened
 from penstock.columns.batch import body_part, ids_of, stamp
 from penstock.columns.exports import (
     STATE,
@@ -60,7 +61,6 @@ from penstock.runtime.records import Sealed
 from penstock.runtime.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.shard import Shard
 from penstock.runtime.under_way import Begun, UnderWay
-from penstock.wire.native.answers import ChannelOpened
 
 _SHOWN_MAX = 200
 """Characters of a channel's name in the name of a folder that tells it by its time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from penstock.api.joins import JoinInfo
 from penstock.columns.selectors import Selector
 from penstock.core.directory import JoinDeleted
 from penstock.core.errors import AccessDenied
@@ -13,7 +14,6 @@ from penstock.runtime.access import Access
 from penstock.runtime.group import Group
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Act
-from penstock.wire.native.answers import JoinInfo
 
 _log = structlog.get_logger("penstock.realm")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.api.channels import Location, SealedPart
 from penstock.core.ids import Span
 from penstock.runtime.delivery import Dispatch
 from penstock.runtime.group import Group
 from penstock.runtime.sealed_file import Publishers
 from penstock.runtime.shard import Shard
-from penstock.wire.native.answers import Location, SealedPart
 
 PUBLISHER_SPANS_MAX = 4_096
 """Runs of events of one publisher that are told of a file, at most."""

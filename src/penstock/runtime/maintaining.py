@@ -18,6 +18,7 @@ import pyarrow as pa
 import structlog
 from msgspec import Struct
 
+from penstock.api.channels import Maintained
 from penstock.columns.growing import Growth, extended, growing_name, number_in, started
 from penstock.columns.lean import Needs, fitted_in
 from penstock.columns.schema import ChannelSchema
@@ -32,7 +33,6 @@ from penstock.runtime.open_files import OpenFiles
 from penstock.runtime.records import Rewritten
 from penstock.runtime.sealed_file import SealedFile, publishers_within
 from penstock.runtime.shard import Shard
-from penstock.wire.native.answers import Maintained
 
 COPY_BYTES = 16 << 20
 """About as much is read, and written, at a time."""

@@ -8,9 +8,10 @@ import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
+from penstock.api.access import Verifier
 from penstock.core.errors import SignInLocked
 from penstock.core.ports import Offload
-from penstock.wire.scram import Verifier, is_right
+from penstock.wire.scram import is_right
 
 AT_ONCE = 2
 """Passwords being checked at the same time; others wait. Each takes a core for a while."""

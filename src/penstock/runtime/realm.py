@@ -8,6 +8,10 @@ from collections.abc import Sequence
 import structlog
 from msgspec import Struct
 
+from penstock.api.channels import ChannelInfo, ChannelOpened, Maintained
+from penstock.api.joins import Redriven
+from penstock.api.realm import RealmInfo
+from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.directory import Directory, PublishingPaused
 from penstock.core.errors import StorageFailed
@@ -38,14 +42,6 @@ from penstock.runtime.stages import CommitStaged, Stages
 from penstock.runtime.subscriptions import Subscriptions
 from penstock.runtime.transactions import Transactions
 from penstock.runtime.work import PublishBatches, Reply
-from penstock.wire.native.answers import (
-    ChannelInfo,
-    ChannelOpened,
-    Maintained,
-    RealmInfo,
-    Redriven,
-)
-from penstock.wire.native.messages import Kind
 
 _log = structlog.get_logger("penstock.realm")
 

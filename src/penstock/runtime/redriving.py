@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.joins import Redriven
 from penstock.columns.batch import ids_of
 from penstock.columns.origin import origins_of, restored
 from penstock.columns.selectors import Selector
@@ -33,7 +34,6 @@ from penstock.runtime.reading import act_reading
 from penstock.runtime.rows import Rows
 from penstock.runtime.sealed_file import Damage
 from penstock.runtime.shard import Shard
-from penstock.wire.native.answers import Redriven
 
 Wanted = list[tuple[str, pa.RecordBatch]]
 """Events, in order, with who published them."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from penstock.api.channels import ChannelOpened
 from penstock.columns.schema import ChannelSchema
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.channel import Channel
@@ -63,7 +64,6 @@ from penstock.runtime.records import (
 )
 from penstock.runtime.schemas import Schemas
 from penstock.runtime.sealed_file import SealedFile
-from penstock.wire.native.answers import ChannelOpened
 
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 _batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])

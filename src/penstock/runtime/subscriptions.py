@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import structlog
 from msgspec.structs import replace
 
+from penstock.api.channels import Location
+from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
 from penstock.core.durable import Durable
@@ -46,7 +48,6 @@ from penstock.runtime.reading import act_reading
 from penstock.runtime.rooms import Room
 from penstock.runtime.shard import Shard
 from penstock.runtime.work import Do, Reply
-from penstock.wire.native.answers import DurableInfo, Location
 
 _ENDLESS = 1 << 62
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from penstock.api.transactions import TransactionInfo
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
 from penstock.core.messages import Digest
@@ -20,7 +21,6 @@ from penstock.runtime.scheduling import scheduled, waits
 from penstock.runtime.shard import Shard
 from penstock.runtime.stages import Stages
 from penstock.runtime.work import Reply
-from penstock.wire.native.answers import TransactionInfo
 
 Spans = tuple[tuple[int, Span], ...]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.api.channels import ChannelInfo, StorageInfo
+from penstock.api.durables import DurableInfo
 from penstock.core.durable import Durable
 from penstock.core.queue import READERS
 from penstock.core.state import ChannelState
 from penstock.runtime.channel_store import ChannelStore
-from penstock.wire.native.answers import ChannelInfo, DurableInfo, StorageInfo
 
 
 def channel_info(

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.api.channels import Location
 from penstock.client.sync import Durable, DurableHold, Session
 from penstock.columns.batch import ids_of
 from penstock.core.errors import (
@@ -39,7 +40,6 @@ from penstock.spark.connections import Link, ask_realm
 from penstock.spark.offsets import Positions
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange
-from penstock.wire.native.answers import Location
 
 KEEP_NO_SELECTOR: Final = ("exclusive", "priority")
 """Types of durables whose selector is that of whoever reads them."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.api.channels import Location, Missing
 from penstock.client.sync import Queue
 from penstock.core.errors import DataLost
 from penstock.core.ids import Span
 from penstock.spark.connections import Link
-from penstock.wire.native.answers import Location, Missing
 
 NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
 """Causes that take nothing from a reader: a newer event of the same key is there, or no reader of

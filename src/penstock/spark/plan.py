@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 from pyspark.sql.datasource import InputPartition
 
+from penstock.api.channels import Location, SealedPart
 from penstock.columns.rows import Publishers
 from penstock.columns.segments import SegmentBatch, SegmentIndex
 from penstock.core.ids import Span
 from penstock.core.messages import Ids
-from penstock.wire.native.answers import Location, SealedPart
 
 PARTITION_EVENTS_MIN: Final = 50_000
 """Fewer are not worth a task of their own, unless ``minPartitions`` says so."""

@@ -11,11 +11,8 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-from penstock.core.bounds import Number
+from penstock.api.access import Verifier
 from penstock.core.errors import AuthenticationFailed, InvalidArgument
 from penstock.wire.saslprep import prepared
 
@@ -24,24 +21,10 @@ ROUNDS_MIN = 4_096
 """Fewer are refused by either side (RFC 7677)."""
 ROUNDS_MAX = 5_000_000
 """More than this a client does not compute for a server it does not know yet."""
-SALT_BYTES = 16
-KEY_BYTES = 32
 NONCE_BYTES = 18
 
 _NO_BINDING = "n,,"
 _WRONG = "the user is not known here, or the password is wrong"
-
-
-class Verifier(Struct, frozen=True):
-    """What is kept of a password."""
-
-    salt: Annotated[bytes, Meta(min_length=SALT_BYTES, max_length=SALT_BYTES)]
-    rounds: Number
-    stored_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-    server_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-
-    def __repr__(self) -> str:
-        return f"Verifier(rounds={self.rounds})"
 
 
 def check_rounds(rounds: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from penstock.api.requests import Kind
 from penstock.columns.ipc import schema_from
 from penstock.core.errors import InvalidArgument
 from penstock.core.ids import Span
@@ -36,7 +37,6 @@ from penstock.frontends.http.shapes import (
     StoragePlace,
 )
 from penstock.runtime.departed import missing as missing_ids
-from penstock.wire.native.messages import Kind
 
 SEGMENTS_MAX = 1_000
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.api.channels import ChannelInfo
 from penstock.frontends.http.measures import oldest_ms
 from penstock.frontends.http.shapes import ChannelAnswer
 from penstock.runtime.documents import channel_document
 from penstock.runtime.realm import RunningRealm
-from penstock.wire.native.answers import ChannelInfo
 
 
 def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.api.durables import DurableInfo
 from penstock.frontends.http import events
 from penstock.frontends.http.finding import found, may_read, start_of
 from penstock.frontends.http.routing import Call, Route
@@ -20,7 +21,6 @@ from penstock.frontends.http.shapes import (
     Purge,
     Purged,
 )
-from penstock.wire.native.answers import DurableInfo
 
 
 def answer_of(info: DurableInfo) -> DurableAnswer:

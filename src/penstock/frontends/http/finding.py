@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from penstock.api.requests import Kind
 from penstock.core.channel import Channel
 from penstock.core.errors import InvalidArgument
 from penstock.core.messages import Definition
@@ -15,7 +16,6 @@ from penstock.core.rights import READING, WRITING
 from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
 from penstock.frontends.http.routing import Call
 from penstock.runtime.realm import RunningRealm
-from penstock.wire.native.messages import Kind
 
 _MICROSECONDS = 1_000_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from penstock.api.access import AclInfo
 from penstock.core.errors import IllegalState
 from penstock.core.rights import Principal
 from penstock.frontends.accounts import check_exists
@@ -29,7 +30,6 @@ from penstock.frontends.http.people_shapes import (
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import After, Done, NoQuery, Page
 from penstock.runtime.accounts import checked_resource, new_password
-from penstock.wire.native.access import AclInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

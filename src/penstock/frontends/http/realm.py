@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.joins import JoinInfo
+from penstock.api.requests import Kind
 from penstock.core.errors import IllegalState, NameDoesNotExist
 from penstock.core.names import destination_name
 from penstock.core.rights import READING
@@ -40,8 +42,6 @@ from penstock.frontends.http.realm_shapes import (
 )
 from penstock.frontends.http.routing import Call, Events, Route
 from penstock.frontends.http.shapes import After, Done, NoQuery, Page, Pause, RealmAnswer
-from penstock.wire.native.answers import JoinInfo
-from penstock.wire.native.messages import Kind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from penstock.api.requests import Kind
 from penstock.columns.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
 from penstock.columns.selectors.checking import checked
@@ -23,7 +24,6 @@ from penstock.frontends.http.shapes import Answer, Body, NoQuery
 from penstock.runtime.delivery import Outlet
 from penstock.runtime.rows import Rows
 from penstock.runtime.subscriptions import Opened
-from penstock.wire.native.messages import Kind
 
 MATCHES_MAX: Final = 100_000
 """Matching events counted, at most."""

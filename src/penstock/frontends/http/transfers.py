@@ -12,6 +12,8 @@ import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
+from penstock.api.requests import Kind
+from penstock.api.transfers import ExportBegun
 from penstock.columns.exports import (
     FORMAT,
     MANIFEST,
@@ -30,8 +32,6 @@ from penstock.frontends.http.routing import Call, Download, Route, Upload
 from penstock.frontends.http.shapes import ChannelAnswer, NoQuery
 from penstock.runtime.exporting import Exports
 from penstock.runtime.realm import RunningRealm
-from penstock.wire.native.answers import ExportBegun
-from penstock.wire.native.messages import Kind
 
 BLOCK: Final = tarfile.BLOCKSIZE
 MANIFEST_BYTES_MAX: Final = 64 << 20

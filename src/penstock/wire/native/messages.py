@@ -8,78 +8,117 @@ connection are worked through in order, and may be pipelined.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from penstock.core.bounds import (
-    BATCHES_MAX,
     NUMBER_MAX,
     Count,
     EndId,
-    EventId,
-    GivenName,
-    LastId,
     Name,
     Number,
-    SelectorText,
     Text,
-    Window,
 )
 from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
-from penstock.core.ids import BoundedSpans
-from penstock.core.messages import Definition, Spans
-from penstock.core.starts import AnyStart
+from penstock.core.messages import Spans
 
 # Part of this module for whoever uses it.
 # isort: off
-from penstock.wire.native.access import (
+from penstock.api.access import (
+    WhoAmI as WhoAmI,
+    ListUsers as ListUsers,
+    CreateUser as CreateUser,
+    SetPassword as SetPassword,
+    BeginPassword as BeginPassword,
+    PasswordChallenge as PasswordChallenge,
+    change_said as change_said,
+    DeleteUser as DeleteUser,
+    ListGroups as ListGroups,
+    CreateGroup as CreateGroup,
+    ChangeGroup as ChangeGroup,
+    DeleteGroup as DeleteGroup,
+    ListEntries as ListEntries,
+    Grant as Grant,
+    Revoke as Revoke,
+    ReadAudit as ReadAudit,
     AccessRequest as AccessRequest,
-    Challenge as Challenge,
-    Proof as Proof,
 )
-from penstock.wire.native.administration import (
-    AbortImport as AbortImport,
-    BeginExport as BeginExport,
-    BeginImport as BeginImport,
-    CommitImport as CommitImport,
+from penstock.api.channels import (
+    CreateChannel as CreateChannel,
+    OpenChannel as OpenChannel,
+    DeleteChannel as DeleteChannel,
+    EditChannel as EditChannel,
+    ListChannels as ListChannels,
+    DescribeChannel as DescribeChannel,
+    PurgeChannel as PurgeChannel,
+    DescribeColumns as DescribeColumns,
+    MaintainChannel as MaintainChannel,
+    OpenSchedule as OpenSchedule,
+    Locate as Locate,
+    DescribeMissing as DescribeMissing,
+)
+from penstock.api.durables import (
+    CreateDurable as CreateDurable,
+    DeleteDurable as DeleteDurable,
+    ListDurables as ListDurables,
+    DescribeDurable as DescribeDurable,
+    PurgeDurable as PurgeDurable,
+    UnbindDurable as UnbindDurable,
+    DescribeOutstanding as DescribeOutstanding,
+)
+from penstock.api.joins import (
     CreateJoin as CreateJoin,
     DeleteJoin as DeleteJoin,
-    EndExport as EndExport,
     ListJoins as ListJoins,
-    PausePublishing as PausePublishing,
-    PutImport as PutImport,
-    ReadExport as ReadExport,
     Redrive as Redrive,
-    Transfer as Transfer,
 )
-from penstock.wire.native.backups import (
-    BeginBackup as BeginBackup,
-    EndBackup as EndBackup,
-    ReadBackup as ReadBackup,
-)
-from penstock.wire.native.holding import (
-    Bury as Bury,
-    DescribeOutstanding as DescribeOutstanding,
-    Hold as Hold,
-)
-from penstock.wire.native.transactions import (
-    AbortTransaction as AbortTransaction,
-    BeginTransaction as BeginTransaction,
-    CommitTransaction as CommitTransaction,
-    DescribeTransaction as DescribeTransaction,
-    Leaving as Leaving,
-    TransactionPart as TransactionPart,
-)
-from penstock.wire.native.headers import Kind as Kind, Message as Message, Request as Request
-from penstock.wire.native.staging import (
-    CommitStagedParts as CommitStagedParts,
+from penstock.api.publishing import (
+    PublishEvents as PublishEvents,
+    StageEvents as StageEvents,
     CommitStages as CommitStages,
     DropStages as DropStages,
-    StageEvents as StageEvents,
+    CommitStagedParts as CommitStagedParts,
+)
+from penstock.api.realm import (
+    DescribeRealm as DescribeRealm,
+    PausePublishing as PausePublishing,
+    Ping as Ping,
+)
+from penstock.api.requests import Kind as Kind, Message as Message, Request as Request
+from penstock.api.subscriptions import (
+    Subscribe as Subscribe,
+    Attach as Attach,
+    BrowseDurable as BrowseDurable,
+    Unsubscribe as Unsubscribe,
+    Settle as Settle,
+    Hold as Hold,
+    Bury as Bury,
+)
+from penstock.api.transactions import (
+    BeginTransaction as BeginTransaction,
+    TransactionPart as TransactionPart,
+    Leaving as Leaving,
+    CommitTransaction as CommitTransaction,
+    AbortTransaction as AbortTransaction,
+    DescribeTransaction as DescribeTransaction,
+)
+from penstock.api.transfers import (
+    Transfer as Transfer,
+    BeginExport as BeginExport,
+    ReadExport as ReadExport,
+    EndExport as EndExport,
+    BeginImport as BeginImport,
+    PutImport as PutImport,
+    CommitImport as CommitImport,
+    AbortImport as AbortImport,
+    BeginBackup as BeginBackup,
+    ReadBackup as ReadBackup,
+    EndBackup as EndBackup,
 )
 # isort: on
+
 
 # --- client to server ---------------------------------------------------------------------
 
@@ -107,178 +146,10 @@ class Schema(Message, frozen=True, tag=2):
     number: Number
 
 
-class CreateChannel(Request, frozen=True, tag=10):
-    name: GivenName
-    definition: Definition
+class Proof(Message, frozen=True, tag=3):
+    """The client's answer to a :class:`Challenge`."""
 
-
-class OpenChannel(Request, frozen=True, tag=11):
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class DeleteChannel(Request, frozen=True, tag=12):
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class EditChannel(Request, frozen=True, tag=13):
-    name: GivenName
-    definition: Definition
-    """Its ``kind`` says whether a channel or a queue is meant."""
-
-
-class ListChannels(Request, frozen=True, tag=14):
-    kind: Kind = "channel"
-
-
-class DescribeChannel(Request, frozen=True, tag=15):
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class PurgeChannel(Request, frozen=True, tag=16):
-    channel: Number
-    first_id: EventId | None
-    last_id: LastId | None
-    """Inclusive."""
-    selector: SelectorText = ""
-
-
-class DescribeRealm(Request, frozen=True, tag=17):
-    pass
-
-
-class DescribeColumns(Request, frozen=True, tag=18):
-    """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
-
-    channel: Number
-
-
-class MaintainChannel(Request, frozen=True, tag=19):
-    """Rewrite a single-file store without its dead events (SEM S, maintain)."""
-
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class PublishEvents(Request, frozen=True, tag=20):
-    """Body: ``sizes`` Arrow record batches of one schema, one after the other.
-
-    With a ``deliver_at`` column, set in every row: they wait for their time (SEM X4), and the
-    answer has their numbers in the channel's schedule.
-    """
-
-    channel: Number
-    producer: Name
-    sequence: Number
-    schema: Number
-    sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
-
-
-class OpenSchedule(Request, frozen=True, tag=28):
-    """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
-    and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
-
-    channel: Number
-
-
-class CreateDurable(Request, frozen=True, tag=30):
-    channel: Number
-    name: GivenName
-    kind: Name
-    start: AnyStart
-    selector: SelectorText = ""
-    persistent: bool | None = None
-    max_deliveries: Count = 0
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: Name = ""
-
-
-class DeleteDurable(Request, frozen=True, tag=31):
-    channel: Number
-    name: GivenName
-
-
-class ListDurables(Request, frozen=True, tag=32):
-    channel: Number
-
-
-class DescribeDurable(Request, frozen=True, tag=33):
-    channel: Number
-    name: GivenName
-
-
-class PurgeDurable(Request, frozen=True, tag=34):
-    """Take events off what is outstanding at a durable; the others keep them."""
-
-    channel: Number
-    name: GivenName
-    first_id: EventId | None
-    last_id: LastId | None
-    """Inclusive."""
-    selector: SelectorText = ""
-
-
-class UnbindDurable(Request, frozen=True, tag=35):
-    """End all subscriptions of a durable (SEM D14); answered by how many there were."""
-
-    channel: Number
-    name: GivenName
-
-
-class Subscribe(Request, frozen=True, tag=40):
-    """Read a channel: live, or up to and including ``last_id`` (a browse; -1: all there is)."""
-
-    channel: Number
-    subscription: Number
-    start: AnyStart
-    credit: Count
-    selector: SelectorText = ""
-    browse: bool = False
-    last_id: LastId | None = None
-    confirms: bool = False
-    """The client says what has arrived when it is asked to (:class:`Credit`, SEM J5)."""
-    deltas: bool = False
-    """The client understands deltas: changes of a merge channel may come as such (SEM K3)."""
-    bytes_max: Count = 0
-    """Bytes of deliveries the client has room for, until it says that they were taken
-    (:class:`Credit`); a single event may be larger. 0: as many as there is credit for."""
-    bytes_held: Count = 0
-    """What it still has of an earlier connection."""
-
-
-class Attach(Request, frozen=True, tag=41):
-    """Take a seat at a durable."""
-
-    channel: Number
-    subscription: Number
-    durable: GivenName
-    window: Window | None = None
-    pull: bool = False
-    selector: SelectorText = ""
-    auto_ack: bool = False
-    """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
-    sole: bool = False
-    """Hold the durable as a whole: nothing is delivered, events are taken by :class:`Hold`."""
-
-
-class BrowseDurable(Request, frozen=True, tag=42):
-    """See what is outstanding at a durable, or on a queue (its durable is called ""), in order;
-    changes nothing (SEM D16, Q4)."""
-
-    channel: Number
-    subscription: Number
-    durable: GivenName
-    credit: Count
-    selector: SelectorText = ""
-    bytes_max: Count = 0
-    """As of :class:`Subscribe`."""
-
-
-class Unsubscribe(Request, frozen=True, tag=43):
-    subscription: Number
+    data: bytes
 
 
 class Credit(Message, frozen=True, tag=44):
@@ -299,41 +170,10 @@ class Demand(Message, frozen=True, tag=45):
     count: Count
 
 
-class Settle(Request, frozen=True, tag=46):
-    """Acknowledge or roll back. ``previous``: everything up to the last id named."""
-
-    subscription: Number
-    spans: BoundedSpans
-    roll_back: bool = False
-    previous: bool = False
-
-
 class RecallSeen(Message, frozen=True, tag=47):
     """The answer to a :class:`Recalled`: it counts in all that follows from this client."""
 
     subscription: Number
-
-
-class Locate(Request, frozen=True, tag=50):
-    """Where the stored events of an id range can be read (sealed files, or over the wire)."""
-
-    channel: Number
-    first_id: EventId
-    end_id: EndId
-    publishers: bool = False
-    """Whether to say who published them."""
-
-
-class DescribeMissing(Request, frozen=True, tag=51):
-    """Why ids of a range have no event any more."""
-
-    channel: Number
-    first_id: EventId
-    end_id: EndId
-
-
-class Ping(Request, frozen=True, tag=60):
-    pass
 
 
 class Bye(Message, frozen=True, tag=61):
@@ -399,6 +239,12 @@ class Goodbye(Message, frozen=True, tag=106):
 
     code: str
     text: str
+
+
+class Challenge(Message, frozen=True, tag=108):
+    """What the server says while a client signs in: a question, then its own proof."""
+
+    data: bytes
 
 
 class Recalled(Message, frozen=True, tag=107):
@@ -480,7 +326,7 @@ _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(From
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
 
 
-_requests: dict[Any, type[Message]] = {
+_requests: dict[Any, type[Request]] = {
     kind.__struct_config__.tag: kind for kind in get_args(FromClient) if issubclass(kind, Request)
 }
 _PLACE = re.compile(r" - at `\$\[(\d+)\].*", re.DOTALL)

@@ -1,4 +1,4 @@
-"""What every header of the native protocol is made from."""
+"""What every request of the realm's API is made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["channel", "queue"]
 
 
 class Message(Struct, frozen=True, array_like=True):
-    """Travels as a msgpack array, its tag first."""
+    """Travels as an array of its fields."""
 
 
 class Request(Message, frozen=True):

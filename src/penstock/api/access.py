@@ -1,4 +1,4 @@
-"""Who signs in, and requests about users, groups and rights (SEM A)."""
+"""Users, groups, rights, and the audit log (SEM A)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from penstock.api.requests import Request
 from penstock.core.acl import Entry
 from penstock.core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, Subject
-from penstock.wire.native.headers import Message, Request
-from penstock.wire.scram import KEY_BYTES, Verifier
 
-# --- signing in ---------------------------------------------------------------------------
-
-
-class Proof(Message, frozen=True, tag=3):
-    """The client's answer to a :class:`Challenge`."""
-
-    data: bytes
+SALT_BYTES = 16
+KEY_BYTES = 32
 
 
-class Challenge(Message, frozen=True, tag=108):
-    """What the server says while a client signs in: a question, then its own proof."""
+class Verifier(Struct, frozen=True):
+    """What is kept of a password."""
 
-    data: bytes
+    salt: Annotated[bytes, Meta(min_length=SALT_BYTES, max_length=SALT_BYTES)]
+    rounds: Number
+    stored_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    server_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
-
-# --- requests -----------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        return f"Verifier(rounds={self.rounds})"
 
 
 class WhoAmI(Request, frozen=True, tag=82):
@@ -143,8 +140,6 @@ AccessRequest = (
     | ReadAudit
 )
 """Every request of this module."""
-
-# --- answers ------------------------------------------------------------------------------
 
 
 class UserInfo(Struct, frozen=True, kw_only=True):

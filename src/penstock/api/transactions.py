@@ -1,14 +1,14 @@
-"""Headers of requests about transactions (SEM X1, X2)."""
+"""Transactions over several channels and queues (SEM X1, X2)."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from penstock.api.requests import Request
 from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
-from penstock.core.ids import BoundedSpans
-from penstock.wire.native.headers import Request
+from penstock.core.ids import BoundedSpans, Span
 
 
 class BeginTransaction(Request, frozen=True, tag=24):
@@ -53,3 +53,11 @@ class DescribeTransaction(Request, frozen=True, tag=27):
     """What became of a transaction (SEM X2)."""
 
     transaction: Name
+
+
+class TransactionInfo(Struct, frozen=True):
+    """What became of a transaction (SEM X2)."""
+
+    state: Literal["open", "committed", "aborted"]
+    spans: tuple[tuple[int, Span], ...] = ()
+    """Committed: by channel number, the ids its events got."""

@@ -1,13 +1,30 @@
-"""Headers of publishes in two steps: batches are put aside, then published."""
+"""Publishing: at once, or in two steps, where batches are put aside before.
+
+The batches stand beside a request; ``schema`` and ``sizes`` say how they are read.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
+from penstock.api.requests import Request
 from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
-from penstock.wire.native.headers import Request
+
+
+class PublishEvents(Request, frozen=True, tag=20):
+    """Body: ``sizes`` Arrow record batches of one schema, one after the other.
+
+    With a ``deliver_at`` column, set in every row: they wait for their time (SEM X4), and the
+    answer has their numbers in the channel's schedule.
+    """
+
+    channel: Number
+    producer: Name
+    sequence: Number
+    schema: Number
+    sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
 
 
 class StageEvents(Request, frozen=True, tag=21):
@@ -39,3 +56,8 @@ class CommitStagedParts(Request, frozen=True, tag=29):
     sequence: Number
     parts: Annotated[tuple[tuple[Number, tuple[Name, ...]], ...], Meta(max_length=ENTRIES_MAX)]
     """Channels, and their stages in order."""
+
+
+class Published(Struct, frozen=True):
+    first_id: int
+    count: int

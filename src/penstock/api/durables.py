@@ -1,0 +1,120 @@
+"""Durables: to create, describe and empty them, and what is outstanding at one."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.api.requests import Request
+from penstock.core.bounds import (
+    Count,
+    EndId,
+    EventId,
+    GivenName,
+    LastId,
+    Name,
+    Number,
+    SelectorText,
+)
+from penstock.core.ids import IdSet
+from penstock.core.messages import Ids
+from penstock.core.starts import AnyStart
+from penstock.core.written import id_set
+
+
+class CreateDurable(Request, frozen=True, tag=30):
+    channel: Number
+    name: GivenName
+    kind: Name
+    start: AnyStart
+    selector: SelectorText = ""
+    persistent: bool | None = None
+    max_deliveries: Count = 0
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: Name = ""
+
+
+class DeleteDurable(Request, frozen=True, tag=31):
+    channel: Number
+    name: GivenName
+
+
+class ListDurables(Request, frozen=True, tag=32):
+    channel: Number
+
+
+class DescribeDurable(Request, frozen=True, tag=33):
+    channel: Number
+    name: GivenName
+
+
+class PurgeDurable(Request, frozen=True, tag=34):
+    """Take events off what is outstanding at a durable; the others keep them."""
+
+    channel: Number
+    name: GivenName
+    first_id: EventId | None
+    last_id: LastId | None
+    """Inclusive."""
+    selector: SelectorText = ""
+
+
+class UnbindDurable(Request, frozen=True, tag=35):
+    """End all subscriptions of a durable (SEM D14); answered by how many there were."""
+
+    channel: Number
+    name: GivenName
+
+
+class DescribeOutstanding(Request, frozen=True, tag=36):
+    """What a durable still has to see of ``first_id`` up to ``end_id``; changes nothing."""
+
+    channel: Number
+    name: GivenName
+    first_id: EventId
+    end_id: EndId
+
+
+class DurableInfo(Struct, frozen=True, kw_only=True):
+    """A durable as it stands (SEM D17)."""
+
+    name: str
+    channel: str
+    type: str
+    persistent: bool
+    selector: str
+    clients: tuple[str, ...]
+    """Sessions attached, by subscription."""
+    position: int
+    """Events below this id have been offered or settled."""
+    outstanding: int
+    """Not acknowledged."""
+    pending: int
+    """Sent to a client and not acknowledged."""
+    redelivered: int
+    """Outstanding events that were delivered before."""
+    oldest_outstanding_ms: int | None
+    """Age of the oldest outstanding event."""
+    last_read_ms: int | None
+    """How long ago a client last got or settled something; None: not since the realm started."""
+    max_deliveries: int = 0
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: str = ""
+
+
+class Outstanding(Struct, frozen=True):
+    """Events a durable still has to see, by id."""
+
+    ids: Ids
+    redeliveries: tuple[tuple[int, Ids], ...] = ()
+    """How often events were delivered again, with their ids."""
+
+    @property
+    def id_set(self) -> IdSet:
+        return id_set(self.ids)
+
+    @property
+    def redelivered(self) -> dict[int, IdSet]:
+        """By count: the events that were delivered again as often."""
+        return {count: id_set(ids) for count, ids in self.redeliveries}

@@ -1,0 +1,61 @@
+"""Joins between channels and queues, and dead events that are published again."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.api.requests import Request
+from penstock.core.bounds import GivenName, SelectorText
+
+
+class CreateJoin(Request, frozen=True, tag=70):
+    """Copy what is published on one store to another (SEM L1)."""
+
+    source: GivenName
+    destination: GivenName
+    selector: SelectorText = ""
+    archive: bool = False
+    """To a queue, duplicates kept (SEM L3)."""
+
+
+class DeleteJoin(Request, frozen=True, tag=71):
+    source: GivenName
+    destination: GivenName
+
+
+class ListJoins(Request, frozen=True, tag=72):
+    pass
+
+
+class JoinInfo(Struct, frozen=True, kw_only=True):
+    source: str
+    destination: str
+    selector: str = ""
+    archive: bool = False
+    copied: int = 0
+    """Since the realm started."""
+    dropped: int = 0
+    """Not copied because of a loop or too many hops (SEM L2), since the realm started."""
+    owner: str = ""
+    """``user@host`` that made it: it ends when they could not make it any more."""
+
+
+class Redrive(Request, frozen=True, tag=73):
+    """Publish dead events again, each once, and take them out of their store (SEM T10)."""
+
+    source: GivenName
+    destination: GivenName = ""
+    """Empty: each to where it came from."""
+    selector: SelectorText = ""
+    dry_run: bool = False
+
+
+class Redriven(Struct, frozen=True):
+    """What a redrive moved, or would move (SEM T10)."""
+
+    moved: int
+    destinations: dict[str, int]
+    """By store: how many."""
+    left: int
+    """Dead events that stay: not selected, or without a place to go back to."""
+    dry_run: bool = False

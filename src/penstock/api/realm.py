@@ -1,0 +1,37 @@
+"""The realm as a whole."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.api.requests import Request
+
+
+class DescribeRealm(Request, frozen=True, tag=17):
+    pass
+
+
+class PausePublishing(Request, frozen=True, tag=74):
+    """Refuse publishes and commits of clients, or take them again (SEM X5)."""
+
+    paused: bool
+
+
+class Ping(Request, frozen=True, tag=60):
+    pass
+
+
+class RealmInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    version: str
+    channels: int
+    connections: int
+    journal_bytes: int
+    memory_bytes: int
+    memory_bytes_max: int
+    off_heap_bytes: int = 0
+    off_heap_bytes_max: int = 0
+    paged_bytes: int = 0
+    paged_bytes_max: int = 0
+    queues: int = 0
+    publishing_paused: bool = False
