@@ -327,6 +327,17 @@ class LimitSettings(Section, frozen=True, kw_only=True):
     connections_per_user_max: Annotated[
         int, Meta(ge=0, description="Most connections of one user at once; 0: no limit.")
     ] = 0
+    subscriptions_per_connection_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Most subscriptions of one connection at once, and most live views over "
+            "HTTP of one user at a host; 0: no limit.",
+        ),
+    ] = 1_000
+    durables_per_channel_max: Annotated[
+        int, Meta(ge=0, description="Most durables of one channel; 0: no limit.")
+    ] = 10_000
     in_flight_bytes_max: Annotated[
         int,
         Meta(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import penstock
 from penstock.client.sync import Session
+from penstock.columns.batch import EventBatch
 from penstock.core.errors import CannotConnect, LimitReached, PenstockError
 from penstock.runtime.quota import ConnectionLimits, Pace, Quota, RequestRate
 
@@ -31,6 +34,77 @@ def test_a_user_has_no_more_connections_than_it_may() -> None:
                 session.info()
         with penstock.connect(url):
             pass
+
+
+def test_a_channel_has_no_more_durables_than_it_may(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        orders = session.channels.create("orders", type="persistent")
+        for name in "abc":
+            orders.durables.create(name)
+    with (
+        penstock.Realm(tmp_path, limits__durables_per_channel_max=2) as realm,
+        realm.connect() as session,
+    ):
+        orders = session.channels.get("orders")
+        with pytest.raises(LimitReached, match=r"limits\.durables_per_channel_max"):
+            orders.durables.create("d")
+        orders.publish(b"x")
+        for name in "abc":  # those there are go on
+            with orders.durables.get(name).subscribe(timeout=10) as subscription:
+                next(iter(subscription)).ack()
+
+        orders.durables.delete("a")
+        with pytest.raises(LimitReached, match="orders has 2 durables"):
+            orders.durables.create("d")
+        orders.durables.delete("b")
+        assert orders.durables.create("d").info().name == "d"
+
+
+def test_an_import_brings_no_more_durables_than_a_channel_may_have(tmp_path: Path) -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders", type="persistent")
+        for name in "abc":
+            orders.durables.create(name)
+        session.channels.export("orders", tmp_path / "orders")
+    with penstock.Realm(limits__durables_per_channel_max=2) as realm, realm.connect() as session:
+        with pytest.raises(LimitReached, match=r"limits\.durables_per_channel_max"):
+            session.channels.import_from(tmp_path / "orders")
+
+        assert session.channels.list() == []
+
+
+def test_a_connection_has_no_more_subscriptions_than_it_may() -> None:
+    with (
+        penstock.Realm(limits__subscriptions_per_connection_max=2) as realm,
+        realm.connect() as session,
+        realm.connect() as other,
+    ):
+        orders = session.channels.create("orders", type="persistent")
+        orders.publish(b"x")
+        durable = orders.durables.create("d", start="earliest")
+        with orders.subscribe(start="earliest", timeout=10) as kept:
+            assert stored(kept.next_batch()) == [b"x"]
+            with durable.subscribe(timeout=10) as ended:
+                assert ended.next_batch() is not None
+                with pytest.raises(LimitReached, match=r"subscriptions_per_connection_max"):
+                    received(orders)
+
+                orders.publish(b"y")
+                assert stored(kept.next_batch()) == [b"y"]
+                there = other.channels.get("orders")
+                with there.subscribe(start="earliest", timeout=10) as one:
+                    assert stored(one.next_batch()) == received(there) == [b"x", b"y"]
+            assert received(orders) == [b"x", b"y"]
+
+
+def stored(batch: EventBatch | None) -> list[bytes]:
+    assert batch is not None
+    return [bytes(event.data) for event in batch]
+
+
+def received(channel: penstock.Channel) -> list[bytes]:
+    with channel.subscribe(start="earliest", timeout=10) as subscription:
+        return stored(subscription.next_batch())
 
 
 def test_more_requests_a_second_than_allowed_are_refused_and_the_session_goes_on() -> None:

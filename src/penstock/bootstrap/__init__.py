@@ -246,7 +246,9 @@ def native_listener(realm: RunningRealm, settings: Settings, version: str) -> Na
             connections_max=settings.listen.connections_max,
             connections_per_user_max=settings.limits.connections_per_user_max,
             each=ConnectionLimits(
-                settings.limits.requests_per_s_max, settings.limits.in_flight_bytes_max
+                settings.limits.requests_per_s_max,
+                settings.limits.in_flight_bytes_max,
+                settings.limits.subscriptions_per_connection_max,
             ),
         ),
         tls(settings),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from penstock.core.dead import buried, lowest, moved_at_once, unconsumed
 from penstock.core.durable import Durable
-from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument, NameAlreadyBound
+from penstock.core.errors import (
+    DurableInUse,
+    IllegalState,
+    InvalidArgument,
+    LimitReached,
+    NameAlreadyBound,
+)
 from penstock.core.holding import Bury, Hold, check_sole, decide_holding
 from penstock.core.ids import IdSet, Span
 from penstock.core.interest import unwanted
@@ -257,6 +263,7 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
         raise IllegalState(f"{state.name} is a queue: it has readers, not durables")
     if name in state.durables:
         raise NameAlreadyBound(f"durable {name} exists already on {state.name}")
+    _refuse_too_many(state)
     kind = state.rules.kinds.get(command.kind)
     if kind is None:
         known = ", ".join(sorted(state.rules.kinds))
@@ -300,6 +307,15 @@ def _create(state: ChannelState, command: CreateDurable) -> Decided:
             ),
         )
     )
+
+
+def _refuse_too_many(state: ChannelState) -> None:
+    most = state.rules.durables_max
+    if most and len(state.durables) >= most:
+        raise LimitReached(
+            f"{state.name} has {len(state.durables)} durables, and more than {most} are not "
+            "allowed (limits.durables_per_channel_max); delete one, or raise the limit"
+        )
 
 
 def _check_order_by(command: CreateDurable, kind: Kind) -> None:

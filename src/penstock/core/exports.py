@@ -18,7 +18,7 @@ from penstock.core.bounds import (
     TIME_US_MAX,
 )
 from penstock.core.counters import Counters
-from penstock.core.errors import DamagedExport, InvalidName
+from penstock.core.errors import DamagedExport, InvalidName, LimitReached
 from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Cause, Definition, DurableState, Ids, Restored, Spans
 from penstock.core.names import durable_name
@@ -81,7 +81,8 @@ def take_over(state: ChannelState, taken: ExportedState) -> None:
 
 
 def check(taken: ExportedState, rules: Rules) -> None:
-    """Raises ``DamagedExport`` naming what such a channel cannot be.
+    """Raises ``DamagedExport`` naming what such a channel cannot be, and ``LimitReached`` where
+    this realm allows no channel so much.
 
     Type and engine of the definition are known to the realm; the directory refuses others.
     """
@@ -107,6 +108,12 @@ def check(taken: ExportedState, rules: Rules) -> None:
         raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")
     _check_memory(taken, rules)
     _check_durables(restored.definition, restored.durables, rules)
+    if rules.durables_max and len(restored.durables) > rules.durables_max:
+        raise LimitReached(
+            f"the export has {len(restored.durables)} durables, and more than "
+            f"{rules.durables_max} are not allowed on a channel (limits.durables_per_channel_max); "
+            "raise the limit"
+        )
     _check_producers(restored)
 
 

@@ -38,6 +38,8 @@ class Rules(Struct, frozen=True):
     (SEM J5)."""
     stores_max: int = 0
     """Most channels and queues together; 0: no limit."""
+    durables_max: int = 0
+    """Most durables of one channel; 0: no limit. Those there are stay, however many."""
 
 
 class ChannelState:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.api.subscriptions import Subscribed
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.errors import InvalidArgument, LimitReached, RemoteProtocolViolation
 from penstock.core.ids import Span
 from penstock.frontends.administration import Administration
 from penstock.frontends.deliveries import Subscription
@@ -134,6 +134,12 @@ class Requests:
         if number in connection.opening:
             refusal = InvalidArgument(f"subscription {number} is being opened; take another number")
             connection.fail(message.request, refusal)
+            return
+        try:
+            limits = connection.listener.limits.each
+            limits.check_subscriptions(len(connection.subscriptions))
+        except LimitReached as refused:
+            connection.fail(message.request, refused)
             return
         connection.subscriptions[number] = 0
         connection.opening[number] = asyncio.Event()

@@ -13,10 +13,20 @@ class ConnectionLimits(Struct, frozen=True):
 
     requests_per_s_max: int = 0
     in_flight_bytes_max: int = 0
+    subscriptions_max: int = 0
 
     @property
     def are_set(self) -> bool:
+        """Whether each request has to be counted."""
         return bool(self.requests_per_s_max or self.in_flight_bytes_max)
+
+    def check_subscriptions(self, open_: int, of: str = "this connection") -> None:
+        """One more is to be opened beside ``open_`` others. Raises ``LimitReached``."""
+        if self.subscriptions_max and open_ >= self.subscriptions_max:
+            raise LimitReached(
+                f"{open_} subscriptions of {of} are open, and {self.subscriptions_max} may be "
+                "(limits.subscriptions_per_connection_max); end one, or take another connection"
+            )
 
 
 class _Bucket:

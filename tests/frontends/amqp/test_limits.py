@@ -76,6 +76,35 @@ def test_a_realm_with_all_channels_it_may_have_makes_no_more() -> None:
             client.sender("more")
 
 
+def test_a_connection_has_no_more_receivers_than_it_may() -> None:
+    with (
+        penstock.Realm(limits__subscriptions_per_connection_max=2) as realm,
+        Client(realm.listen_amqp()) as client,
+    ):
+        sender = client.sender("jobs")
+        client.receiver("jobs", credit=0)
+        ended = client.receiver("jobs", credit=0)
+        named = r"resource-limit-exceeded.*limits\.subscriptions_per_connection_max"
+        with pytest.raises(LinkDetached, match=named):
+            client.receiver("jobs")
+
+        ended.close()
+        sender.send(Message(body="a"))
+        assert texts(client.receiver("jobs", credit=1), 1) == ["a"]
+
+
+def test_a_channel_with_all_durables_it_may_have_gets_no_more() -> None:
+    with (
+        penstock.Realm(limits__durables_per_channel_max=1) as realm,
+        Client(realm.listen_amqp()) as client,
+    ):
+        client.receiver("news", "topic", durable=True, name="one")
+        with pytest.raises(
+            LinkDetached, match=r"resource-limit-exceeded.*limits\.durables_per_channel_max"
+        ):
+            client.receiver("news", "topic", durable=True, name="two")
+
+
 def test_who_sends_more_a_second_than_allowed_is_made_to_wait_and_loses_nothing() -> None:
     """A second's worth at once, and then as many a second."""
     per_s, seconds = 100, 1.5

@@ -31,6 +31,32 @@ def test_more_requests_than_allowed_are_told_to_wait() -> None:
         assert web.ask("GET", "/metrics").status == 200
 
 
+def test_more_live_views_or_durables_than_allowed_are_refused() -> None:
+    with (
+        penstock.Realm(
+            limits__subscriptions_per_connection_max=1, limits__durables_per_channel_max=1
+        ) as realm,
+        realm.connect() as session,
+    ):
+        web = Web(realm.listen_http())
+        orders = session.channels.create("orders")
+        with web.watching("channels/orders/live", start="earliest") as events:
+            refused = web.ask("GET", "channels/orders/live")
+            assert (refused.status, refused.code) == (429, "limit-reached")
+            assert "limits.subscriptions_per_connection_max" in refused.reason
+            orders.publish(b"x")
+            assert next(events)[1]["data"] == "x"
+        with web.watching("channels/orders/live", start="earliest") as events:
+            assert next(events)[1]["data"] == "x"
+
+        durables = [
+            web.ask("POST", "channels/orders/durables", {"name": name, "type": "shared"})
+            for name in "ab"
+        ]
+        assert [reply.status for reply in durables] == [201, 429]
+        assert "limits.durables_per_channel_max" in durables[1].reason
+
+
 def test_the_rate_is_of_who_asks() -> None:
     clock = StillClock()
     quotas = Quotas(ConnectionLimits(requests_per_s_max=2), clock)

@@ -53,6 +53,8 @@ class Attached:
 
     def __init__(self, link: Link) -> None:
         self.link = link
+        self.takes_events = bool(link.is_sender and not is_lookup(link))
+        """Whether its peer subscribes to something, or reads a queue."""
         self.is_closed = False
         """The peer does not want it any more, maybe before it was opened here."""
         self.is_lost = False
@@ -166,6 +168,9 @@ class Attaching:
             return
         source = link.remote_source
         check_dynamic(source, "source")
+        # Links behind it do not count against it: they may all have come at once.
+        before = connection.links.receivers_before(attached)
+        self._hub.listener.limits.each.check_subscriptions(before)
         wish = wish_of(source)
         if wish.selector:
             Selector(wish.selector)  # raises for what is none

@@ -49,6 +49,15 @@ class Links:
         """How many of them events go out by."""
         return sum(each.consumer is not None for each in self._links.values())
 
+    def receivers_before(self, attached: Attached) -> int:
+        """How many links by which events go out, or are to, were attached before this one."""
+        found = 0
+        for each in self._links.values():
+            if each is attached:
+                break
+            found += each.takes_events
+        return found
+
     def of(self, link: Incoming | Outgoing) -> Attached | None:
         """What a link is for."""
         return self._links.get(_key(link.link))

@@ -437,7 +437,7 @@ class Request:
             call.may(route.operation, destination_name(named) if named else "")
 
         try:
-            with self._server.viewing(events, check):
+            with self._server.viewing(events, check, call.principal.name):
                 await self._while_there(self._told(events))
         except* TimeoutError:
             _log.info("viewer.dropped", peer=self.host, reason="it takes nothing")

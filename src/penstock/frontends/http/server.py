@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -162,6 +163,8 @@ class HttpServer:
         self.table = TABLE
         self.files = Files()
         self._views: dict[Events, Callable[[], None]] = {}
+        self._viewers: Counter[str] = Counter()
+        """How many of them are whose."""
         """With what raises when a view may not go on."""
         self._stop_listening = self.realm.access.on_changed(self._check_views)
         self.registry = metrics.registry(self.realm, native, self._views, limits.channels_named_max)
@@ -269,15 +272,19 @@ class HttpServer:
         self.native.pending_bytes += change
 
     @contextlib.contextmanager
-    def viewing(self, view: Events, check: Callable[[], None]) -> Iterator[None]:
-        """A live view is open. Raises ``Unavailable`` when there are too many."""
+    def viewing(self, view: Events, check: Callable[[], None], viewer: str) -> Iterator[None]:
+        """A live view of ``viewer``, a user at a host, is open. Raises ``Unavailable`` when there
+        are too many, ``LimitReached`` when too many are theirs."""
         if len(self._views) >= self.limits.viewers_max:
             raise Unavailable(f"{self.limits.viewers_max} live views are open; close some")
+        self.native.limits.each.check_subscriptions(self._viewers[viewer], viewer)
         check()  # rights may have gone while it was opened
         self._views[view] = check
+        self._viewers[viewer] += 1
         try:
             yield
         finally:
+            self._viewers -= Counter((viewer,))  # leaves out whoever has none
             self._views.pop(view, None)
 
     def _check_views(self) -> None:
