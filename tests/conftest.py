@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 from penstock.testing.process import ServerProcess
 from tests.thorough import QUICK
 
+pytest_plugins = ["pytester"]
+
 Serve = Callable[..., ServerProcess]
 
 DOORS = ("access", "cli", "frontends")

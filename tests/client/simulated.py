@@ -4,17 +4,20 @@ says so."""
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
-from random import Random
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from penstock import aio
 from penstock.frontends.connection import Connection
 from penstock.frontends.native import NativeLimits, NativeListener
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.loop import SimLoop, pass_time, simulated
 from penstock.testing.network import SimTransport
 from tests.runtime.living import living
+
+P = ParamSpec("P")
 
 ADDRESS = ("127.0.0.1", 9000)
 URL = "penstock://127.0.0.1:9000"
@@ -49,8 +52,14 @@ class World:
         await self.until(lambda: any(not each.writable for each in connections))
 
 
-def story(life: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
-    async def live() -> None:
+def in_world(story: Callable[Concatenate[World, P], Awaitable[None]]) -> Callable[P, None]:
+    """Make a test that is told in a world a plain one, as :func:`simulated` does.
+
+    Its first parameter is the world; the others are fixtures and parametrised values as ever.
+    """
+
+    @functools.wraps(story)
+    async def life(*args: P.args, **kwargs: P.kwargs) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
@@ -59,7 +68,10 @@ def story(life: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
             listening = group.create_task(listener.run(ready))
             await ready.wait()
             await loop.create_server(listener._made, *ADDRESS)
-            await life(World(loop, listener))
+            await story(World(loop, listener), *args, **kwargs)
             listening.cancel()
 
-    simulate(live(), Random(seed))
+    signature = inspect.signature(story)
+    own = list(signature.parameters.values())[1:]
+    life.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    return simulated(life)

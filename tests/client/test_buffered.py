@@ -9,7 +9,7 @@ import pytest
 from penstock import aio
 from penstock.core.errors import InvalidArgument
 from penstock.testing.loop import pass_time
-from tests.client.simulated import URL, World, story
+from tests.client.simulated import URL, World, in_world
 
 BOUND = 1_000_000
 LARGE = b"x" * 100_000
@@ -42,101 +42,89 @@ async def taken(subscription: aio.Subscription, count: int) -> list[int]:
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("engine", ["default", "jms"])
 @pytest.mark.parametrize("selector", ["", "n >= 0"])
-def test_a_subscriber_that_does_not_read_has_no_more_than_its_bound(
-    start: Any, engine: Any, selector: str
+@in_world
+async def test_a_subscriber_that_does_not_read_has_no_more_than_its_bound(
+    world: World, start: Any, engine: Any, selector: str
 ) -> None:
-    async def life(world: World) -> None:
-        async with aio.connect(URL) as there, aio.connect(URL) as session:
-            orders = await there.channels.create("orders", engine=engine, type="reliable")
-            subscription = await subscribed(start, session, selector=selector)
-            for n in range(10):
-                events = [aio.Event(LARGE, properties={"n": 10 * n + m}) for m in range(10)]
-                await orders.publish_many(events)
-            await pass_time(5)
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders", engine=engine, type="reliable")
+        subscription = await subscribed(start, session, selector=selector)
+        for n in range(10):
+            events = [aio.Event(LARGE, properties={"n": 10 * n + m}) for m in range(10)]
+            await orders.publish_many(events)
+        await pass_time(5)
 
-            assert BOUND / 2 <= waiting(subscription) <= BOUND
-            assert await taken(subscription, 100) == list(range(100))
-
-    story(life)
+        assert BOUND / 2 <= waiting(subscription) <= BOUND
+        assert await taken(subscription, 100) == list(range(100))
 
 
-def test_small_events_do_not_let_large_ones_in() -> None:
-    async def life(world: World) -> None:
-        async with aio.connect(URL) as there, aio.connect(URL) as session:
-            orders = await there.channels.create("orders")
-            subscription = await subscribed("latest", session)
-            await orders.publish_many([aio.Event(b"") for _ in range(5_000)])
-            assert len(await taken(subscription, 5_000)) == 5_000
-            await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
-            await pass_time(5)
+@in_world
+async def test_small_events_do_not_let_large_ones_in(world: World) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        subscription = await subscribed("latest", session)
+        await orders.publish_many([aio.Event(b"") for _ in range(5_000)])
+        assert len(await taken(subscription, 5_000)) == 5_000
+        await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
+        await pass_time(5)
 
-            assert waiting(subscription) <= BOUND
-            assert await taken(subscription, 60) == list(range(5_000, 5_060))
-
-    story(life)
+        assert waiting(subscription) <= BOUND
+        assert await taken(subscription, 60) == list(range(5_000, 5_060))
 
 
 @pytest.mark.parametrize("engine", ["default", "jms"])
-def test_an_event_larger_than_the_bound_gets_through(engine: Any) -> None:
-    async def life(world: World) -> None:
-        async with aio.connect(URL) as there, aio.connect(URL) as session:
-            orders = await there.channels.create("orders", engine=engine, type="reliable")
-            subscription = await subscribed("latest", session)
-            for size in (10, 3 * BOUND, 10, 2 * BOUND, 2 * BOUND, 10):
-                await orders.publish(b"x" * size)
-            got = []
-            for _ in range(6):
-                batch = await subscription.next_batch(60.0)
-                if batch is None:
-                    break
-                got += batch.event_ids.tolist()
+@in_world
+async def test_an_event_larger_than_the_bound_gets_through(world: World, engine: Any) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders", engine=engine, type="reliable")
+        subscription = await subscribed("latest", session)
+        for size in (10, 3 * BOUND, 10, 2 * BOUND, 2 * BOUND, 10):
+            await orders.publish(b"x" * size)
+        got = []
+        for _ in range(6):
+            batch = await subscription.next_batch(60.0)
+            if batch is None:
+                break
+            got += batch.event_ids.tolist()
 
-            assert got == list(range(6))
-
-    story(life)
+        assert got == list(range(6))
 
 
-def test_what_waits_counts_after_a_reconnect_too() -> None:
-    async def life(world: World) -> None:
-        async with aio.connect(URL) as there, aio.connect(URL) as session:
-            orders = await there.channels.create("orders")
-            subscription = await subscribed("earliest", session)
-            await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
+@in_world
+async def test_what_waits_counts_after_a_reconnect_too(world: World) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        subscription = await subscribed("earliest", session)
+        await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
+        await pass_time(5)
+        for _ in range(3):
+            before = session.reconnects
+            world.end_of(session).reset()
+            await world.until(lambda: session.reconnects > before)  # noqa: B023  awaited here
             await pass_time(5)
-            for _ in range(3):
-                before = session.reconnects
-                world.end_of(session).reset()
-                await world.until(lambda: session.reconnects > before)  # noqa: B023  awaited here
-                await pass_time(5)
-                assert waiting(subscription) <= BOUND
+            assert waiting(subscription) <= BOUND
 
-            assert await taken(subscription, 60) == list(range(60))
-
-    story(life)
+        assert await taken(subscription, 60) == list(range(60))
 
 
-def test_a_browse_is_bounded_as_well() -> None:
-    async def life(world: World) -> None:
-        async with aio.connect(URL) as there, aio.connect(URL) as session:
-            orders = await there.channels.create("orders")
-            billing = await orders.durables.create("billing")
-            await orders.publish_many([aio.Event(LARGE) for _ in range(300)])
-            durable = await (await session.channels.get("orders")).durables.get("billing")
-            browse = await durable.browse().open()
-            await pass_time(5)
+@in_world
+async def test_a_browse_is_bounded_as_well(world: World) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        billing = await orders.durables.create("billing")
+        await orders.publish_many([aio.Event(LARGE) for _ in range(300)])
+        durable = await (await session.channels.get("orders")).durables.get("billing")
+        browse = await durable.browse().open()
+        await pass_time(5)
 
-            assert waiting(browse) <= 16 << 20
-            assert len([event async for event in browse]) == 300
-            assert (await billing.info()).outstanding == 300
-
-    story(life)
+        assert waiting(browse) <= 16 << 20
+        assert len([event async for event in browse]) == 300
+        assert (await billing.info()).outstanding == 300
 
 
-def test_a_bound_of_nothing_is_refused() -> None:
-    async def life(world: World) -> None:
-        async with aio.connect(URL) as there:
-            orders = await there.channels.create("orders")
-            with pytest.raises(InvalidArgument, match="buffer_bytes"):
-                orders.subscribe(buffer_bytes=0)
-
-    story(life)
+@in_world
+async def test_a_bound_of_nothing_is_refused(world: World) -> None:
+    async with aio.connect(URL) as there:
+        orders = await there.channels.create("orders")
+        with pytest.raises(InvalidArgument, match="buffer_bytes"):
+            orders.subscribe(buffer_bytes=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from penstock.core.starts import FromEarliest
 from penstock.frontends.connection import REQUESTS_MAX, Connection
 from penstock.frontends.native import NativeLimits, NativeListener
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 from tests.runtime.living import body, living, publish
@@ -103,22 +102,20 @@ class Peer:
         return found
 
 
-def with_peers(story: Callable[[Peer, Peer, asyncio.TaskGroup], Awaitable[None]]) -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
-            listener = NativeListener(realm, "test", NativeLimits())
-            ready = asyncio.Event()
-            listening = group.create_task(listener.run(ready))
-            await ready.wait()
-            await realm.create_channel("orders", Definition())
-            await realm.subscriptions.create_durable(
-                1, "d", "shared", FromEarliest(), "", persistent=None
-            )
-            await publish(realm, 1, body([b"x"] * 3))
-            await story(Peer(listener, "a"), Peer(listener, "b"), group)
-            listening.cancel()
-
-    simulate(life(), Random(1))
+@simulated
+async def with_peers(story: Callable[[Peer, Peer, asyncio.TaskGroup], Awaitable[None]]) -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
+        listener = NativeListener(realm, "test", NativeLimits())
+        ready = asyncio.Event()
+        listening = group.create_task(listener.run(ready))
+        await ready.wait()
+        await realm.create_channel("orders", Definition())
+        await realm.subscriptions.create_durable(
+            1, "d", "shared", FromEarliest(), "", persistent=None
+        )
+        await publish(realm, 1, body([b"x"] * 3))
+        await story(Peer(listener, "a"), Peer(listener, "b"), group)
+        listening.cancel()
 
 
 def settle(request: int, event_id: int) -> wire.Settle:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from random import Random
-
 from penstock.frontends.reading import LOOK_AGAIN_S, Reading
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.frontends.transports import Scripted
 
 
@@ -21,87 +18,75 @@ class Busy:
         self.reading.begin(self.transport)
 
 
-def story(told: Callable[[Busy], Awaitable[None]]) -> None:
-    async def life() -> None:
-        await told(Busy())
+@simulated
+async def test_who_has_room_is_read() -> None:
+    busy = Busy()
+    busy.reading.check()
 
-    simulate(life(), Random(1))
-
-
-def test_who_has_room_is_read() -> None:
-    async def told(busy: Busy) -> None:
-        busy.reading.check()
-
-        assert busy.transport.is_read
-        assert not busy.reading.is_paused
-
-    story(told)
+    assert busy.transport.is_read
+    assert not busy.reading.is_paused
 
 
-def test_reading_stops_where_there_is_no_room_and_goes_on_where_there_is_again() -> None:
-    async def told(busy: Busy) -> None:
+@simulated
+async def test_reading_stops_where_there_is_no_room_and_goes_on_where_there_is_again() -> None:
+    busy = Busy()
+    busy.has_room = False
+    busy.reading.check()
+    busy.reading.check()
+    await pass_time(10 * LOOK_AGAIN_S)
+    assert not busy.transport.is_read
+    assert busy.reading.is_paused
+    assert busy.resumed_s == []
+
+    busy.has_room = True
+    await pass_time(2 * LOOK_AGAIN_S)
+
+    assert busy.transport.is_read
+    assert not busy.reading.is_paused
+    assert len(busy.resumed_s) == 1
+
+
+@simulated
+async def test_reading_pauses_as_often_as_there_is_no_room() -> None:
+    busy = Busy()
+    for _ in range(3):
         busy.has_room = False
         busy.reading.check()
-        busy.reading.check()
-        await pass_time(10 * LOOK_AGAIN_S)
         assert not busy.transport.is_read
-        assert busy.reading.is_paused
-        assert busy.resumed_s == []
-
         busy.has_room = True
         await pass_time(2 * LOOK_AGAIN_S)
-
         assert busy.transport.is_read
-        assert not busy.reading.is_paused
-        assert len(busy.resumed_s) == 1
 
-    story(told)
+    assert len(busy.resumed_s) == 3
 
 
-def test_reading_pauses_as_often_as_there_is_no_room() -> None:
-    async def told(busy: Busy) -> None:
-        for _ in range(3):
-            busy.has_room = False
-            busy.reading.check()
-            assert not busy.transport.is_read
-            busy.has_room = True
-            await pass_time(2 * LOOK_AGAIN_S)
-            assert busy.transport.is_read
+@simulated
+async def test_a_connection_lost_while_it_was_not_read_stays_alone() -> None:
+    busy = Busy()
+    busy.has_room = False
+    busy.reading.check()
+    busy.reading.end()
+    busy.has_room = True
+    await pass_time(1.0)
 
-        assert len(busy.resumed_s) == 3
-
-    story(told)
-
-
-def test_a_connection_lost_while_it_was_not_read_stays_alone() -> None:
-    async def told(busy: Busy) -> None:
-        busy.has_room = False
-        busy.reading.check()
-        busy.reading.end()
-        busy.has_room = True
-        await pass_time(1.0)
-
-        assert not busy.transport.is_read
-        assert busy.resumed_s == []
-        busy.reading.check()
-
-    story(told)
+    assert not busy.transport.is_read
+    assert busy.resumed_s == []
+    busy.reading.check()
 
 
-def test_a_connection_that_closes_is_neither_paused_nor_resumed() -> None:
-    async def told(busy: Busy) -> None:
-        busy.has_room = False
-        busy.reading.check()
-        busy.transport.close()
-        busy.has_room = True
-        await pass_time(1.0)
-        assert not busy.transport.is_read
+@simulated
+async def test_a_connection_that_closes_is_neither_paused_nor_resumed() -> None:
+    busy = Busy()
+    busy.has_room = False
+    busy.reading.check()
+    busy.transport.close()
+    busy.has_room = True
+    await pass_time(1.0)
+    assert not busy.transport.is_read
 
-        closing = Busy()
-        closing.transport.close()
-        closing.has_room = False
-        closing.reading.check()
+    closing = Busy()
+    closing.transport.close()
+    closing.has_room = False
+    closing.reading.check()
 
-        assert not closing.reading.is_paused
-
-    story(told)
+    assert not closing.reading.is_paused

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from penstock.frontends.transports import LINGER_S, close, host_of
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.frontends.transports import Scripted
 
 
@@ -21,40 +19,34 @@ from tests.frontends.transports import Scripted
         (None, "localhost"),
     ],
 )
-def test_a_host_is_the_address_or_this_machine(peername: object, host: str) -> None:
-    async def life() -> None:
-        assert host_of(Scripted(peername)) == host
-
-    simulate(life(), Random(1))
+@simulated
+async def test_a_host_is_the_address_or_this_machine(peername: object, host: str) -> None:
+    assert host_of(Scripted(peername)) == host
     assert host_of(None) == "localhost"
 
 
 @pytest.mark.parametrize("unsent", [0, 17])
-def test_a_peer_that_does_not_take_its_last_bytes_in_time_is_dropped(unsent: int) -> None:
-    async def life() -> None:
-        transport = Scripted()
-        transport.unsent = unsent
-        close(transport)
-        assert transport.is_closing()
-        await pass_time(LINGER_S / 2)
-        assert not transport.is_aborted
+@simulated
+async def test_a_peer_that_does_not_take_its_last_bytes_in_time_is_dropped(unsent: int) -> None:
+    transport = Scripted()
+    transport.unsent = unsent
+    close(transport)
+    assert transport.is_closing()
+    await pass_time(LINGER_S / 2)
+    assert not transport.is_aborted
 
-        await pass_time(LINGER_S)
+    await pass_time(LINGER_S)
 
-        assert transport.is_aborted == (unsent > 0)
-
-    simulate(life(), Random(1))
+    assert transport.is_aborted == (unsent > 0)
 
 
-def test_what_is_closed_or_gone_is_not_closed_again() -> None:
-    async def life() -> None:
-        transport = Scripted()
-        close(transport)
-        transport.unsent = 17
-        close(transport)
-        close(None)
-        await pass_time(2 * LINGER_S)
+@simulated
+async def test_what_is_closed_or_gone_is_not_closed_again() -> None:
+    transport = Scripted()
+    close(transport)
+    transport.unsent = 17
+    close(transport)
+    close(None)
+    await pass_time(2 * LINGER_S)
 
-        assert not transport.is_aborted
-
-    simulate(life(), Random(1))
+    assert not transport.is_aborted

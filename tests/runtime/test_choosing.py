@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from penstock.columns.event import Event
 from penstock.core.errors import ConnectionLost, LimitReached
 from penstock.runtime import choosing, matching
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives
 
 pytestmark = pytest.mark.spec("F5")
@@ -31,94 +30,83 @@ class Elsewhere:
         return await asyncio.sleep(0, call())
 
 
-def test_much_is_looked_at_beside_the_loop_and_little_on_it(
+@simulated
+async def test_much_is_looked_at_beside_the_loop_and_little_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def life() -> None:
-        lives, elsewhere = Lives(1), Elsewhere()
-        async with lives.life():
-            lives.realm.dispatch._choosing._offload = elsewhere
-            await lives.create("orders")
-            await lives.put("orders", *LONG)
-            few = await lives.follow("orders", "s LIKE '%a%b%'")
-            await few.has(40)
-            assert not elsewhere.calls
-            monkeypatch.setattr(choosing, "BESIDE_ABOVE", 100_000)
-            many = await lives.follow("orders", "s LIKE '%b%a%'")
-            await many.has(40)
-            assert elsewhere.calls
-
-    simulate(life(), Random(1))
+    lives, elsewhere = Lives(1), Elsewhere()
+    async with lives.life():
+        lives.realm.dispatch._choosing._offload = elsewhere
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        few = await lives.follow("orders", "s LIKE '%a%b%'")
+        await few.has(40)
+        assert not elsewhere.calls
+        monkeypatch.setattr(choosing, "BESIDE_ABOVE", 100_000)
+        many = await lives.follow("orders", "s LIKE '%b%a%'")
+        await many.has(40)
+        assert elsewhere.calls
 
 
-def test_a_selector_that_takes_too_long_ends_its_subscription_and_no_other(
+@simulated
+async def test_a_selector_that_takes_too_long_ends_its_subscription_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choosing, "BESIDE_ABOVE", 100_000)
-
-    async def life() -> None:
-        lives = Lives(1)
-        async with lives.life():
-            await lives.create("orders")
-            await lives.put("orders", *LONG)
-            monkeypatch.setattr(choosing, "BUDGET_S", -1.0)
-            slow = await lives.follow("orders", "s LIKE '%a%b%'")
-            while slow.reason is None:
-                await pass_time(0.005)
-            assert isinstance(slow.reason, LimitReached)
-            assert "selector took longer" in str(slow.reason)
-            monkeypatch.setattr(choosing, "BUDGET_S", 5.0)
-            other = await lives.follow("orders", "s LIKE '%b%a%'")
-            await other.has(40)
-
-    simulate(life(), Random(1))
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        monkeypatch.setattr(choosing, "BUDGET_S", -1.0)
+        slow = await lives.follow("orders", "s LIKE '%a%b%'")
+        while slow.reason is None:
+            await pass_time(0.005)
+        assert isinstance(slow.reason, LimitReached)
+        assert "selector took longer" in str(slow.reason)
+        monkeypatch.setattr(choosing, "BUDGET_S", 5.0)
+        other = await lives.follow("orders", "s LIKE '%b%a%'")
+        await other.has(40)
 
 
-def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_asked(
+@simulated
+async def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(matching, "SCAN_EVENTS", 8)
-
-    async def life() -> None:
-        lives = Lives(1)
-        async with lives.life():
-            await lives.create("orders")
-            await lives.put("orders", *LONG)
-            monkeypatch.setattr(choosing, "BUDGET_S", -1.0)
-            with pytest.raises(LimitReached, match="some of the events from id 0 on"):
-                await lives.purge("orders", "s LIKE '%a%b%'")
-            monkeypatch.setattr(choosing, "BUDGET_S", 5.0)
-            before = lives.realm.shard.groups
-            given = matching.asker.set(lambda: False)
-            with pytest.raises(ConnectionLost, match="hung up"):
-                await lives.purge("orders", "s LIKE '%a%b%'")
-            matching.asker.reset(given)
-            assert lives.realm.shard.groups - before < 3, "it stopped after one look"
-            assert (await lives.info("orders")).events == 40
-
-    simulate(life(), Random(1))
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        monkeypatch.setattr(choosing, "BUDGET_S", -1.0)
+        with pytest.raises(LimitReached, match="some of the events from id 0 on"):
+            await lives.purge("orders", "s LIKE '%a%b%'")
+        monkeypatch.setattr(choosing, "BUDGET_S", 5.0)
+        before = lives.realm.shard.groups
+        given = matching.asker.set(lambda: False)
+        with pytest.raises(ConnectionLost, match="hung up"):
+            await lives.purge("orders", "s LIKE '%a%b%'")
+        matching.asker.reset(given)
+        assert lives.realm.shard.groups - before < 3, "it stopped after one look"
+        assert (await lives.info("orders")).events == 40
 
 
-def test_nothing_is_chosen_for_a_subscription_that_is_over(
+@simulated
+async def test_nothing_is_chosen_for_a_subscription_that_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choosing, "BESIDE_ABOVE", 100_000)
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
 
-    async def life() -> None:
-        lives = Lives(1)
-        async with lives.life():
-            await lives.create("orders")
-            await lives.put("orders", *LONG)
+        async def meanwhile(call: Callable[[], Any], /) -> Any:
+            for number in list(lives.realm.dispatch._outlets):
+                lives.realm.dispatch.close(number)
+            return call()
 
-            async def meanwhile(call: Callable[[], Any], /) -> Any:
-                for number in list(lives.realm.dispatch._outlets):
-                    lives.realm.dispatch.close(number)
-                return call()
-
-            lives.realm.dispatch._choosing._offload = meanwhile
-            outlet = await lives.follow("orders", "s LIKE '%a%b%'")
-            await pass_time(0.1)
-            assert outlet.events == []
-            assert outlet.reason is None, "nobody is there to be told"
-
-    simulate(life(), Random(1))
+        lives.realm.dispatch._choosing._offload = meanwhile
+        outlet = await lives.follow("orders", "s LIKE '%a%b%'")
+        await pass_time(0.1)
+        assert outlet.events == []
+        assert outlet.reason is None, "nobody is there to be told"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 
 import pytest
 
@@ -15,7 +14,7 @@ from penstock.core.ports import inline
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.embedded import PageLimits, open_embedded
 from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import body, events, publish
 
 
@@ -46,40 +45,40 @@ async def _living(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
 
 
 @pytest.mark.spec("S1", "T7", "K1")
-def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expires() -> None:
-    async def life() -> tuple[int, int, list[bytes]]:
-        disk = FaultyDisk()
-        async with _living(disk) as realm:
-            await realm.create_channel("dead", Definition(type="persistent"))
-            paged = Definition(type="paged", ttl=1_000, dead_event_store="dead", keys={"k": 1})
-            number = (await realm.create_channel("orders", paged)).channel
-            await publish(realm, number, body([b"rotten"], k=1))
-            await publish(realm, number, body([b"sound"], k=2))
-        page = disk.content("/realm/pages/2/0001.page")
-        disk.flip("/realm/pages/2/0001.page", page.index(b"rotten"))
-        await pass_time(2)
+@simulated
+async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expires() -> None:
+    disk = FaultyDisk()
+    async with _living(disk) as realm:
+        await realm.create_channel("dead", Definition(type="persistent"))
+        paged = Definition(type="paged", ttl=1_000, dead_event_store="dead", keys={"k": 1})
+        number = (await realm.create_channel("orders", paged)).channel
+        await publish(realm, number, body([b"rotten"], k=1))
+        await publish(realm, number, body([b"sound"], k=2))
+    page = disk.content("/realm/pages/2/0001.page")
+    disk.flip("/realm/pages/2/0001.page", page.index(b"rotten"))
+    await pass_time(2)
 
-        async with _living(disk) as realm:
-            orders = await realm.describe_channel("orders")
-            moved = await events(realm, 1)
-            return orders.events, orders.counters.quarantined, list(moved.values())
-
-    assert simulate(life(), Random(1)) == (0, 1, [b"sound"])
+    async with _living(disk) as realm:
+        orders = await realm.describe_channel("orders")
+        moved = await events(realm, 1)
+        assert (orders.events, orders.counters.quarantined, list(moved.values())) == (
+            0,
+            1,
+            [b"sound"],
+        )
 
 
 @pytest.mark.spec("S1", "K1")
-def test_a_page_that_is_gone_does_not_keep_the_publish_keys_from_being_found() -> None:
-    async def life() -> list[bytes]:
-        disk = FaultyDisk()
-        async with _living(disk) as realm:
-            paged = Definition(type="paged", keys={"k": 1})
-            number = (await realm.create_channel("orders", paged)).channel
-            await publish(realm, number, body([b"gone" * 1_000], k=1))
-            await publish(realm, number, body([b"old" * 1_000], k=2))
-        disk.unlink("/realm/pages/1/0001.page")
+@simulated
+async def test_a_page_that_is_gone_does_not_keep_the_publish_keys_from_being_found() -> None:
+    disk = FaultyDisk()
+    async with _living(disk) as realm:
+        paged = Definition(type="paged", keys={"k": 1})
+        number = (await realm.create_channel("orders", paged)).channel
+        await publish(realm, number, body([b"gone" * 1_000], k=1))
+        await publish(realm, number, body([b"old" * 1_000], k=2))
+    disk.unlink("/realm/pages/1/0001.page")
 
-        async with _living(disk) as realm:
-            await publish(realm, number, body([b"new"], k=2))
-            return list((await events(realm, number)).values())
-
-    assert simulate(life(), Random(1)) == [b"new"]
+    async with _living(disk) as realm:
+        await publish(realm, number, body([b"new"], k=2))
+        assert list((await events(realm, number)).values()) == [b"new"]

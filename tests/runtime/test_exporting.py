@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -14,7 +13,7 @@ from penstock.runtime.realm import RunningRealm
 from penstock.runtime.under_way import IDLE_US
 from penstock.storage.disk import RealDisk
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from penstock.testing.stores import open_store
 from tests.runtime.living import SINGLE, body, events, living, publish, sealed
 
@@ -33,75 +32,69 @@ async def rows_exported(realm: RunningRealm) -> int:
     return rows
 
 
-def test_what_cannot_be_read_fails_the_export_and_is_set_aside(tmp_path: Path) -> None:
-    async def life() -> None:
-        store = open_store(str(tmp_path), RealDisk())
-        async with living(store.journal, store.blobs) as realm:
-            await realm.create_channel("orders", SPINDLES)
-            for number in range(3):
-                await publish(realm, 1, body([b"%d" % number] * 10))
-            await sealed(realm, "orders")
-            _, damaged, _ = sorted((tmp_path / "segments").rglob("*.arrow"))
-            content = bytearray(damaged.read_bytes())
-            content[len(content) // 2] ^= 1
-            damaged.write_bytes(content)
+@simulated
+async def test_what_cannot_be_read_fails_the_export_and_is_set_aside(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path), RealDisk())
+    async with living(store.journal, store.blobs) as realm:
+        await realm.create_channel("orders", SPINDLES)
+        for number in range(3):
+            await publish(realm, 1, body([b"%d" % number] * 10))
+        await sealed(realm, "orders")
+        _, damaged, _ = sorted((tmp_path / "segments").rglob("*.arrow"))
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content)
 
-            with pytest.raises(Damaged, match=r"orders cannot be exported whole: .*events 10-19"):
-                await rows_exported(realm)
-            assert await rows_exported(realm) == 20
-            info = await realm.describe_channel("orders")
-            assert (info.counters.quarantined, len(info.storage.quarantined)) == (10, 1)
-        await realm.release()
-
-    simulate(life(), Random(1))
+        with pytest.raises(Damaged, match=r"orders cannot be exported whole: .*events 10-19"):
+            await rows_exported(realm)
+        assert await rows_exported(realm) == 20
+        info = await realm.describe_channel("orders")
+        assert (info.counters.quarantined, len(info.storage.quarantined)) == (10, 1)
+    await realm.release()
 
 
-def test_a_growing_file_is_exported_as_long_as_it_was() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm:
-            await realm.create_channel("orders", SINGLE)
-            await publish(realm, 1, body([b"a"] * 10))
-            await sealed(realm, "orders")
-            begun = await realm.exports.begin("me", "orders", "channel")
-            await publish(realm, 1, body([b"b"] * 10))
-            await sealed(realm, "orders")
-            await realm.subscriptions.purge(1, 0, 14, "")
-            await realm.maintain("orders")
+@simulated
+async def test_a_growing_file_is_exported_as_long_as_it_was() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await realm.create_channel("orders", SINGLE)
+        await publish(realm, 1, body([b"a"] * 10))
+        await sealed(realm, "orders")
+        begun = await realm.exports.begin("me", "orders", "channel")
+        await publish(realm, 1, body([b"b"] * 10))
+        await sealed(realm, "orders")
+        await realm.subscriptions.purge(1, 0, 14, "")
+        await realm.maintain("orders")
 
-            first = await realm.exports.read("me", begun.export, 0, 0)
-            assert (begun.files, first.file.rows, first.file.last_id) == (1, 10, 9)
-            assert len(await events(realm, 1)) == 5
-
-    simulate(life(), Random(2))
+        first = await realm.exports.read("me", begun.export, 0, 0)
+        assert (begun.files, first.file.rows, first.file.last_id) == (1, 10, 9)
+        assert len(await events(realm, 1)) == 5
 
 
 @pytest.mark.slow
-def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
-    async def life() -> None:
-        blobs = MemoryBlobs()
-        async with living(MemoryJournal(), blobs) as realm:
-            await realm.create_channel("orders", SPINDLES)
-            await publish(realm, 1, body([b"a"]))
-            begun = await realm.exports.begin("me", "orders", "channel")
-            manifest = Manifest(
-                format=1,
-                name="orders",
-                kind="channel",
-                definition=SPINDLES,
-                realm="",
-                exported="",
-                events=0,
-                state=described_state(b"state"),
-                files=(),
-            )
-            known = await realm.imports.begin("me", "new", manifest.encoded())
-            await pass_time(IDLE_US / 1_000_000 + 5)
+@simulated
+async def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+    blobs = MemoryBlobs()
+    async with living(MemoryJournal(), blobs) as realm:
+        await realm.create_channel("orders", SPINDLES)
+        await publish(realm, 1, body([b"a"]))
+        begun = await realm.exports.begin("me", "orders", "channel")
+        manifest = Manifest(
+            format=1,
+            name="orders",
+            kind="channel",
+            definition=SPINDLES,
+            realm="",
+            exported="",
+            events=0,
+            state=described_state(b"state"),
+            files=(),
+        )
+        known = await realm.imports.begin("me", "new", manifest.encoded())
+        await pass_time(IDLE_US / 1_000_000 + 5)
 
-            assert (len(realm.exports), len(realm.imports)) == (0, 0)
-            with pytest.raises(IllegalState, match="nobody read from it for 300 s; begin again"):
-                await realm.exports.read("me", begun.export, 0, 0)
-            with pytest.raises(IllegalState, match="nothing came for 300 s; begin again"):
-                await realm.imports.commit("me", known)
-            assert await realm.list_channels() == ["orders"]
-
-    simulate(life(), Random(3))
+        assert (len(realm.exports), len(realm.imports)) == (0, 0)
+        with pytest.raises(IllegalState, match="nobody read from it for 300 s; begin again"):
+            await realm.exports.read("me", begun.export, 0, 0)
+        with pytest.raises(IllegalState, match="nothing came for 300 s; begin again"):
+            await realm.imports.commit("me", known)
+        assert await realm.list_channels() == ["orders"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from random import Random
 from typing import Any
 
 import pytest
@@ -11,14 +9,10 @@ import pytest
 from penstock.columns.event import Event
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Storage
-from penstock.testing.loop import simulate
+from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives, datas, named
 
 LARGE = bytes(100_000)
-
-
-def run(life: Coroutine[Any, Any, None]) -> None:
-    simulate(life, Random(1))
 
 
 async def fill(lives: Lives, name: str) -> None:
@@ -39,102 +33,88 @@ async def is_refused(lives: Lives, name: str, **columns: Any) -> bool:
 
 @pytest.mark.spec("J2", "J4", "S1")
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged"])
-def test_what_only_passes_a_jms_channel_is_not_refused(kind: str) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", kind, engine="jms")
-            await fill(lives, "orders")
-            assert not await is_refused(lives, "orders"), "nobody waits for it"
-            outlet = await lives.follow("orders")
-            assert not await is_refused(lives, "orders")
-            await outlet.has(50)
-            await lives.conserved()
-
-    run(life())
+@simulated
+async def test_what_only_passes_a_jms_channel_is_not_refused(kind: str) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", kind, engine="jms")
+        await fill(lives, "orders")
+        assert not await is_refused(lives, "orders"), "nobody waits for it"
+        outlet = await lives.follow("orders")
+        assert not await is_refused(lives, "orders")
+        await outlet.has(50)
+        await lives.conserved()
 
 
 @pytest.mark.spec("J2", "S1")
-def test_what_a_durable_wants_is_refused_until_there_is_room() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", engine="jms")
-            await lives.durable("orders", "team")
-            await fill(lives, "orders")
-            assert await is_refused(lives, "orders")
-            lives.disk.free_bytes = None
-            assert not await is_refused(lives, "orders")
-            await lives.conserved()
-
-    run(life())
+@simulated
+async def test_what_a_durable_wants_is_refused_until_there_is_room() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", engine="jms")
+        await lives.durable("orders", "team")
+        await fill(lives, "orders")
+        assert await is_refused(lives, "orders")
+        lives.disk.free_bytes = None
+        assert not await is_refused(lives, "orders")
+        await lives.conserved()
 
 
 @pytest.mark.spec("J2", "L1", "S1")
-def test_what_a_join_copies_is_refused() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", engine="jms")
-            await lives.create("copies")
-            await lives.realm.joins.create("orders", "copies", "", False)
-            await fill(lives, "orders")
-            assert await is_refused(lives, "orders")
-            assert datas(await lives.stored("copies")) == ["first"]
-
-    run(life())
+@simulated
+async def test_what_a_join_copies_is_refused() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", engine="jms")
+        await lives.create("copies")
+        await lives.realm.joins.create("orders", "copies", "", False)
+        await fill(lives, "orders")
+        assert await is_refused(lives, "orders")
+        assert datas(await lives.stored("copies")) == ["first"]
 
 
 @pytest.mark.spec("C1c", "C1d", "C1e", "C1f", "S1")
 @pytest.mark.parametrize("kind", ["reliable", "simple", "transient", "off_heap"])
-def test_what_lives_in_memory_only_is_not_refused(kind: str) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", kind)
-            await fill(lives, "orders")
-            assert not await is_refused(lives, "orders")
-            await lives.conserved()
-
-    run(life())
+@simulated
+async def test_what_lives_in_memory_only_is_not_refused(kind: str) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", kind)
+        await fill(lives, "orders")
+        assert not await is_refused(lives, "orders")
+        await lives.conserved()
 
 
 @pytest.mark.spec("C1b", "S1")
-def test_of_a_mixed_channel_only_what_it_keeps_is_refused() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", "mixed")
-            await lives.put("orders", Event(b"first", persistent=False))
-            await fill(lives, "orders")
-            assert await is_refused(lives, "orders")
-            assert not await is_refused(lives, "orders", persistent=False)
-            await lives.conserved()
-
-    run(life())
+@simulated
+async def test_of_a_mixed_channel_only_what_it_keeps_is_refused() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", "mixed")
+        await lives.put("orders", Event(b"first", persistent=False))
+        await fill(lives, "orders")
+        assert await is_refused(lives, "orders")
+        assert not await is_refused(lives, "orders", persistent=False)
+        await lives.conserved()
 
 
 @pytest.mark.spec("T5", "S1")
-def test_what_would_evict_to_a_dead_event_store_is_refused() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("dead")
-            await lives.create("orders", "reliable", capacity=50, dead_event_store="dead")
-            await fill(lives, "orders")
-            assert await is_refused(lives, "orders")
-            assert (await lives.info("orders")).events == 1
-
-    run(life())
+@simulated
+async def test_what_would_evict_to_a_dead_event_store_is_refused() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("dead")
+        await lives.create("orders", "reliable", capacity=50, dead_event_store="dead")
+        await fill(lives, "orders")
+        assert await is_refused(lives, "orders")
+        assert (await lives.info("orders")).events == 1
 
 
 @pytest.mark.spec("S1")
-def test_events_that_have_to_be_stamped_are_refused() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", "reliable", storage=Storage(stamp_dictionary=True))
-            await fill(lives, "orders")
-            assert await is_refused(lives, "orders")
-
-    run(life())
+@simulated
+async def test_events_that_have_to_be_stamped_are_refused() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", "reliable", storage=Storage(stamp_dictionary=True))
+        await fill(lives, "orders")
+        assert await is_refused(lives, "orders")

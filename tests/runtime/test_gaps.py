@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from penstock.core.errors import Damaged
 from penstock.core.messages import Storage
 from penstock.runtime.sealing import SealingLimits
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, named
 
 BUSY = SealingLimits(
@@ -19,99 +17,91 @@ BUSY = SealingLimits(
 
 
 @pytest.mark.spec("S1")
-def test_with_a_damaged_snapshot_neither_journal_nor_files_are_cut() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life("snapshot"):
-            await lives.create("orders", storage=Storage(events_per_spindle=0))
-            await lives.put("orders", *named("in the snapshot"))
-        async with lives.life():
-            await lives.put("orders", *named("in the journal"))
-        both = await lives.store.blobs.list("snapshots/")
-        for snapshot in both:
-            lives.disk.flip(f"/realm/{snapshot.name}", 100)
-        lives.sealing = BUSY
-        for _ in range(3):
-            async with lives.life("closed", damaged=True):
-                assert lives.realm.recovered.has_gaps
-                assert lives.realm.directory.find("orders") is None
-                await lives.create(f"new{lives.realm.directory.next_number}")
-                await pass_time(1.0)
-            assert await lives.store.blobs.list("snapshots/") == both
-        kept = [each.name for each in lives.disk.list("/realm/journal")]
-        content = b"".join(lives.disk.content(f"/realm/journal/{name}") for name in kept)
-        assert b"in the journal" in content
-
-    simulate(life(), Random(1))
-
-
-@pytest.mark.spec("S1")
-def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_rewritten() -> None:
-    async def life() -> None:
-        lives = Lives(sealing=BUSY)
-        async with lives.life():
-            await lives.create("orders", storage=Storage(events_per_spindle=0))
-            await lives.put("orders", *named("first"))
-            await lives.sealed("orders")
-            await lives.create("gone")
-            await lives.put("gone", *named("only here"))
-            await lives.sealed("gone")
-        files = await lives.store.blobs.list("segments/")
-        damage = [each.name for each in await lives.store.blobs.list("snapshots/")]
-        for name in damage:
-            lives.disk.flip(f"/realm/{name}", 50)
-        for _ in range(3):
-            async with lives.life("closed", damaged=True):
-                number = lives.realm.directory.find("orders")
-                assert lives.realm.recovered.has_gaps
-                assert number is None, "only the snapshot knew of it"
-                await lives.create("other", storage=Storage(events_per_spindle=0))
-                with pytest.raises(Damaged, match="store repair"):
-                    await lives.realm.maintain("other")
-                await lives.realm.delete_channel("other")
-        assert await lives.store.blobs.list("segments/") == files
-
-    simulate(life(), Random(1))
-
-
-@pytest.mark.spec("S1")
-def test_a_torn_tail_is_no_gap() -> None:
-    async def life() -> None:
-        lives = Lives(sealing=BUSY)
-        async with lives.life():
-            await lives.create("orders")
-            await lives.put("orders", *named("first"))
-        last = lives.disk.list("/realm/journal")[-1].name
-        path = f"/realm/journal/{last}"
-        used = len(lives.disk.content(path).rstrip(b"\0"))
-        lives.disk.shorten(path, used - 1)
+@simulated
+async def test_with_a_damaged_snapshot_neither_journal_nor_files_are_cut() -> None:
+    lives = Lives()
+    async with lives.life("snapshot"):
+        await lives.create("orders", storage=Storage(events_per_spindle=0))
+        await lives.put("orders", *named("in the snapshot"))
+    async with lives.life():
+        await lives.put("orders", *named("in the journal"))
+    both = await lives.store.blobs.list("snapshots/")
+    for snapshot in both:
+        lives.disk.flip(f"/realm/{snapshot.name}", 100)
+    lives.sealing = BUSY
+    for _ in range(3):
         async with lives.life("closed", damaged=True):
-            assert not lives.realm.recovered.has_gaps
-
-    simulate(life(), Random(1))
-
-
-@pytest.mark.spec("S1")
-def test_a_torn_tail_makes_no_damage_of_files_whose_events_have_left() -> None:
-    async def life() -> None:
-        lives = Lives(sealing=BUSY)
-        async with lives.life():
-            await lives.create("orders", storage=Storage(events_per_spindle=1))
-            await lives.create("other")
-            await lives.put("orders", *named("consumed", "consumed as well"))
-            await lives.sealed("orders")
-        lives.sealing = SealingLimits(interval_s=1_000.0)  # the file is not dropped yet
-        async with lives.life():
-            assert await lives.purge("orders") == 2
-            await lives.put("other", *named("on its way"))
-        last = lives.disk.list("/realm/journal")[-1].name
-        path = f"/realm/journal/{last}"
-        lives.disk.shorten(path, len(lives.disk.content(path).rstrip(b"\0")) - 1)
-        lives.sealing = BUSY
-        async with lives.life("closed", damaged=True):
-            assert len(await lives.store.blobs.list("segments/orders")) == 2
-            assert (await lives.info("orders")).storage.quarantined == ()
+            assert lives.realm.recovered.has_gaps
+            assert lives.realm.directory.find("orders") is None
+            await lives.create(f"new{lives.realm.directory.next_number}")
             await pass_time(1.0)
-            assert len(await lives.store.blobs.list("segments/orders")) == 1, "the newest stays"
+        assert await lives.store.blobs.list("snapshots/") == both
+    kept = [each.name for each in lives.disk.list("/realm/journal")]
+    content = b"".join(lives.disk.content(f"/realm/journal/{name}") for name in kept)
+    assert b"in the journal" in content
 
-    simulate(life(), Random(1))
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_rewritten() -> None:
+    lives = Lives(sealing=BUSY)
+    async with lives.life():
+        await lives.create("orders", storage=Storage(events_per_spindle=0))
+        await lives.put("orders", *named("first"))
+        await lives.sealed("orders")
+        await lives.create("gone")
+        await lives.put("gone", *named("only here"))
+        await lives.sealed("gone")
+    files = await lives.store.blobs.list("segments/")
+    damage = [each.name for each in await lives.store.blobs.list("snapshots/")]
+    for name in damage:
+        lives.disk.flip(f"/realm/{name}", 50)
+    for _ in range(3):
+        async with lives.life("closed", damaged=True):
+            number = lives.realm.directory.find("orders")
+            assert lives.realm.recovered.has_gaps
+            assert number is None, "only the snapshot knew of it"
+            await lives.create("other", storage=Storage(events_per_spindle=0))
+            with pytest.raises(Damaged, match="store repair"):
+                await lives.realm.maintain("other")
+            await lives.realm.delete_channel("other")
+    assert await lives.store.blobs.list("segments/") == files
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_a_torn_tail_is_no_gap() -> None:
+    lives = Lives(sealing=BUSY)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *named("first"))
+    last = lives.disk.list("/realm/journal")[-1].name
+    path = f"/realm/journal/{last}"
+    used = len(lives.disk.content(path).rstrip(b"\0"))
+    lives.disk.shorten(path, used - 1)
+    async with lives.life("closed", damaged=True):
+        assert not lives.realm.recovered.has_gaps
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_a_torn_tail_makes_no_damage_of_files_whose_events_have_left() -> None:
+    lives = Lives(sealing=BUSY)
+    async with lives.life():
+        await lives.create("orders", storage=Storage(events_per_spindle=1))
+        await lives.create("other")
+        await lives.put("orders", *named("consumed", "consumed as well"))
+        await lives.sealed("orders")
+    lives.sealing = SealingLimits(interval_s=1_000.0)  # the file is not dropped yet
+    async with lives.life():
+        assert await lives.purge("orders") == 2
+        await lives.put("other", *named("on its way"))
+    last = lives.disk.list("/realm/journal")[-1].name
+    path = f"/realm/journal/{last}"
+    lives.disk.shorten(path, len(lives.disk.content(path).rstrip(b"\0")) - 1)
+    lives.sealing = BUSY
+    async with lives.life("closed", damaged=True):
+        assert len(await lives.store.blobs.list("segments/orders")) == 2
+        assert (await lives.info("orders")).storage.quarantined == ()
+        await pass_time(1.0)
+        assert len(await lives.store.blobs.list("segments/orders")) == 1, "the newest stays"

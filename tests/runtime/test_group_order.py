@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Literal
 
 import pytest
@@ -15,7 +14,7 @@ from penstock.core.ports import Buffer
 from penstock.core.starts import FromEarliest
 from penstock.runtime.work import Reply
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living
 
 
@@ -44,50 +43,49 @@ class WatchedJournal(MemoryJournal):
 
 @pytest.mark.spec("D8")
 @pytest.mark.parametrize("sync", ["group", "none"])
-def test_a_settled_window_is_filled_before_new_events_are_written_and_not_with_them(
+@simulated
+async def test_a_settled_window_is_filled_before_new_events_are_written_and_not_with_them(
     sync: Literal["group", "none"],
 ) -> None:
-    async def life() -> tuple[list[int], list[int]]:
-        journal, reader = WatchedJournal(), Reader()
-        async with living(journal, MemoryBlobs()) as realm:
-            definition = Definition(type="persistent", storage=Storage(sync=sync))
-            number = (await realm.create_channel("orders", definition)).channel
-            subscriptions = realm.subscriptions
-            start = FromEarliest()
-            await subscriptions.create_durable(number, "d", "shared", start, "", persistent=True)
-            done: asyncio.Queue[object] = asyncio.Queue()
-            reply: Reply = lambda answer, _: done.put_nowait(answer)  # noqa: E731
-            realm.publish(number, [body([b"0", b"1", b"2"])], "", 0, reply)
-            await done.get()
-            seat = await subscriptions.attach(number, "d", reader, window=2, pull=False)
-            await pass_time(0.01)
-            before: list[int] = []
-            journal.look = lambda: before.extend(reader.ids)
-            subscriptions.settle(seat.number, (Span(0, 2),), reply, roll_back=False, previous=False)
-            realm.publish(number, [body([b"3", b"4"])], "", 0, reply)
-            await done.get()
-            await done.get()
-            journal.look = lambda: None
-            await pass_time(0.01)
-            return before, reader.ids
-
-    assert simulate(life(), Random(1)) == ([0, 1, 2], [0, 1, 2, 3])
+    journal, reader = WatchedJournal(), Reader()
+    async with living(journal, MemoryBlobs()) as realm:
+        definition = Definition(type="persistent", storage=Storage(sync=sync))
+        number = (await realm.create_channel("orders", definition)).channel
+        subscriptions = realm.subscriptions
+        start = FromEarliest()
+        await subscriptions.create_durable(number, "d", "shared", start, "", persistent=True)
+        done: asyncio.Queue[object] = asyncio.Queue()
+        reply: Reply = lambda answer, _: done.put_nowait(answer)  # noqa: E731
+        realm.publish(number, [body([b"0", b"1", b"2"])], "", 0, reply)
+        await done.get()
+        seat = await subscriptions.attach(number, "d", reader, window=2, pull=False)
+        await pass_time(0.01)
+        before: list[int] = []
+        journal.look = lambda: before.extend(reader.ids)
+        subscriptions.settle(seat.number, (Span(0, 2),), reply, roll_back=False, previous=False)
+        realm.publish(number, [body([b"3", b"4"])], "", 0, reply)
+        await done.get()
+        await done.get()
+        journal.look = lambda: None
+        await pass_time(0.01)
+        assert (before, reader.ids) == ([0, 1, 2], [0, 1, 2, 3])
 
 
-def test_a_snapshot_asked_for_while_a_group_closes_early_comes_before_what_is_left() -> None:
-    async def life() -> tuple[list[Span], int]:
-        journal, blobs = SlowJournal(), MemoryBlobs()
-        async with living(journal, blobs) as realm, asyncio.TaskGroup() as group:
-            alone = Definition(type="persistent", storage=Storage(sync_each_write=True))
-            first = (await realm.create_channel("alone", alone)).channel
-            second = (await realm.create_channel("orders", Definition())).channel
-            spans: asyncio.Queue[Span] = asyncio.Queue()
-            snapshots: list[asyncio.Task[None]] = []
-            journal.meanwhile = lambda: snapshots.append(group.create_task(realm.snapshot()))
-            for number in (first, second, second):
-                realm.publish(number, [body([b"x"])], "", 0, lambda span, _: spans.put_nowait(span))
-            stored = [await spans.get() for _ in range(3)]
-            await snapshots[0]
-            return stored, len(await blobs.list("snapshots/"))
-
-    assert simulate(life(), Random(1)) == ([Span(0, 1), Span(0, 1), Span(1, 2)], 2)
+@simulated
+async def test_a_snapshot_asked_for_while_a_group_closes_early_comes_before_what_is_left() -> None:
+    journal, blobs = SlowJournal(), MemoryBlobs()
+    async with living(journal, blobs) as realm, asyncio.TaskGroup() as group:
+        alone = Definition(type="persistent", storage=Storage(sync_each_write=True))
+        first = (await realm.create_channel("alone", alone)).channel
+        second = (await realm.create_channel("orders", Definition())).channel
+        spans: asyncio.Queue[Span] = asyncio.Queue()
+        snapshots: list[asyncio.Task[None]] = []
+        journal.meanwhile = lambda: snapshots.append(group.create_task(realm.snapshot()))
+        for number in (first, second, second):
+            realm.publish(number, [body([b"x"])], "", 0, lambda span, _: spans.put_nowait(span))
+        stored = [await spans.get() for _ in range(3)]
+        await snapshots[0]
+        assert (stored, len(await blobs.list("snapshots/"))) == (
+            [Span(0, 1), Span(0, 1), Span(1, 2)],
+            2,
+        )

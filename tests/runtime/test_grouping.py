@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from random import Random
-from typing import Any
 
 import pytest
 
 from penstock.columns.event import Event
 from penstock.core.errors import StorageFailed
 from penstock.core.messages import Storage
-from penstock.testing.loop import START_US, simulate
+from penstock.testing.loop import START_US, simulate, simulated
 from tests.runtime.lives import End, Lives, datas, named
 
 
@@ -25,10 +23,6 @@ class Ticking:
     def now_us(self) -> int:
         self._now_us += self._tick_us
         return self._now_us
-
-
-def run(life: Coroutine[Any, Any, None]) -> None:
-    simulate(life, Random(1))
 
 
 async def blocks_of(lives: Lives, name: str, count: int, *, size: int = 10) -> int:
@@ -55,44 +49,42 @@ async def blocks_of(lives: Lives, name: str, count: int, *, size: int = 10) -> i
         (Storage(sync_max_batch_size=0), 10, 10),
     ],
 )
-def test_a_group_closes_when_the_storage_says_so(storage: Storage, size: int, blocks: int) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", storage=storage)
-            assert await blocks_of(lives, "orders", 10, size=size) == blocks
-
-    run(life())
+@simulated
+async def test_a_group_closes_when_the_storage_says_so(
+    storage: Storage, size: int, blocks: int
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", storage=storage)
+        assert await blocks_of(lives, "orders", 10, size=size) == blocks
 
 
 @pytest.mark.spec("S")
 @pytest.mark.parametrize(("batch_time", "blocks"), [(2, 4), (60_000, 1), (0, 200)])
-def test_a_group_closes_after_its_time_and_some_requests(batch_time: int, blocks: int) -> None:
-    async def life() -> None:
-        lives = Lives(clock=Ticking(700))
-        async with lives.life():
-            await lives.create("orders", storage=Storage(sync_batch_time=batch_time))
-            assert await blocks_of(lives, "orders", 200) == blocks
-
-    run(life())
+@simulated
+async def test_a_group_closes_after_its_time_and_some_requests(
+    batch_time: int, blocks: int
+) -> None:
+    lives = Lives(clock=Ticking(700))
+    async with lives.life():
+        await lives.create("orders", storage=Storage(sync_batch_time=batch_time))
+        assert await blocks_of(lives, "orders", 200) == blocks
 
 
 @pytest.mark.spec("S")
-def test_each_write_of_one_channel_closes_the_group_for_all() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("each", storage=Storage(sync_each_write=True))
-            await lives.create("other")
-            await lives.put("each", *named("x"))
-            await lives.put("other", *named("x"))
-            before = lives.realm.shard.groups
-            answers = [lives.send(name, *named("y")) for name in ("other", "each") * 3]
-            for answer in answers:
-                await answer
-            assert lives.realm.shard.groups - before == 3
-
-    run(life())
+@simulated
+async def test_each_write_of_one_channel_closes_the_group_for_all() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("each", storage=Storage(sync_each_write=True))
+        await lives.create("other")
+        await lives.put("each", *named("x"))
+        await lives.put("other", *named("x"))
+        before = lives.realm.shard.groups
+        answers = [lives.send(name, *named("y")) for name in ("other", "each") * 3]
+        for answer in answers:
+            await answer
+        assert lives.realm.shard.groups - before == 3
 
 
 @pytest.mark.spec("S")
@@ -129,103 +121,93 @@ def test_without_a_sync_only_the_machine_can_lose_events(kind: str, end: End, ke
 @pytest.mark.spec("S", "S1")
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged"])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_start_has_found_is_safe_from_then_on(kind: str, seed: int) -> None:
-    async def life() -> None:
-        lives = Lives(seed)
-        async with lives.life("killed"):
-            await lives.create("fast", kind, storage=Storage(sync="none"))
-            for n in range(5):
-                await lives.put("fast", *named(f"{n}"))
-        async with lives.life("power cut"):
-            assert datas(await lives.stored("fast")) == ["0", "1", "2", "3", "4"]
-        async with lives.life():  # without damage
-            assert datas(await lives.stored("fast")) == ["0", "1", "2", "3", "4"]
-
-    run(life())
+@simulated
+async def test_what_a_start_has_found_is_safe_from_then_on(kind: str, seed: int) -> None:
+    lives = Lives(seed)
+    async with lives.life("killed"):
+        await lives.create("fast", kind, storage=Storage(sync="none"))
+        for n in range(5):
+            await lives.put("fast", *named(f"{n}"))
+    async with lives.life("power cut"):
+        assert datas(await lives.stored("fast")) == ["0", "1", "2", "3", "4"]
+    async with lives.life():  # without damage
+        assert datas(await lives.stored("fast")) == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.spec("S", "X3")
 @pytest.mark.parametrize("kind", ["persistent", "paged"])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_acknowledged_again_after_a_failed_sync_outlives_a_power_cut(
+@simulated
+async def test_what_is_acknowledged_again_after_a_failed_sync_outlives_a_power_cut(
     kind: str, seed: int
 ) -> None:
-    async def life() -> None:
-        lives = Lives(seed)
-        async with lives.life("killed"):
-            await lives.create("orders", kind)
-            lives.disk.fail_syncs()
-            with pytest.raises(StorageFailed):
-                await lives.put("orders", *named("0"), producer="p", sequence=1)
-        async with lives.life("power cut"):
-            span = await lives.put("orders", *named("0"), producer="p", sequence=1)
-        async with lives.life():
-            assert datas(await lives.stored("orders")) == ["0"]
-            assert span == (0, 1)
-
-    run(life())
+    lives = Lives(seed)
+    async with lives.life("killed"):
+        await lives.create("orders", kind)
+        lives.disk.fail_syncs()
+        with pytest.raises(StorageFailed):
+            await lives.put("orders", *named("0"), producer="p", sequence=1)
+    async with lives.life("power cut"):
+        span = await lives.put("orders", *named("0"), producer="p", sequence=1)
+    async with lives.life():
+        assert datas(await lives.stored("orders")) == ["0"]
+        assert span == (0, 1)
 
 
 @pytest.mark.spec("S")
-def test_an_answer_goes_out_after_its_sync() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders")
-            for count in range(5):
-                syncs = lives.disk.syncs
-                for answer in [lives.send("orders", *named("x")) for _ in range(count + 1)]:
-                    await answer
-                assert lives.disk.syncs == syncs + 1
-
-    run(life())
+@simulated
+async def test_an_answer_goes_out_after_its_sync() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        for count in range(5):
+            syncs = lives.disk.syncs
+            for answer in [lives.send("orders", *named("x")) for _ in range(count + 1)]:
+                await answer
+            assert lives.disk.syncs == syncs + 1
 
 
 @pytest.mark.spec("S", "E1", "F1")
-def test_a_channels_default_priority_can_be_selected_and_read() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", storage=Storage(priority=7))
-            await lives.create("copy")
-            await lives.realm.joins.create("orders", "copy", "JMSPriority = 7", False)
-            await lives.durable("orders", "team", selector="JMSPriority > 6")
-            await lives.put("orders", *named("a"), *named("b", priority=2), *named("c", priority=4))
-        async with lives.life():
-            found = await lives.stored("orders")
-            assert [event.priority for event in found] == [7, 2, 4]
-            assert datas(await lives.stored("orders", "JMSPriority = 7")) == ["a"]
-            assert datas(await lives.stored("copy")) == ["a"]
-            worker = await lives.attach("orders", "team")
-            assert datas(await worker.has(1)) == ["a"]
-
-    run(life())
+@simulated
+async def test_a_channels_default_priority_can_be_selected_and_read() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", storage=Storage(priority=7))
+        await lives.create("copy")
+        await lives.realm.joins.create("orders", "copy", "JMSPriority = 7", False)
+        await lives.durable("orders", "team", selector="JMSPriority > 6")
+        await lives.put("orders", *named("a"), *named("b", priority=2), *named("c", priority=4))
+    async with lives.life():
+        found = await lives.stored("orders")
+        assert [event.priority for event in found] == [7, 2, 4]
+        assert datas(await lives.stored("orders", "JMSPriority = 7")) == ["a"]
+        assert datas(await lives.stored("copy")) == ["a"]
+        worker = await lives.attach("orders", "team")
+        assert datas(await worker.has(1)) == ["a"]
 
 
 @pytest.mark.spec("S", "E3", "F2")
-def test_a_stamped_dictionary_can_be_selected_and_read() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", storage=Storage(stamp_dictionary=True))
-            await lives.create("copy", storage=Storage(stamp_dictionary=True))
-            await lives.realm.joins.create("orders", "copy", "$penstock.host = 'one'", False)
-            await lives.durable("orders", "ann", selector="$penstock.publisher = 'ann'")
-            await lives.put("orders", *named("a", properties={"n": 1}), publisher="ann@one")
-            await lives.put("orders", *named("b", "c"), publisher="bob@one")
-            await lives.put("orders", *named("d"), publisher="ann@two")
-        async with lives.life():
-            found = await lives.stored("orders")
-            stamps = [event.properties["$penstock"] for event in found]
-            assert [stamp["id"] for stamp in stamps] == [0, 1, 2, 3]
-            assert [stamp["publisher"] for stamp in stamps] == ["ann", "bob", "bob", "ann"]
-            assert [stamp["time"] for stamp in stamps] == [event.published for event in found]
-            assert found[0].properties["n"] == 1
-            worker = await lives.attach("orders", "ann")
-            assert datas(await worker.has(2)) == ["a", "d"]
-            copies = await lives.stored("copy")
-            assert datas(copies) == ["a", "b", "c"]
-            assert [event.properties["$penstock"]["id"] for event in copies] == [0, 1, 2]
-            assert datas(await lives.stored("orders", "$penstock.id > 1")) == ["c", "d"]
-
-    run(life())
+@simulated
+async def test_a_stamped_dictionary_can_be_selected_and_read() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", storage=Storage(stamp_dictionary=True))
+        await lives.create("copy", storage=Storage(stamp_dictionary=True))
+        await lives.realm.joins.create("orders", "copy", "$penstock.host = 'one'", False)
+        await lives.durable("orders", "ann", selector="$penstock.publisher = 'ann'")
+        await lives.put("orders", *named("a", properties={"n": 1}), publisher="ann@one")
+        await lives.put("orders", *named("b", "c"), publisher="bob@one")
+        await lives.put("orders", *named("d"), publisher="ann@two")
+    async with lives.life():
+        found = await lives.stored("orders")
+        stamps = [event.properties["$penstock"] for event in found]
+        assert [stamp["id"] for stamp in stamps] == [0, 1, 2, 3]
+        assert [stamp["publisher"] for stamp in stamps] == ["ann", "bob", "bob", "ann"]
+        assert [stamp["time"] for stamp in stamps] == [event.published for event in found]
+        assert found[0].properties["n"] == 1
+        worker = await lives.attach("orders", "ann")
+        assert datas(await worker.has(2)) == ["a", "d"]
+        copies = await lives.stored("copy")
+        assert datas(copies) == ["a", "b", "c"]
+        assert [event.properties["$penstock"]["id"] for event in copies] == [0, 1, 2]
+        assert datas(await lives.stored("orders", "$penstock.id > 1")) == ["c", "d"]

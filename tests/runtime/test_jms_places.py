@@ -3,7 +3,6 @@ the places of those who had lost their connection (SEM J2, J5)."""
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from penstock.columns.event import Event
 from penstock.core.errors import CapacityReached
 from penstock.core.messages import Storage
 from penstock.core.starts import FromEarliest
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER
 
@@ -34,81 +33,73 @@ async def place(lives: Lives, selector: str = "", *, name: str = "here", credit:
 
 @pytest.mark.spec("J2", "F5")
 @pytest.mark.parametrize("type", [*TYPES, "simple", "transient"])
-def test_what_matches_nobody_is_not_even_kept_in_memory(type: str) -> None:
-    async def life() -> None:
-        lives = Lives(sealing=EAGER)
-        async with lives.life():
-            await lives.create("orders", type, engine="jms")
-            number, picky = await place(lives, "tag = 'a' AND price > 5", credit=0)
-            later = await lives.follow("orders", "price IS NULL", session="later")
-            for price in range(10):
-                await lives.put(
-                    "orders", Event(b"%d" % price, tag="a", properties={"price": price})
-                )
-            await lives.put("orders", *named("dull", tag="b"))
+@simulated
+async def test_what_matches_nobody_is_not_even_kept_in_memory(type: str) -> None:
+    lives = Lives(sealing=EAGER)
+    async with lives.life():
+        await lives.create("orders", type, engine="jms")
+        number, picky = await place(lives, "tag = 'a' AND price > 5", credit=0)
+        later = await lives.follow("orders", "price IS NULL", session="later")
+        for price in range(10):
+            await lives.put("orders", Event(b"%d" % price, tag="a", properties={"price": price}))
+        await lives.put("orders", *named("dull", tag="b"))
 
-            state = lives.realm.directory.channels[lives.number("orders")].state
-            if type == "transient":  # who has no room for it when it passes does not get it
-                assert (state.counters.relayed, picky.events) == (11, [])
-            else:
-                assert list(state.stored) == [6, 7, 8, 9]
-                assert state.counters.dropped == 7
-                lives.realm.subscriptions.credit(number, 100)
-                assert datas(await picky.has(4)) == ["6", "7", "8", "9"]
-                lives.realm.subscriptions.credit(number, 0, 10)
-            assert datas(await later.has(1)) == ["dull"]
-            await pass_time(0.1)
-            assert (await lives.info("orders")).events == 0
-            assert (await lives.realm.describe("1")).memory_bytes == 0
-            await lives.conserved()
-
-    simulate(life(), Random(1))
+        state = lives.realm.directory.channels[lives.number("orders")].state
+        if type == "transient":  # who has no room for it when it passes does not get it
+            assert (state.counters.relayed, picky.events) == (11, [])
+        else:
+            assert list(state.stored) == [6, 7, 8, 9]
+            assert state.counters.dropped == 7
+            lives.realm.subscriptions.credit(number, 100)
+            assert datas(await picky.has(4)) == ["6", "7", "8", "9"]
+            lives.realm.subscriptions.credit(number, 0, 10)
+        assert datas(await later.has(1)) == ["dull"]
+        await pass_time(0.1)
+        assert (await lives.info("orders")).events == 0
+        assert (await lives.realm.describe("1")).memory_bytes == 0
+        await lives.conserved()
 
 
 @pytest.mark.spec("J5", "F5")
-def test_an_absent_subscriber_waits_for_what_its_selector_matches() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders", "persistent", engine="jms")
-            number, _ = await place(lives, "tag = 'a'")
-            lives.realm.subscriptions.lose(number)
-            for n in range(6):
-                await lives.put("orders", *named(str(n), tag="ab"[n % 2]))
-            assert (await lives.info("orders")).events == 3
+@simulated
+async def test_an_absent_subscriber_waits_for_what_its_selector_matches() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", "persistent", engine="jms")
+        number, _ = await place(lives, "tag = 'a'")
+        lives.realm.subscriptions.lose(number)
+        for n in range(6):
+            await lives.put("orders", *named(str(n), tag="ab"[n % 2]))
+        assert (await lives.info("orders")).events == 3
 
-            _, again = await place(lives, "tag = 'a'")
-            assert datas(await again.has(3)) == ["0", "2", "4"]
-            await lives.put("orders", *named("x", tag="b"), *named("y", tag="a"))
-            assert datas(await again.has(4))[3:] == ["y"]
-            await lives.conserved()
-
-    simulate(life(), Random(1))
+        _, again = await place(lives, "tag = 'a'")
+        assert datas(await again.has(3)) == ["0", "2", "4"]
+        await lives.put("orders", *named("x", tag="b"), *named("y", tag="a"))
+        assert datas(await again.has(4))[3:] == ["y"]
+        await lives.conserved()
 
 
 @pytest.mark.spec("X1", "J2", "T4")
-def test_a_transaction_is_refused_for_what_somebody_wants_and_only_for_that() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create(
-                "orders",
-                "persistent",
-                engine="jms",
-                capacity=2,
-                storage=Storage(honour_capacity=True),
-            )
-            await lives.durable("orders", "d", "shared", "tag = 'a'")
-            await lives.put("orders", *named("0", "1", tag="a"))
+@simulated
+async def test_a_transaction_is_refused_for_what_somebody_wants_and_only_for_that() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create(
+            "orders",
+            "persistent",
+            engine="jms",
+            capacity=2,
+            storage=Storage(honour_capacity=True),
+        )
+        await lives.durable("orders", "d", "shared", "tag = 'a'")
+        await lives.put("orders", *named("0", "1", tag="a"))
 
-            await lives.transact("t1", {"orders": named("2", "3", "4", tag="b")})
-            with pytest.raises(CapacityReached):
-                await lives.transact("t2", {"orders": named("5", tag="a")})
+        await lives.transact("t1", {"orders": named("2", "3", "4", tag="b")})
+        with pytest.raises(CapacityReached):
+            await lives.transact("t2", {"orders": named("5", tag="a")})
 
-            assert datas(await lives.stored("orders")) == ["0", "1"]
-            await lives.conserved()
-
-    simulate(life(), Random(1))
+        assert datas(await lives.stored("orders")) == ["0", "1"]
+        await lives.conserved()
 
 
 # --- places and restarts --------------------------------------------------------------------
@@ -118,63 +109,58 @@ def test_a_transaction_is_refused_for_what_somebody_wants_and_only_for_that() ->
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("sealing", [LATE, EAGER])
 @pytest.mark.parametrize("type", TYPES)
-def test_what_waited_for_an_absent_subscriber_alone_leaves_with_a_restart(
+@simulated
+async def test_what_waited_for_an_absent_subscriber_alone_leaves_with_a_restart(
     type: str, sealing: Any, end: End
 ) -> None:
     """Some of it was on disk, for a durable, which has acknowledged it since."""
-
-    async def life() -> None:
-        lives = Lives(sealing=sealing)
-        async with lives.life(end):
-            await lives.create("orders", type, engine="jms")
-            await lives.durable("orders", "d", "shared", "tag = 'a'")
-            await lives.durable("orders", "idle", "shared", "tag = 'b'")
-            number, _ = await place(lives)
-            lives.realm.subscriptions.lose(number)
-            await lives.put("orders", *named("0", "1", tag="a"))
-            await lives.put("orders", *named("2", tag="b"), *named("3"))
-            await pass_time(0.2)
-            worker = await lives.attach("orders", "d")
-            await worker.has(2)
-            await worker.settle(0, 1)
-            assert datas(await lives.stored("orders")) == ["0", "1", "2", "3"]
-            await worker.leave()
-            await lives.conserved()
-        async with lives.life(end):
-            await pass_time(2)
-            kept = ["2"] if type in DISK else []
-            assert datas(await lives.stored("orders")) == kept
-            info = await lives.info("orders")
-            assert info.counters.dropped == 0
-            assert (info.subscribers, info.storage.memory_bytes) == (0, 0)
-            await lives.conserved()
-            span = await lives.put("orders", *named("nobody"))
-            assert span.first >= 4
-        async with lives.life():
-            await pass_time(2)
-            assert datas(await lives.stored("orders")) == kept
-            await lives.conserved()
-
-    simulate(life(), Random(1))
+    lives = Lives(sealing=sealing)
+    async with lives.life(end):
+        await lives.create("orders", type, engine="jms")
+        await lives.durable("orders", "d", "shared", "tag = 'a'")
+        await lives.durable("orders", "idle", "shared", "tag = 'b'")
+        number, _ = await place(lives)
+        lives.realm.subscriptions.lose(number)
+        await lives.put("orders", *named("0", "1", tag="a"))
+        await lives.put("orders", *named("2", tag="b"), *named("3"))
+        await pass_time(0.2)
+        worker = await lives.attach("orders", "d")
+        await worker.has(2)
+        await worker.settle(0, 1)
+        assert datas(await lives.stored("orders")) == ["0", "1", "2", "3"]
+        await worker.leave()
+        await lives.conserved()
+    async with lives.life(end):
+        await pass_time(2)
+        kept = ["2"] if type in DISK else []
+        assert datas(await lives.stored("orders")) == kept
+        info = await lives.info("orders")
+        assert info.counters.dropped == 0
+        assert (info.subscribers, info.storage.memory_bytes) == (0, 0)
+        await lives.conserved()
+        span = await lives.put("orders", *named("nobody"))
+        assert span.first >= 4
+    async with lives.life():
+        await pass_time(2)
+        assert datas(await lives.stored("orders")) == kept
+        await lives.conserved()
 
 
 @pytest.mark.spec("J5", "J3")
 @pytest.mark.parametrize("end", ENDS)
-def test_after_a_restart_it_begins_anew_under_its_place(end: End) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life(end):
-            await lives.create("orders", "persistent", engine="jms")
-            await lives.durable("orders", "d", "shared")
-            number, _ = await place(lives)
-            lives.realm.subscriptions.lose(number)
-            await lives.put("orders", *named("0", "1"))
-        async with lives.life():
-            _, again = await place(lives)
-            await lives.put("orders", *named("2"))
+@simulated
+async def test_after_a_restart_it_begins_anew_under_its_place(end: End) -> None:
+    lives = Lives()
+    async with lives.life(end):
+        await lives.create("orders", "persistent", engine="jms")
+        await lives.durable("orders", "d", "shared")
+        number, _ = await place(lives)
+        lives.realm.subscriptions.lose(number)
+        await lives.put("orders", *named("0", "1"))
+    async with lives.life():
+        _, again = await place(lives)
+        await lives.put("orders", *named("2"))
 
-            assert datas(await again.has(1)) == ["2"]
-            assert datas(await lives.stored("orders")) == ["0", "1", "2"]
-            await lives.conserved()
-
-    simulate(life(), Random(1))
+        assert datas(await again.has(1)) == ["2"]
+        assert datas(await lives.stored("orders")) == ["0", "1", "2"]
+        await lives.conserved()

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.columns.event import Event
 from penstock.runtime.sealing import SealingLimits
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, Lives, Outlet, clock_us
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 
@@ -149,23 +149,21 @@ class Story:
 @pytest.mark.slow
 @pytest.mark.spec("K2", "K3", "K4", "T1", "T3", "T8", "T9", "L1")
 @pytest.mark.parametrize("seed", range(23))
-def test_states_deltas_and_copies_are_those_of_the_model(seed: int) -> None:
-    async def life() -> None:
-        story = Story(seed)
-        async with story.lives.life("closed"):
-            await story.begin()
-        for _ in range(4):
-            async with story.lives.life(story.random.choice(ENDS)):
-                await story.one_life()
-        async with story.lives.life("closed"):
-            if not story.lasts:
-                story.model.events = {}
-            story.followers = []
-            await story.check()
-            if story.lasts:
-                await story.check_history()
-
-    simulate(life(), Random(seed))
+@simulated
+async def test_states_deltas_and_copies_are_those_of_the_model(seed: int) -> None:
+    story = Story(seed)
+    async with story.lives.life("closed"):
+        await story.begin()
+    for _ in range(4):
+        async with story.lives.life(story.random.choice(ENDS)):
+            await story.one_life()
+    async with story.lives.life("closed"):
+        if not story.lasts:
+            story.model.events = {}
+        story.followers = []
+        await story.check()
+        if story.lasts:
+            await story.check_history()
 
 
 def deltas(count: int, **properties: Any) -> list[Event]:
@@ -173,52 +171,47 @@ def deltas(count: int, **properties: Any) -> list[Event]:
 
 
 @pytest.mark.spec("K3", "E6")
-def test_what_was_sent_in_part_does_not_come_again() -> None:
+@simulated
+async def test_what_was_sent_in_part_does_not_come_again() -> None:
     """A subscriber that could take only half of a large publish, when the next one comes."""
+    lives = Lives()
+    async with lives.life():
+        await lives.create("rates", engine="merge", keys={KEY: 1})
+        whole = [Event(properties={KEY: f"{n}", "a": 0, "b": 0}) for n in range(200)]
+        await lives.put("rates", *whole)
+        outlet, follower = await lives.follow("rates", deltas=True, credit=300), Follower()
+        await outlet.has(200)
+        await lives.put("rates", *deltas(200, a=1))
+        follower.take(await outlet.has(300))
+        await lives.put("rates", *deltas(200, b=2))
+        lives.realm.subscriptions.credit(outlet.number, 1 << 20)
+        follower.take(await outlet.has(500))
 
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("rates", engine="merge", keys={KEY: 1})
-            whole = [Event(properties={KEY: f"{n}", "a": 0, "b": 0}) for n in range(200)]
-            await lives.put("rates", *whole)
-            outlet, follower = await lives.follow("rates", deltas=True, credit=300), Follower()
-            await outlet.has(200)
-            await lives.put("rates", *deltas(200, a=1))
-            follower.take(await outlet.has(300))
-            await lives.put("rates", *deltas(200, b=2))
-            lives.realm.subscriptions.credit(outlet.number, 1 << 20)
-            follower.take(await outlet.has(500))
-
-            assert [event.is_delta for event in outlet.events] == [False] * 200 + [True] * 300
-            assert outlet.ids == [*range(200), *range(200, 300), *range(400, 600)]
-            assert set(map(str, follower.states.values())) == {
-                str({KEY: f"{n}", "a": 1, "b": 2}) for n in range(200)
-            }
-
-    simulate(life(), Random(1))
+        assert [event.is_delta for event in outlet.events] == [False] * 200 + [True] * 300
+        assert outlet.ids == [*range(200), *range(200, 300), *range(400, 600)]
+        assert set(map(str, follower.states.values())) == {
+            str({KEY: f"{n}", "a": 1, "b": 2}) for n in range(200)
+        }
 
 
 @pytest.mark.spec("K3")
-def test_a_large_publish_goes_to_all_who_keep_up_as_it_came() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("rates", engine="merge", keys={KEY: 1})
-            await lives.put("rates", *[Event(properties={KEY: f"{n}", "a": 0}) for n in range(100)])
-            outlets = [await lives.follow("rates", deltas=True) for _ in range(3)]
-            plain = await lives.follow("rates")
-            for outlet in (*outlets, plain):
-                await outlet.has(100)
-            twice = [*deltas(100, a=1), *deltas(10, a=2)]
-            await lives.put("rates", *twice)
+@simulated
+async def test_a_large_publish_goes_to_all_who_keep_up_as_it_came() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("rates", engine="merge", keys={KEY: 1})
+        await lives.put("rates", *[Event(properties={KEY: f"{n}", "a": 0}) for n in range(100)])
+        outlets = [await lives.follow("rates", deltas=True) for _ in range(3)]
+        plain = await lives.follow("rates")
+        for outlet in (*outlets, plain):
+            await outlet.has(100)
+        twice = [*deltas(100, a=1), *deltas(10, a=2)]
+        await lives.put("rates", *twice)
 
-            for outlet in outlets:
-                found = (await outlet.has(210))[100:]
-                assert [event.properties for event in found] == [e.properties for e in twice]
-                assert all(event.is_delta for event in found)
-            await plain.has(200)
-            assert not any(event.is_delta for event in plain.events)
-            assert plain.ids[100:] == [*range(110, 210)]
-
-    simulate(life(), Random(1))
+        for outlet in outlets:
+            found = (await outlet.has(210))[100:]
+            assert [event.properties for event in found] == [e.properties for e in twice]
+            assert all(event.is_delta for event in found)
+        await plain.has(200)
+        assert not any(event.is_delta for event in plain.events)
+        assert plain.ids[100:] == [*range(110, 210)]

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from random import Random
-from typing import Any
-
 import pytest
 
 from penstock.core.errors import PublishingPaused
 from penstock.core.ids import Span
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
-
-
-def run(life: Coroutine[Any, Any, None]) -> None:
-    simulate(life, Random(1))
 
 
 async def commit_staged(lives: Lives, number: int) -> None:
@@ -28,79 +20,73 @@ async def commit_staged(lives: Lives, number: int) -> None:
 
 @pytest.mark.spec("X5")
 @pytest.mark.parametrize("end", ENDS)
-def test_publishes_and_commits_of_clients_are_refused_until_it_ends(end: End) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life(end):
-            await lives.create("orders")
-            await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
-            await lives.realm.transactions.begin("t", [1])
-            await lives.realm.pause(True)
+@simulated
+async def test_publishes_and_commits_of_clients_are_refused_until_it_ends(end: End) -> None:
+    lives = Lives()
+    async with lives.life(end):
+        await lives.create("orders")
+        await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
+        await lives.realm.transactions.begin("t", [1])
+        await lives.realm.pause(True)
+        with pytest.raises(PublishingPaused):
+            await lives.commit("t", {"orders": named("x")})
+    async with lives.life(end):
+        assert (await lives.realm.describe("1")).publishing_paused
+        for event in (*named("x"), *named("x", deliver_at=clock_now())):
             with pytest.raises(PublishingPaused):
-                await lives.commit("t", {"orders": named("x")})
-        async with lives.life(end):
-            assert (await lives.realm.describe("1")).publishing_paused
-            for event in (*named("x"), *named("x", deliver_at=clock_now())):
-                with pytest.raises(PublishingPaused):
-                    await lives.put("orders", event)
-            lives.realm.stages.put("s", 1, [body_from_events(named("x"))])
-            with pytest.raises(PublishingPaused):
-                await commit_staged(lives, 1)
-            with pytest.raises(PublishingPaused):
-                await lives.transact("t", {"orders": named("x")})
-            assert datas(await lives.stored("orders")) == ["a", "b"]
-
-            await lives.realm.pause(False)
+                await lives.put("orders", event)
+        lives.realm.stages.put("s", 1, [body_from_events(named("x"))])
+        with pytest.raises(PublishingPaused):
             await commit_staged(lives, 1)
-            await lives.commit("t", {"orders": named("y")})
-        async with lives.life(end):
-            assert not (await lives.realm.describe("1")).publishing_paused
-            assert datas(await lives.stored("orders")) == ["a", "b", "x", "y"]
+        with pytest.raises(PublishingPaused):
+            await lives.transact("t", {"orders": named("x")})
+        assert datas(await lives.stored("orders")) == ["a", "b"]
 
-    run(life())
+        await lives.realm.pause(False)
+        await commit_staged(lives, 1)
+        await lives.commit("t", {"orders": named("y")})
+    async with lives.life(end):
+        assert not (await lives.realm.describe("1")).publishing_paused
+        assert datas(await lives.stored("orders")) == ["a", "b", "x", "y"]
 
 
 @pytest.mark.spec("X3", "X5")
-def test_a_retry_of_what_was_stored_before_is_answered() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders")
-            first = await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
-            later = named("c", deliver_at=clock_now())
-            second = await lives.put("orders", *later, producer="p", sequence=2)
-            await lives.realm.pause(True)
-            again = await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
-            assert again == first == Span(0, 2)
-            assert await lives.put("orders", *later, producer="p", sequence=2) == second
-            with pytest.raises(PublishingPaused):
-                await lives.put("orders", *named("a"), producer="p", sequence=3)
-
-    run(life())
+@simulated
+async def test_a_retry_of_what_was_stored_before_is_answered() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        first = await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
+        later = named("c", deliver_at=clock_now())
+        second = await lives.put("orders", *later, producer="p", sequence=2)
+        await lives.realm.pause(True)
+        again = await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
+        assert again == first == Span(0, 2)
+        assert await lives.put("orders", *later, producer="p", sequence=2) == second
+        with pytest.raises(PublishingPaused):
+            await lives.put("orders", *named("a"), producer="p", sequence=3)
 
 
 @pytest.mark.spec("X5", "L1", "T7", "T10", "X4")
 @pytest.mark.parametrize("end", ENDS)
-def test_what_the_realm_does_by_itself_goes_on(end: End) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life(end):
-            await lives.create("dead")
-            await lives.create("copy")
-            await lives.create("orders", ttl=60_000, dead_event_store="dead")
-            await lives.realm.joins.create("orders", "copy", "", False)
-            await lives.durable("orders", "team")
-            await lives.put("orders", *named("a", "b"))
-            await lives.put("orders", *named("later", deliver_at=clock_now()))
-            await lives.realm.pause(True)
-        async with lives.life(end):
-            worker = await lives.attach("orders", "team")
-            await worker.has(3)
-            await worker.settle(0)
-            await pass_time(63)
-            assert datas(await lives.stored("dead")) == ["b", "later"]
-            assert (await lives.realm.redrive("dead", "", "")).moved == 2
-            assert datas(await lives.stored("copy")) == ["a", "b", "later", "b", "later"]
-            await lives.conserved()
-
-    run(life())
+@simulated
+async def test_what_the_realm_does_by_itself_goes_on(end: End) -> None:
+    lives = Lives()
+    async with lives.life(end):
+        await lives.create("dead")
+        await lives.create("copy")
+        await lives.create("orders", ttl=60_000, dead_event_store="dead")
+        await lives.realm.joins.create("orders", "copy", "", False)
+        await lives.durable("orders", "team")
+        await lives.put("orders", *named("a", "b"))
+        await lives.put("orders", *named("later", deliver_at=clock_now()))
+        await lives.realm.pause(True)
+    async with lives.life(end):
+        worker = await lives.attach("orders", "team")
+        await worker.has(3)
+        await worker.settle(0)
+        await pass_time(63)
+        assert datas(await lives.stored("dead")) == ["b", "later"]
+        assert (await lives.realm.redrive("dead", "", "")).moved == 2
+        assert datas(await lives.stored("copy")) == ["a", "b", "later", "b", "later"]
+        await lives.conserved()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from random import Random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from penstock.core.messages import Appended
 from penstock.core.ports import Block
 from penstock.runtime.bodies import Body
 from penstock.runtime.records import Record, decode_block
-from penstock.testing.loop import simulate
+from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives
 
 UNREACHED = 1 << 30
@@ -32,10 +31,6 @@ PUBLISHES: Sequence[Sequence[Event]] = (
     (Event(b"gone soon", ttl=60_000), Event(b"stays")),
     (Event(b"passes", transient=True), Event(b"stays")),
 )
-
-
-def run(life: Coroutine[Any, Any, None]) -> None:
-    simulate(life, Random(1))
 
 
 def bodies(events: Sequence[Event], *, parsed: bool) -> list[Body]:
@@ -78,75 +73,66 @@ async def appended(lives: Lives, name: str) -> list[tuple[Record, list[bytes]]]:
 
 @pytest.mark.spec("E4", "E3", "X3")
 @pytest.mark.parametrize("kind", ["persistent", "mixed"])
-def test_the_short_way_writes_what_the_long_one_writes(kind: str) -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("short", kind)
-            await lives.create("long", kind, capacity=UNREACHED)
-            for sequence, events in enumerate(PUBLISHES, start=1):
-                short = await published(lives, "short", bodies(events, parsed=False), sequence)
-                long = await published(lives, "long", bodies(events, parsed=True), sequence)
-                again = await published(lives, "short", bodies(events, parsed=False), sequence)
-                assert short == long == again
+@simulated
+async def test_the_short_way_writes_what_the_long_one_writes(kind: str) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("short", kind)
+        await lives.create("long", kind, capacity=UNREACHED)
+        for sequence, events in enumerate(PUBLISHES, start=1):
+            short = await published(lives, "short", bodies(events, parsed=False), sequence)
+            long = await published(lives, "long", bodies(events, parsed=True), sequence)
+            again = await published(lives, "short", bodies(events, parsed=False), sequence)
+            assert short == long == again
 
-            assert await appended(lives, "short") == await appended(lives, "long")
-            stored = [event.data for event in await lives.stored("short")]
-            assert stored == [event.data for event in await lives.stored("long")]
-
-    run(life())
+        assert await appended(lives, "short") == await appended(lives, "long")
+        stored = [event.data for event in await lives.stored("short")]
+        assert stored == [event.data for event in await lives.stored("long")]
 
 
 @pytest.mark.spec("E7")
-def test_the_short_way_refuses_what_is_too_large() -> None:
-    async def life() -> None:
-        lives = Lives()
-        lives.limits = replace(lives.limits, event_bytes_max=100)
-        async with lives.life():
-            await lives.create("orders")
-            with pytest.raises(EventTooLarge):
-                await published(lives, "orders", bodies([Event(bytes(200))], parsed=False), 1)
-            assert (await published(lives, "orders", bodies([Event(b"x")], parsed=False), 2)).size
-
-    run(life())
+@simulated
+async def test_the_short_way_refuses_what_is_too_large() -> None:
+    lives = Lives()
+    lives.limits = replace(lives.limits, event_bytes_max=100)
+    async with lives.life():
+        await lives.create("orders")
+        with pytest.raises(EventTooLarge):
+            await published(lives, "orders", bodies([Event(bytes(200))], parsed=False), 1)
+        assert (await published(lives, "orders", bodies([Event(b"x")], parsed=False), 2)).size
 
 
 @pytest.mark.spec("X5", "X3")
-def test_while_publishing_is_paused_only_retries_are_answered() -> None:
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            await lives.create("orders")
-            first = await published(lives, "orders", bodies([Event(b"x")], parsed=False), 1)
-            await lives.realm.pause(True)
+@simulated
+async def test_while_publishing_is_paused_only_retries_are_answered() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        first = await published(lives, "orders", bodies([Event(b"x")], parsed=False), 1)
+        await lives.realm.pause(True)
 
-            assert await published(lives, "orders", bodies([Event(b"x")], parsed=False), 1) == first
-            refused = await published(lives, "orders", bodies([Event(b"y")], parsed=False), 2)
-            assert isinstance(refused, PublishingPaused)
-
-    run(life())
+        assert await published(lives, "orders", bodies([Event(b"x")], parsed=False), 1) == first
+        refused = await published(lives, "orders", bodies([Event(b"y")], parsed=False), 2)
+        assert isinstance(refused, PublishingPaused)
 
 
 @pytest.mark.spec("D2", "T3", "L2")
-def test_whatever_else_follows_is_not_forgotten() -> None:
+@simulated
+async def test_whatever_else_follows_is_not_forgotten() -> None:
     """Each of these needs the long way, and is looked at with every publish."""
+    lives = Lives()
+    async with lives.life():
+        for name in ("copied", "orders"):
+            await lives.create(name)
+        await lives.create("two", capacity=2)
+        await lives.create("keyed", keys={"k": 1})
+        for sequence in range(1, 5):
+            one = [Event(b"%d" % sequence, properties={"k": 1})]
+            for name in ("orders", "two", "keyed"):
+                await published(lives, name, bodies(one, parsed=False), sequence)
+            if sequence == 2:
+                await lives.realm.joins.create("orders", "copied", "", archive=False)
 
-    async def life() -> None:
-        lives = Lives()
-        async with lives.life():
-            for name in ("copied", "orders"):
-                await lives.create(name)
-            await lives.create("two", capacity=2)
-            await lives.create("keyed", keys={"k": 1})
-            for sequence in range(1, 5):
-                one = [Event(b"%d" % sequence, properties={"k": 1})]
-                for name in ("orders", "two", "keyed"):
-                    await published(lives, name, bodies(one, parsed=False), sequence)
-                if sequence == 2:
-                    await lives.realm.joins.create("orders", "copied", "", archive=False)
-
-            assert [e.data for e in await lives.stored("copied")] == [b"3", b"4"]
-            assert [e.data for e in await lives.stored("two")] == [b"3", b"4"]
-            assert [e.data for e in await lives.stored("keyed")] == [b"4"]
-
-    run(life())
+        assert [e.data for e in await lives.stored("copied")] == [b"3", b"4"]
+        assert [e.data for e in await lives.stored("two")] == [b"3", b"4"]
+        assert [e.data for e in await lives.stored("keyed")] == [b"4"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from penstock.columns.selectors import Selector
@@ -11,7 +9,7 @@ from penstock.core.ids import IdSet, Span
 from penstock.core.messages import Definition, Spans, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import simulate
+from penstock.testing.loop import simulated
 from tests.runtime.living import SINGLE, body, living, publish, sealed
 
 SPINDLES = Definition(
@@ -36,34 +34,30 @@ def promising(realm: RunningRealm, text: str, spans: Spans = ALL) -> list[Span]:
 
 
 @pytest.mark.parametrize("definition", [SPINDLES, SINGLE], ids=["spindles", "single file"])
-def test_record_batches_without_a_match_are_left_out(definition: Definition) -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm:
-            await filled(realm, definition)
-            assert promising(realm, "price = 2") == [Span(20, 30), Span(40, 50)]
-            assert promising(realm, "price < 1 OR price = 3") == [
-                Span(0, 10),
-                Span(30, 50),
-            ]
-            assert promising(realm, "price >= 0") == [Span(0, 50)]
-            assert promising(realm, "misspelt = 1") == [Span(40, 50)]
-            assert promising(realm, "price = 2", (Span(5, 25),)) == [Span(20, 25)]
-            assert promising(realm, "price = 2", (Span(5, 8), Span(41, 42))) == [Span(41, 42)]
-
-    simulate(life(), Random(1))
+@simulated
+async def test_record_batches_without_a_match_are_left_out(definition: Definition) -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await filled(realm, definition)
+        assert promising(realm, "price = 2") == [Span(20, 30), Span(40, 50)]
+        assert promising(realm, "price < 1 OR price = 3") == [
+            Span(0, 10),
+            Span(30, 50),
+        ]
+        assert promising(realm, "price >= 0") == [Span(0, 50)]
+        assert promising(realm, "misspelt = 1") == [Span(40, 50)]
+        assert promising(realm, "price = 2", (Span(5, 25),)) == [Span(20, 25)]
+        assert promising(realm, "price = 2", (Span(5, 8), Span(41, 42))) == [Span(41, 42)]
 
 
-def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm:
-            await filled(realm, SPINDLES)
-            store = realm.shard.state.stores[1]
-            kept = IdSet((Span(3, 5),))
-            piece = store.tail[0].__class__(
-                Span(3, 5), 0, store.tail[0].number, store.tail[0].schema, store.tail[0].body
-            )
-            store.restored(piece)
-            assert store.late.overlap(kept) == kept
-            assert promising(realm, "price = 2") == [Span(3, 5), Span(20, 30), Span(40, 50)]
-
-    simulate(life(), Random(1))
+@simulated
+async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await filled(realm, SPINDLES)
+        store = realm.shard.state.stores[1]
+        kept = IdSet((Span(3, 5),))
+        piece = store.tail[0].__class__(
+            Span(3, 5), 0, store.tail[0].number, store.tail[0].schema, store.tail[0].body
+        )
+        store.restored(piece)
+        assert store.late.overlap(kept) == kept
+        assert promising(realm, "price = 2") == [Span(3, 5), Span(20, 30), Span(40, 50)]

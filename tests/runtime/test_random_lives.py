@@ -12,7 +12,7 @@ import pytest
 from penstock.core.errors import CapacityReached, StorageFailed
 from penstock.runtime.realm import Limits
 from penstock.runtime.sealing import SealingLimits
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, Lives, Worker, clock_now, datas, named
 from tests.spindles import spindles
 
@@ -105,17 +105,15 @@ class Story:
 @pytest.mark.slow
 @pytest.mark.spec("T7", "T8", "T10", "L1", "X1", "X4", "Q3", "C1g")
 @pytest.mark.parametrize("seed", range(8))
-def test_each_event_is_in_one_store_whatever_happens(seed: int) -> None:
-    async def life() -> None:
-        story = Story(seed)
-        async with story.lives.life("closed"):
-            await story.begin()
-        for _ in range(4):
-            with contextlib.suppress(StorageFailed):
-                async with story.lives.life(story.random.choice(ENDS)):
-                    await story.one_life()
-            story.lives.disk.fail_syncs(0)
-        async with story.lives.life("closed"):
-            await story.check()
-
-    simulate(life(), Random(seed))
+@simulated
+async def test_each_event_is_in_one_store_whatever_happens(seed: int) -> None:
+    story = Story(seed)
+    async with story.lives.life("closed"):
+        await story.begin()
+    for _ in range(4):
+        with contextlib.suppress(StorageFailed):
+            async with story.lives.life(story.random.choice(ENDS)):
+                await story.one_life()
+        story.lives.disk.fail_syncs(0)
+    async with story.lives.life("closed"):
+        await story.check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from penstock.runtime.realm import RunningRealm
 from penstock.runtime.rows import Rows
 from penstock.runtime.sealing import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, Reader, body, living, publish, sealed
 
 STORED = Definition(type="persistent", retain_consumed=True)
@@ -86,91 +85,77 @@ def ten(first: int) -> list[int]:
 
 @pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.spec("D5")
-def test_the_third_window_was_read_while_the_second_was_worked_on(
+@simulated
+async def test_the_third_window_was_read_while_the_second_was_worked_on(
     used: list[Span], in_files: bool
 ) -> None:
-    async def life() -> None:
-        async with living(
-            MemoryJournal(), MemoryBlobs(), sealing=EAGER if in_files else LATE
-        ) as realm:
-            await backlog(realm)
-            if in_files:
-                await sealed(realm, "orders")
-            client = Client()
-            await windows(realm, client, 5)
-            assert client.got == [ten(first) for first in range(0, 60, WINDOW)]
-            datas = [data for batch in client.batches for data in batch.column("data").to_pylist()]
-            assert datas == [b"%d" % n for n in range(60)]
-        # Of files only what is in open ones: here each publish has one.
-        assert [span.first for span in used] == ([20, 50] if in_files else [20, 30, 40, 50])
-
-    simulate(life(), Random(1))
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=EAGER if in_files else LATE) as realm:
+        await backlog(realm)
+        if in_files:
+            await sealed(realm, "orders")
+        client = Client()
+        await windows(realm, client, 5)
+        assert client.got == [ten(first) for first in range(0, 60, WINDOW)]
+        datas = [data for batch in client.batches for data in batch.column("data").to_pylist()]
+        assert datas == [b"%d" % n for n in range(60)]
+    # Of files only what is in open ones: here each publish has one.
+    assert [span.first for span in used] == ([20, 50] if in_files else [20, 30, 40, 50])
 
 
 @pytest.mark.spec("D5")
-def test_what_was_rolled_back_comes_first_whatever_was_ready(used: list[Span]) -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
-            await backlog(realm)
-            client = Client()
-            seat = await windows(realm, client, 2)
-            await acknowledged(realm, seat, client.batches[-1], back=True)
-            assert client.got[-2:] == [ten(20), ten(20)]
-            assert used == [Span(20, 30)]
-
-    simulate(life(), Random(1))
+@simulated
+async def test_what_was_rolled_back_comes_first_whatever_was_ready(used: list[Span]) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        client = Client()
+        seat = await windows(realm, client, 2)
+        await acknowledged(realm, seat, client.batches[-1], back=True)
+        assert client.got[-2:] == [ten(20), ten(20)]
+        assert used == [Span(20, 30)]
 
 
 @pytest.mark.spec("T9")
-def test_what_is_purged_meanwhile_is_not_delivered() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
-            await backlog(realm)
-            client = Client()
-            seat = await windows(realm, client, 2)
-            await realm.subscriptions.purge(1, 35, 39, "")
-            await acknowledged(realm, seat, client.batches[-1])
-            assert [*chain.from_iterable(client.got[3:])] == [*range(30, 35), *range(40, 45)]
-
-    simulate(life(), Random(1))
+@simulated
+async def test_what_is_purged_meanwhile_is_not_delivered() -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        client = Client()
+        seat = await windows(realm, client, 2)
+        await realm.subscriptions.purge(1, 35, 39, "")
+        await acknowledged(realm, seat, client.batches[-1])
+        assert [*chain.from_iterable(client.got[3:])] == [*range(30, 35), *range(40, 45)]
 
 
-def test_a_deleted_channel_leaves_nothing_ready() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
-            await backlog(realm)
-            await windows(realm, Client(), 2)
-            ahead = realm.dispatch.ahead
-            assert (len(ahead), ahead.is_wanted) == (1, False)
-            await realm.delete_channel("orders")
-            assert len(ahead) == 0
-
-    simulate(life(), Random(1))
+@simulated
+async def test_a_deleted_channel_leaves_nothing_ready() -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        await windows(realm, Client(), 2)
+        ahead = realm.dispatch.ahead
+        assert (len(ahead), ahead.is_wanted) == (1, False)
+        await realm.delete_channel("orders")
+        assert len(ahead) == 0
 
 
-def test_the_last_few_of_a_backlog_are_not_guessed(used: list[Span]) -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
-            await backlog(realm, events=45)
-            client = Client()
-            await windows(realm, client, 4)
-            assert client.got[-1] == list(range(40, 45))
-            assert used == [Span(20, 30), Span(30, 40)]
-
-    simulate(life(), Random(1))
+@simulated
+async def test_the_last_few_of_a_backlog_are_not_guessed(used: list[Span]) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm, events=45)
+        client = Client()
+        await windows(realm, client, 4)
+        assert client.got[-1] == list(range(40, 45))
+        assert used == [Span(20, 30), Span(30, 40)]
 
 
 @pytest.mark.parametrize("kind", ["paged", "off_heap"])
-def test_pages_are_not_read_ahead(used: list[Span], kind: str) -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
-            await backlog(realm, replace(STORED, type=kind))
-            client = Client()
-            await windows(realm, client, 4)
-            assert client.got == [ten(first) for first in range(0, 50, WINDOW)]
-        assert used == []
-
-    simulate(life(), Random(1))
+@simulated
+async def test_pages_are_not_read_ahead(used: list[Span], kind: str) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm, replace(STORED, type=kind))
+        client = Client()
+        await windows(realm, client, 4)
+        assert client.got == [ten(first) for first in range(0, 50, WINDOW)]
+    assert used == []
 
 
 def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
 import penstock
-from penstock.testing.loop import simulate
+from penstock.testing.loop import simulated
 from tests.runtime.lives import ENDS, End, Lives, named
-
-
-def run(life: Coroutine[Any, Any, None]) -> None:
-    simulate(life, Random(1))
 
 
 @pytest.mark.spec("E9", "D13", "D4")
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", ["shared", "serial"])
-def test_counts_given_outlive_any_end_and_what_was_in_hands_adds_nothing(
+@simulated
+async def test_counts_given_outlive_any_end_and_what_was_in_hands_adds_nothing(
     kind: str, end: End
 ) -> None:
-    async def life() -> None:
-        lives = Lives()
+    lives = Lives()
+    async with lives.life(end):
+        await lives.create("orders")
+        await lives.durable("orders", "team", kind)
+        await lives.put("orders", *named(*"abcd"))
+        gone = await lives.attach("orders", "team", window=2)
+        assert await gone.has(2)
+        await gone.settle(0, back=True)  # counted: rolled back
+        await gone.has(3)
+        await gone.leave()  # counted: the client that held 0 and 1 went
+        worker = await lives.attach("orders", "team", window=3)
+        found = await worker.has(3)
+        assert [(e.event_id, e.redelivery_count) for e in found] == [(0, 2), (1, 1), (2, 0)]
+    for _ in range(2):
         async with lives.life(end):
-            await lives.create("orders")
-            await lives.durable("orders", "team", kind)
-            await lives.put("orders", *named(*"abcd"))
-            gone = await lives.attach("orders", "team", window=2)
-            assert await gone.has(2)
-            await gone.settle(0, back=True)  # counted: rolled back
-            await gone.has(3)
-            await gone.leave()  # counted: the client that held 0 and 1 went
-            worker = await lives.attach("orders", "team", window=3)
-            found = await worker.has(3)
-            assert [(e.event_id, e.redelivery_count) for e in found] == [(0, 2), (1, 1), (2, 0)]
-        for _ in range(2):
-            async with lives.life(end):
-                worker = await lives.attach("orders", "team", window=9)
-                found = await worker.has(4)
-                assert [event.redelivery_count for event in found] == [2, 1, 0, 0]
-                assert [event.redelivered for event in found] == [True, True, False, False]
-
-    run(life())
+            worker = await lives.attach("orders", "team", window=9)
+            found = await worker.has(4)
+            assert [event.redelivery_count for event in found] == [2, 1, 0, 0]
+            assert [event.redelivered for event in found] == [True, True, False, False]
 
 
 @pytest.mark.spec("E9", "D13", "Q3")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from penstock.columns.batch import ids_of
@@ -13,7 +11,7 @@ from penstock.core.starts import FromEarliest
 from penstock.runtime.delivery import Redeliveries
 from penstock.runtime.rows import Rows
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish, sealed
 
 EVENTS = 30
@@ -37,36 +35,32 @@ class Client(Reader):
 
 
 @pytest.mark.spec("D5")
-def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_new() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm:
-            await realm.create_channel("orders", STORED)
-            subscriptions = realm.subscriptions
-            await subscriptions.create_durable(
-                1, "d", "shared", FromEarliest(), "", persistent=None
-            )
-            for first in range(0, EVENTS, 10):
-                await publish(realm, 1, body([b"%d" % n for n in range(first, first + 10)], n=1))
-            await sealed(realm, "orders")
-            client = Client()
-            seat = await subscriptions.attach(1, "d", client, window=EVENTS, pull=False)
-            await pass_time(0.1)
-            scattered = (Span(2, 3), Span(5, 7), Span(14, 15), Span(28, 29))
-            kept = [n for n in range(EVENTS) if not any(a <= n < end for a, end in scattered)]
-            client.batches.clear()
-            client.counts.clear()
+@simulated
+async def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_new() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await realm.create_channel("orders", STORED)
+        subscriptions = realm.subscriptions
+        await subscriptions.create_durable(1, "d", "shared", FromEarliest(), "", persistent=None)
+        for first in range(0, EVENTS, 10):
+            await publish(realm, 1, body([b"%d" % n for n in range(first, first + 10)], n=1))
+        await sealed(realm, "orders")
+        client = Client()
+        seat = await subscriptions.attach(1, "d", client, window=EVENTS, pull=False)
+        await pass_time(0.1)
+        scattered = (Span(2, 3), Span(5, 7), Span(14, 15), Span(28, 29))
+        kept = [n for n in range(EVENTS) if not any(a <= n < end for a, end in scattered)]
+        client.batches.clear()
+        client.counts.clear()
 
-            spans = tuple(Span(n, n + 1) for n in kept)
-            ignore = lambda answer, error: None  # noqa: E731
-            subscriptions.settle(seat.number, spans, ignore, roll_back=False, previous=False)
-            subscriptions.settle(seat.number, scattered, ignore, roll_back=True, previous=False)
-            await publish(realm, 1, body([b"30", b"31"], n=1))
-            await pass_time(0.1)
+        spans = tuple(Span(n, n + 1) for n in kept)
+        ignore = lambda answer, error: None  # noqa: E731
+        subscriptions.settle(seat.number, spans, ignore, roll_back=False, previous=False)
+        subscriptions.settle(seat.number, scattered, ignore, roll_back=True, previous=False)
+        await publish(realm, 1, body([b"30", b"31"], n=1))
+        await pass_time(0.1)
 
-            assert client.frames == [[2, 5, 6, 14, 28, 30, 31]]
-            assert client.counts[0] == ((1, scattered),)
-            assert client.batches[0].column("data").to_pylist()[:5] == [
-                b"2", b"5", b"6", b"14", b"28"
-            ]  # fmt: skip
-
-    simulate(life(), Random(1))
+        assert client.frames == [[2, 5, 6, 14, 28, 30, 31]]
+        assert client.counts[0] == ((1, scattered),)
+        assert client.batches[0].column("data").to_pylist()[:5] == [
+            b"2", b"5", b"6", b"14", b"28"
+        ]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from random import Random
 
 import pytest
 
@@ -19,7 +18,7 @@ from penstock.runtime.bodies import Body
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.sealing import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.loop import SimLoop, pass_time, simulated
 
 
 def _body(price: float) -> Body:
@@ -52,23 +51,21 @@ async def _with_one_event(
 
 
 @pytest.mark.spec("S1")
-def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_before() -> None:
-    async def life() -> tuple[Span, int, list[str]]:
-        journal, blobs, clock = MemoryJournal(), MemoryBlobs(), asyncio.get_running_loop()
-        assert isinstance(clock, SimLoop)
-        eager = SealingLimits(journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.1)
-        realm, running = await _with_one_event(journal, blobs, clock, eager)
-        while not await blobs.list("snapshots/"):
-            await pass_time(0.1)
-        last = await _publish(realm, 2.0)
-        running.cancel()
-        await asyncio.wait([running])
-        again = await RunningRealm.open(
-            journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
-        )
-        return last, again.recovered.events, again.recovered.damage
-
-    assert simulate(life(), Random(1)) == (Span(1, 2), 2, [])
+@simulated
+async def test_what_is_published_after_a_snapshot_is_there_though_its_schema_came_before() -> None:
+    journal, blobs, clock = MemoryJournal(), MemoryBlobs(), asyncio.get_running_loop()
+    assert isinstance(clock, SimLoop)
+    eager = SealingLimits(journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.1)
+    realm, running = await _with_one_event(journal, blobs, clock, eager)
+    while not await blobs.list("snapshots/"):
+        await pass_time(0.1)
+    last = await _publish(realm, 2.0)
+    running.cancel()
+    await asyncio.wait([running])
+    again = await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
+    )
+    assert (last, again.recovered.events, again.recovered.damage) == (Span(1, 2), 2, [])
 
 
 class BreaksOff(MemoryBlobs):
@@ -84,19 +81,17 @@ class BreaksOff(MemoryBlobs):
 
 
 @pytest.mark.spec("S1")
-def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next() -> None:
-    async def life() -> tuple[int, list[str]]:
-        journal, blobs, clock = MemoryJournal(), BreaksOff(), asyncio.get_running_loop()
-        assert isinstance(clock, SimLoop)
-        eager = SealingLimits(journal_bytes_max=0, interval_s=0.1, retry_s=0.1)
-        realm, running = await _with_one_event(journal, blobs, clock, eager)
-        await pass_time(1.0)  # tries again, with an image made at another time
-        assert blobs.broken
-        await realm.close()
-        await asyncio.wait([running])
-        again = await RunningRealm.open(
-            journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
-        )
-        return again.recovered.events, again.recovered.damage
-
-    assert simulate(life(), Random(1)) == (1, [])
+@simulated
+async def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next() -> None:
+    journal, blobs, clock = MemoryJournal(), BreaksOff(), asyncio.get_running_loop()
+    assert isinstance(clock, SimLoop)
+    eager = SealingLimits(journal_bytes_max=0, interval_s=0.1, retry_s=0.1)
+    realm, running = await _with_one_event(journal, blobs, clock, eager)
+    await pass_time(1.0)  # tries again, with an image made at another time
+    assert blobs.broken
+    await realm.close()
+    await asyncio.wait([running])
+    again = await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
+    )
+    assert (again.recovered.events, again.recovered.damage) == (1, [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import Never
 
 import pytest
@@ -15,7 +14,7 @@ from penstock.core.messages import Purge as PurgeSpans
 from penstock.runtime.group import Group
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import body, living, publish
 
 
@@ -31,55 +30,48 @@ async def opened(realm: RunningRealm) -> int:
     return (await realm.create_channel("orders", Definition(type="persistent"))).channel
 
 
-def test_work_that_fails_without_a_fact_is_answered_and_the_others_are_done() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm:
-            number = await opened(realm)
-            one = asyncio.ensure_future(publish(realm, number, body([b"a"])))  # noqa: TID251
-            with pytest.raises(Unforeseen):
-                await realm.shard.act(fail)
-            assert await one == Span(0, 1)
-            assert await publish(realm, number, body([b"b"])) == Span(1, 2)
-
-    simulate(life(), Random(1))
+@simulated
+async def test_work_that_fails_without_a_fact_is_answered_and_the_others_are_done() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        number = await opened(realm)
+        one = asyncio.ensure_future(publish(realm, number, body([b"a"])))  # noqa: TID251
+        with pytest.raises(Unforeseen):
+            await realm.shard.act(fail)
+        assert await one == Span(0, 1)
+        assert await publish(realm, number, body([b"b"])) == Span(1, 2)
 
 
-def test_what_was_acknowledged_or_swept_before_stands_by_itself() -> None:
-    async def life() -> None:
-        async with living(MemoryJournal(), MemoryBlobs()) as realm:
-            number = (await realm.create_channel("orders", Definition(ttl=1))).channel
-            await publish(realm, number, body([b"a"]))
-            await pass_time(1)
+@simulated
+async def test_what_was_acknowledged_or_swept_before_stands_by_itself() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        number = (await realm.create_channel("orders", Definition(ttl=1))).channel
+        await publish(realm, number, body([b"a"]))
+        await pass_time(1)
 
-            def sweeps_and_fails(group: Group) -> Never:
-                group.settle()
-                group.sweep(number)
-                raise Unforeseen
+        def sweeps_and_fails(group: Group) -> Never:
+            group.settle()
+            group.sweep(number)
+            raise Unforeseen
 
-            with pytest.raises(Unforeseen):
-                await realm.shard.act(sweeps_and_fails)
-            assert await publish(realm, number, body([b"b"])) == Span(1, 2)
-
-    simulate(life(), Random(1))
+        with pytest.raises(Unforeseen):
+            await realm.shard.act(sweeps_and_fails)
+        assert await publish(realm, number, body([b"b"])) == Span(1, 2)
 
 
-def test_work_that_fails_after_a_fact_ends_the_realm_and_nothing_of_it_is_stored() -> None:
+@simulated
+async def test_work_that_fails_after_a_fact_ends_the_realm_and_nothing_of_it_is_stored() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
+    async with living(journal, blobs, orderly=False) as realm:
+        number = await opened(realm)
+        await publish(realm, number, body([b"a", b"b"]))
 
-    async def life() -> None:
-        async with living(journal, blobs, orderly=False) as realm:
-            number = await opened(realm)
-            await publish(realm, number, body([b"a", b"b"]))
+        def half(group: Group) -> Never:
+            group.do(number, PurgeSpans((Span(0, 1),)))
+            raise Unforeseen
 
-            def half(group: Group) -> Never:
-                group.do(number, PurgeSpans((Span(0, 1),)))
-                raise Unforeseen
+        with pytest.raises(RealmStopping):
+            await realm.shard.act(half)
+        await realm.shard.ended.wait()
 
-            with pytest.raises(RealmStopping):
-                await realm.shard.act(half)
-            await realm.shard.ended.wait()
-
-        async with living(journal, blobs) as realm:
-            assert (await realm.describe_channel("orders", "channel")).events == 2
-
-    simulate(life(), Random(1))
+    async with living(journal, blobs) as realm:
+        assert (await realm.describe_channel("orders", "channel")).events == 2

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import Any
 
 import pytest
 
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock.testing.loop import SimLoop, pass_time, simulated
 from penstock.testing.network import SimNetwork, SimTransport
 
 
@@ -51,100 +50,88 @@ async def pair() -> tuple[Peer, Peer]:
     return here, there
 
 
-def test_bytes_come_whole_and_in_order_however_they_are_cut() -> None:
-    async def life() -> None:
-        here, there = await pair()
-        said = b"".join(b"%d " % n for n in range(20_000))
-        for at in range(0, len(said), 1_000):
-            here.transport.write(said[at : at + 1_000])
-        here.transport.close()
-        await pass_time(60)
+@pytest.mark.parametrize("seed", range(5))
+@simulated
+async def test_bytes_come_whole_and_in_order_however_they_are_cut(seed: int) -> None:
+    here, there = await pair()
+    said = b"".join(b"%d " % n for n in range(20_000))
+    for at in range(0, len(said), 1_000):
+        here.transport.write(said[at : at + 1_000])
+    here.transport.close()
+    await pass_time(60)
 
-        assert there.heard == said
-        assert (here.is_lost, there.is_lost, there.reason) == (True, True, None)
-
-    for seed in range(5):
-        simulate(life(), Random(seed))
+    assert there.heard == said
+    assert (here.is_lost, there.is_lost, there.reason) == (True, True, None)
 
 
-def test_who_does_not_read_makes_the_other_wait() -> None:
-    async def life() -> None:
-        here, there = await pair()
-        there.transport.pause_reading()
-        here.transport.write(bytes(50_000))
-        here.transport.write(bytes(50_000))
-        await pass_time(60)
-        waiting = here.transport.get_write_buffer_size()
-        there.transport.resume_reading()
-        await pass_time(60)
+@simulated
+async def test_who_does_not_read_makes_the_other_wait() -> None:
+    here, there = await pair()
+    there.transport.pause_reading()
+    here.transport.write(bytes(50_000))
+    here.transport.write(bytes(50_000))
+    await pass_time(60)
+    waiting = here.transport.get_write_buffer_size()
+    there.transport.resume_reading()
+    await pass_time(60)
 
-        assert waiting > 0
-        assert (len(there.heard), here.transport.get_write_buffer_size()) == (100_000, 0)
-
-    simulate(life(), Random(1))
+    assert waiting > 0
+    assert (len(there.heard), here.transport.get_write_buffer_size()) == (100_000, 0)
 
 
-def test_a_silent_connection_is_lost_for_nobody_until_it_is_healed() -> None:
-    async def life() -> None:
-        here, there = await pair()
-        here.transport.is_silent = there.transport.is_silent = True
-        here.transport.write(b"anybody?")
-        await pass_time(600)
-        before = here.is_lost, there.is_lost
-        network().heal()
-        await pass_time(1)
+@simulated
+async def test_a_silent_connection_is_lost_for_nobody_until_it_is_healed() -> None:
+    here, there = await pair()
+    here.transport.is_silent = there.transport.is_silent = True
+    here.transport.write(b"anybody?")
+    await pass_time(600)
+    before = here.is_lost, there.is_lost
+    network().heal()
+    await pass_time(1)
 
-        assert (before, bytes(there.heard)) == ((False, False), b"")
-        assert here.is_lost
-        assert there.is_lost
-
-    simulate(life(), Random(1))
+    assert (before, bytes(there.heard)) == ((False, False), b"")
+    assert here.is_lost
+    assert there.is_lost
 
 
-def test_one_side_may_break_and_the_other_learns_of_it_when_it_speaks() -> None:
-    async def life() -> None:
-        here, there = await pair()
-        here.transport.reset()
-        await pass_time(60)
-        before = there.is_lost
-        there.transport.write(b"still there?")
-        await pass_time(60)
+@simulated
+async def test_one_side_may_break_and_the_other_learns_of_it_when_it_speaks() -> None:
+    here, there = await pair()
+    here.transport.reset()
+    await pass_time(60)
+    before = there.is_lost
+    there.transport.write(b"still there?")
+    await pass_time(60)
 
-        assert (here.is_lost, before, there.is_lost) == (True, False, True)
-        assert isinstance(there.reason, ConnectionResetError)
-
-    simulate(life(), Random(1))
+    assert (here.is_lost, before, there.is_lost) == (True, False, True)
+    assert isinstance(there.reason, ConnectionResetError)
 
 
-def test_a_replay_is_another_connection_that_says_the_same() -> None:
-    async def life() -> None:
-        peers: list[Peer] = []
+@simulated
+async def test_a_replay_is_another_connection_that_says_the_same() -> None:
+    peers: list[Peer] = []
 
-        def make() -> Peer:
-            peers.append(Peer())
-            return peers[-1]
+    def make() -> Peer:
+        peers.append(Peer())
+        return peers[-1]
 
-        loop = asyncio.get_running_loop()
-        await loop.create_server(make, "127.0.0.1", 9_000)
-        network().replay(b"hello", ("127.0.0.1", 9_000))
-        await pass_time(1)
-        peers[0].transport.write(b"who are you?")
-        await pass_time(1)
+    loop = asyncio.get_running_loop()
+    await loop.create_server(make, "127.0.0.1", 9_000)
+    network().replay(b"hello", ("127.0.0.1", 9_000))
+    await pass_time(1)
+    peers[0].transport.write(b"who are you?")
+    await pass_time(1)
 
-        assert [bytes(peer.heard) for peer in peers] == [b"hello"]
-        assert not peers[0].is_lost
-
-    simulate(life(), Random(1))
+    assert [bytes(peer.heard) for peer in peers] == [b"hello"]
+    assert not peers[0].is_lost
 
 
-def test_nobody_answers_where_nobody_listens() -> None:
-    async def life() -> None:
-        loop = asyncio.get_running_loop()
-        with pytest.raises(ConnectionRefusedError):
+@simulated
+async def test_nobody_answers_where_nobody_listens() -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.raises(ConnectionRefusedError):
+        await loop.create_connection(Peer, "127.0.0.1", 9_000)
+    network().power_off("realm")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
             await loop.create_connection(Peer, "127.0.0.1", 9_000)
-        network().power_off("realm")
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await loop.create_connection(Peer, "127.0.0.1", 9_000)
-
-    simulate(life(), Random(1))

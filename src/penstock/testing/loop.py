@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import getpass
+import inspect
 import selectors
 import signal
 import socket
@@ -14,11 +16,12 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.testing.network import MACHINE, SimNetwork
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 START_US = 1_700_000_000_000_000
 """What the clock shows when a loop is made, in microseconds since the epoch."""
@@ -216,6 +219,22 @@ def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
         asyncio.Runner(loop_factory=lambda: SimLoop(random)) as runner,
     ):
         return runner.run(life)
+
+
+def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make an asynchronous test a plain one: each call runs it as :func:`simulate` does.
+
+    Its parameters stay what they are, so fixtures, marks and parametrised cases work as on any
+    test. One that is called ``seed`` seeds the loop; without it the seed is 1.
+    """
+    signature = inspect.signature(story)
+
+    @functools.wraps(story)
+    def life(*args: P.args, **kwargs: P.kwargs) -> T:
+        seed = signature.bind(*args, **kwargs).arguments.get("seed", 1)
+        return simulate(story(*args, **kwargs), Random(seed))
+
+    return life
 
 
 @contextlib.contextmanager
