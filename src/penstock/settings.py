@@ -194,6 +194,14 @@ class AccessSettings(Section, frozen=True, kw_only=True):
     login_total_s: Annotated[
         float, Meta(gt=0, description="A console session ends after this time in any case.")
     ] = 43_200.0
+    logins_per_user_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Most console sessions of one user; with the next one that ends which was "
+            "not used for longest.",
+        ),
+    ] = 100
 
     @property
     def lockout(self) -> LockoutRules:
@@ -250,6 +258,17 @@ class HttpSettings(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     viewers_max: Annotated[int, Meta(ge=0, description="Most live views at once.")] = 100
+    viewers_per_user_max: Annotated[
+        int, Meta(ge=0, description="Most live views of one user at once.")
+    ] = 25
+    requests_per_user_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Most requests of one user that are being answered at once: live views, "
+            "downloads and whatever else takes long, too.",
+        ),
+    ] = 128
     body_bytes: Annotated[
         int, Meta(ge=1_024, le=1 << 30, description="Largest body of a request, in bytes.")
     ] = 32 << 20

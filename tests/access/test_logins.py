@@ -106,3 +106,48 @@ def test_there_is_an_end_to_how_many_are_kept(
     assert logins.find(first.id) is None
     assert logins.find(second.id) is second
     assert logins.find(third.id) is third
+
+
+def test_a_user_who_signs_in_again_and_again_loses_the_idlest_and_nobody_else_does(
+    clock: HandClock,
+) -> None:
+    logins = Logins(clock, of_user_max=2)
+    bob = logins.open(Principal("bob", "h"))
+    first = logins.open(ALICE)
+    clock.us += 1
+    second = logins.open(ALICE)
+    clock.us += 1
+    assert logins.find(first.id) is first  # used later than the second
+    clock.us += 1
+    third = logins.open(ALICE)
+
+    kept = [each for each in (bob, first, second, third) if logins.find(each.id)]
+    assert kept == [bob, first, third]
+    assert len(logins) == 3
+
+
+def test_when_all_are_taken_the_user_who_has_most_loses_one(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOGINS_MAX", 4)
+    logins = Logins(clock)
+    bob = logins.open(Principal("bob", "h"))  # the one that was not used for longest
+    clock.us += 1
+    many = [logins.open(ALICE) for _ in range(3)]
+    carol = logins.open(Principal("carol", "h"))
+
+    assert logins.find(bob.id) is bob
+    assert logins.find(carol.id) is carol
+    assert sum(logins.find(each.id) is not None for each in many) == 2
+
+
+def test_users_who_have_gone_leave_nothing_behind(logins: Logins, clock: HandClock) -> None:
+    closed, ended = logins.open(ALICE), logins.open(Principal("bob", "h"))
+    logins.open(Principal("carol", "h"))
+    logins.close(closed.id)
+    logins.close_of("carol")
+    clock.us += 11 * SECOND_US
+    assert logins.find(ended.id) is None
+
+    assert len(logins) == 0
+    assert logins._of_user == {}

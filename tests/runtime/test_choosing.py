@@ -11,6 +11,7 @@ import pytest
 from penstock.columns.event import Event
 from penstock.core.errors import ConnectionLost, LimitReached
 from penstock.runtime import choosing, matching
+from penstock.runtime.askers import Asker, asker
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives
 
@@ -82,10 +83,12 @@ async def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_aske
             await lives.purge("orders", "s LIKE '%a%b%'")
         monkeypatch.setattr(choosing, "BUDGET_S", 5.0)
         before = lives.realm.shard.groups
-        given = matching.asker.set(lambda: False)
+        gone = Asker()
+        gone.go()
+        given = asker.set(gone)
         with pytest.raises(ConnectionLost, match="hung up"):
             await lives.purge("orders", "s LIKE '%a%b%'")
-        matching.asker.reset(given)
+        asker.reset(given)
         assert lives.realm.shard.groups - before < 3, "it stopped after one look"
         assert (await lives.info("orders")).events == 40
 

@@ -129,7 +129,12 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
         ),
         Tokens(rules, fetched, clock, asyncio.to_thread),
         Audit(clock, files),
-        Logins(clock, idle_s=wanted.login_idle_s, total_s=wanted.login_total_s),
+        Logins(
+            clock,
+            idle_s=wanted.login_idle_s,
+            total_s=wanted.login_total_s,
+            of_user_max=wanted.logins_per_user_max,
+        ),
         asyncio.to_thread,
         AccessRules(
             wanted.mode,
@@ -271,6 +276,8 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
             body_timeout_s=own.body_timeout_s,
             send_timeout_s=own.send_timeout_s,
             viewers_max=own.viewers_max,
+            viewers_per_user_max=own.viewers_per_user_max,
+            requests_per_user_max=own.requests_per_user_max,
             channels_named_max=own.channels_named_max,
             pipelines=tuple(folder for folder in own.pipelines.split(":") if folder),
             login_total_s=settings.access.login_total_s,

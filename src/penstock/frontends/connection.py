@@ -26,8 +26,8 @@ from penstock.frontends.reading import Reading
 from penstock.frontends.requests import Requests
 from penstock.frontends.sign_in import SignIn
 from penstock.frontends.transports import close, host_of
+from penstock.runtime.askers import Asker, asker
 from penstock.runtime.bodies import Body
-from penstock.runtime.matching import asker
 from penstock.runtime.quota import Quota
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (
@@ -87,13 +87,13 @@ class Connection(asyncio.BufferedProtocol):
             header_bytes_max=HEADER_BYTES_MAX,
         )
         self._announced = Announced()
+        self._asker = Asker()
         self._requests = Requests(self)
         self.deliveries = Deliveries(self)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
-        self._opened_s = 0.0
-        self._heard_s = 0.0
+        self._opened_s = self._heard_s = 0.0
         self._unsent = 0
         self._in_progress = 0
         self._reading = Reading(self._may_read, self._reads_again)
@@ -136,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading.end()
         self._is_open = False
         self.writable = False
+        self._asker.go()
         if self._signing_in is not None:
             self._signing_in.lost()
         self.listener.closed(self)
@@ -446,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener.spawn(self._answer(request, work))
 
     async def _answer(self, request: int, work: Callable[[], Any]) -> None:
-        asker.set(lambda: self._transport is not None)
+        asker.set(self._asker)
         try:
             answer = await work()
         except Exception as error:  # noqa: BLE001  a task's root: the others must live on

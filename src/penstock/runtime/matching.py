@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 
 import pyarrow as pa
 
 from penstock.columns.batch import ids_of, runs_of
 from penstock.columns.selectors import EventFrame, Selector
-from penstock.core.errors import ConnectionLost
 from penstock.core.ids import IdSet, Span
 from penstock.core.ports import Clock
+from penstock.runtime.askers import asker
 from penstock.runtime.choosing import patience
 from penstock.runtime.group import Group
 from penstock.runtime.message_fields import messages_of
@@ -24,9 +23,6 @@ SCAN_EVENTS = 65_536
 """Stored events that are read at once."""
 _MANY = 64
 """With more gaps than this a set is made of ids, not of ranges."""
-
-asker: ContextVar[Callable[[], bool]] = ContextVar("asker", default=lambda: True)
-"""Whether whoever has asked for what the task does is still there."""
 
 Among = Callable[[Group], IdSet]
 """The ids to look at, as they are now; may be changed."""
@@ -49,7 +45,7 @@ class Matching:
         """Raises ``NameDoesNotExist``, what ``among`` raises, ``LimitReached`` when one look takes
         too long, and ``ConnectionLost`` once whoever has asked has hung up."""
         end: int | None = None
-        is_wanted = asker.get()
+        wanted_by = asker.get()
 
         def look(group: Group) -> bool:
             nonlocal end
@@ -62,8 +58,7 @@ class Matching:
 
         if self._selector is not None:
             while await act_reading(shard, files, number, look):
-                if not is_wanted():
-                    raise ConnectionLost("who has asked has hung up")
+                wanted_by.check()
 
     def now(self, group: Group, number: int, among: Among) -> IdSet:
         """Those that match, of what is there at this moment."""

@@ -38,6 +38,7 @@ from penstock.frontends.amqp.transactions import Transactions
 from penstock.frontends.connection_info import ConnectionInfo
 from penstock.frontends.reading import Reading
 from penstock.frontends.transports import close, host_of
+from penstock.runtime.askers import Asker, asker
 from penstock.runtime.quota import Pace
 from penstock.wire.amqp import sasl
 
@@ -97,6 +98,7 @@ class AmqpConnection(asyncio.Protocol):
         self._reading = Reading(self._may_read, self._reads_again)
         self._gathering = Gathering(self._take_in)
         self._takes_more = True
+        self._asker = Asker()
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
@@ -140,6 +142,7 @@ class AmqpConnection(asyncio.Protocol):
         self._reading.end()
         self.is_open = False
         self.writable = False
+        self._asker.go()
         self.listener.closed(self)
         self._leave(lost=not self.engine.is_closed_by_peer)
 
@@ -431,6 +434,7 @@ class AmqpConnection(asyncio.Protocol):
         self.listener.spawn(self._done(work))
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        asker.set(self._asker)
         with self.containing:
             try:
                 await work

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote
 
@@ -42,6 +43,7 @@ from penstock.frontends.http.routing import (
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
 from penstock.frontends.incidents import incident, told
+from penstock.runtime.askers import asker
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -94,6 +96,7 @@ class App:
         self._server = server
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        asker.set(scope["state"]["asker"])
         request = Request(self._server, scope, receive, send)
         try:
             await request.answer()
@@ -212,7 +215,7 @@ class Request:
             )
             if "cookie" not in self.headers or "authorization" in self.headers:
                 server.guard.access.signed_in(principal, "http")
-        with server.quotas.asking(principal) as carry:
+        with self._share(route, principal), server.quotas.asking(principal) as carry:
             self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
             await self._check_right(principal, found)
             claimed = self._claimed if found.signature.body is Content else 0
@@ -232,6 +235,12 @@ class Request:
                 body,
             )
             await self._answered(call, found)
+
+    def _share(self, route: Route, principal: Principal) -> AbstractContextManager[None]:
+        """What everybody may ask counts for nobody: signing in goes on while a user is busy."""
+        if route.is_open:
+            return contextlib.nullcontext()
+        return self._server.requests.one(principal)
 
     async def _check_right(self, principal: Principal, found: Found) -> None:
         """Raises ``AccessDenied`` before the body is read; what the audit log says of it tells what
@@ -437,7 +446,7 @@ class Request:
             call.may(route.operation, destination_name(named) if named else "")
 
         try:
-            with self._server.viewing(events, check, call.principal.name):
+            with self._server.viewing(events, call.principal, check):
                 await self._while_there(self._told(events))
         except* TimeoutError:
             _log.info("viewer.dropped", peer=self.host, reason="it takes nothing")

@@ -89,6 +89,8 @@ class RealmCollector(Collector):
         yield _gauge("realm_publishing_paused", "1 while clients may not publish.", paused)
         yield _gauge("connections", "Native connections.", realm.connections)
         yield _gauge("http_views", "Live views that are open.", len(self._views))
+        logins = len(realm.access.logins)
+        yield _gauge("console_sessions", "Console sessions that are kept.", logins)
         yield _gauge("channels", "Channels.", len(realm.directory.names("channel")))
         yield _gauge("queues", "Queues.", len(realm.directory.names("queue")))
         yield _gauge(

@@ -28,6 +28,7 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.core.rights import Principal
 from penstock.frontends.http import metrics
 from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
@@ -39,8 +40,10 @@ from penstock.frontends.http.quotas import Quotas
 from penstock.frontends.http.realm_shapes import ConnectionAnswer
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
+from penstock.frontends.http.shares import Shares
 from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
 from penstock.frontends.native import NativeListener, check_exposed
+from penstock.runtime.askers import Asker
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """Of a request's first line and headers."""
@@ -69,6 +72,9 @@ class HttpLimits(Struct, frozen=True):
     """A peer that takes nothing for so long is dropped."""
     viewers_max: int = 100
     """Live views at once."""
+    viewers_per_user_max: int = 25
+    requests_per_user_max: int = 128
+    """Being answered at once."""
     channels_named_max: int = 1_000
     """Channels and queues with metrics of their own."""
     pipelines: tuple[str, ...] = ()
@@ -91,6 +97,7 @@ class Peer(H11Protocol):
         self.heard_s = self._quiet_from_s = self.loop.time()
         self.address = "localhost"
         self.is_spare = False
+        self._asker = Asker()
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -102,10 +109,12 @@ class Peer(H11Protocol):
         self.app_state = {
             "certificate": transport.get_extra_info("peercert"),
             "is_spare": self.is_spare,
+            "asker": self._asker,
         }
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.places.leave(self)
+        self._asker.go()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -159,6 +168,14 @@ class HttpServer:
         self.version = native.version
         self.limits = limits
         self.quotas = Quotas(native.limits.each, native.realm.clock)
+        self.requests = Shares(
+            limits.requests_per_user_max,
+            "requests that are being answered",
+            "http.requests_per_user_max",
+        )
+        self._shares_of_views = Shares(
+            limits.viewers_per_user_max, "live views open", "http.viewers_per_user_max"
+        )
         self.guard = Guard(self.realm.access, limits.hosts, is_secure=tls is not None)
         self.table = TABLE
         self.files = Files()
@@ -272,20 +289,24 @@ class HttpServer:
         self.native.pending_bytes += change
 
     @contextlib.contextmanager
-    def viewing(self, view: Events, check: Callable[[], None], viewer: str) -> Iterator[None]:
-        """A live view of ``viewer``, a user at a host, is open. Raises ``Unavailable`` when there
-        are too many, ``LimitReached`` when too many are theirs."""
+    def viewing(
+        self, view: Events, principal: Principal, check: Callable[[], None]
+    ) -> Iterator[None]:
+        """A live view of ``principal`` is open. Raises ``Unavailable`` when there are too many,
+        and ``LimitReached`` when too many are theirs: of their user, or of them at their host."""
         if len(self._views) >= self.limits.viewers_max:
             raise Unavailable(f"{self.limits.viewers_max} live views are open; close some")
+        viewer = principal.name
         self.native.limits.each.check_subscriptions(self._viewers[viewer], viewer)
-        check()  # rights may have gone while it was opened
-        self._views[view] = check
-        self._viewers[viewer] += 1
-        try:
-            yield
-        finally:
-            self._viewers -= Counter((viewer,))  # leaves out whoever has none
-            self._views.pop(view, None)
+        with self._shares_of_views.one(principal):
+            check()  # rights may have gone while it was opened
+            self._views[view] = check
+            self._viewers[viewer] += 1
+            try:
+                yield
+            finally:
+                self._viewers -= Counter((viewer,))  # leaves out whoever has none
+                self._views.pop(view, None)
 
     def _check_views(self) -> None:
         """End the views of those who may not see them any more: rights, tokens and sessions of

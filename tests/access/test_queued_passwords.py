@@ -1,0 +1,238 @@
+"""Passwords that wait for their turn to be checked: in order, and only while their client waits."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from contextvars import copy_context
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import penstock
+from penstock.core.errors import ConnectionLost, SignInLocked
+from penstock.runtime.askers import Asker, asker
+from penstock.runtime.passwords import AT_ONCE, WAITING_MAX, Passwords
+from penstock.testing.loop import pass_time, simulated
+from penstock.wire.amqp import sasl
+from penstock.wire.amqp.types import Symbol, written
+from penstock.wire.scram import verifier
+from tests.access.realms import QUICK
+from tests.client.patience import eventually
+
+KNOWN = verifier("right", b"s" * 16, 4_096)
+
+
+class Gate:
+    """Where passwords are checked: one after the other, as the test says."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._checks: list[asyncio.Future[None]] = []
+
+    async def __call__(self, check: Callable[[], Any], /) -> Any:
+        self.begun += 1
+        allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._checks.append(allowed)
+        await allowed
+        return check()
+
+    def let_through(self) -> None:
+        """The check that was begun first."""
+        self._checks.pop(0).set_result(None)
+
+
+class Queue:
+    """Clients that have sent a password each."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.passwords = Passwords(self.gate)
+        self.answers: dict[str, object] = {}
+        self.askers: dict[str, Asker] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def comes(self, *names: str, host: str = "h") -> None:
+        for name in names:
+            self.askers[name] = Asker()
+            context = copy_context()
+            context.run(asker.set, self.askers[name])
+            work = self._answer(name, host)
+            self._tasks.append(asyncio.get_running_loop().create_task(work, context=context))
+            await pass_time(0.1)
+
+    async def _answer(self, name: str, host: str) -> None:
+        try:
+            self.answers[name] = await self.passwords.is_right(name, KNOWN, host)
+        except (ConnectionLost, SignInLocked) as error:
+            self.answers[name] = type(error)
+
+    async def goes(self, name: str) -> None:
+        self.askers[name].go()
+        await pass_time(0.1)
+
+    async def turn(self) -> None:
+        self.gate.let_through()
+        await pass_time(0.1)
+
+
+@simulated
+async def test_a_password_whose_client_has_gone_is_dropped_at_once_and_never_checked() -> None:
+    queue = Queue()
+    await queue.comes("a", "b", "gone", "d", "right")
+    assert queue.gate.begun == AT_ONCE == 2
+
+    await queue.goes("gone")
+    assert queue.answers == {"gone": ConnectionLost}, "nobody's turn had to end for that"
+
+    for _ in range(4):
+        await queue.turn()
+    assert queue.answers == {
+        "gone": ConnectionLost,
+        "a": False,
+        "b": False,
+        "d": False,
+        "right": True,
+    }
+    assert queue.gate.begun == 4
+
+
+@simulated
+async def test_clients_that_have_gone_keep_no_place_of_their_host() -> None:
+    queue = Queue()
+    names = [f"n{number}" for number in range(WAITING_MAX)]
+    await queue.comes(*names)
+    await queue.comes("late")
+    assert queue.answers == {"late": SignInLocked}
+
+    for name in names[AT_ONCE:]:
+        await queue.goes(name)
+    await queue.comes("right")
+    for _ in range(AT_ONCE + 1):
+        await queue.turn()
+
+    assert queue.answers["right"] is True
+    assert queue.gate.begun == AT_ONCE + 1
+
+
+@simulated
+async def test_a_check_that_was_begun_ends_and_its_turn_goes_on_to_the_next() -> None:
+    """Whoever hangs up in the middle of it would else take more threads than there are turns."""
+
+    queue = Queue()
+    await queue.comes("a", "b", "c")
+    await queue.goes("a")
+    assert queue.gate.begun == AT_ONCE
+
+    await queue.turn()
+    assert queue.answers["a"] is False, "a wrong one counts though its client has gone"
+    assert queue.gate.begun == AT_ONCE + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+@simulated
+async def test_a_turn_that_comes_as_the_client_goes_is_the_next_ones(seed: int) -> None:
+    queue = Queue()
+    await queue.comes("a", "b", "c", "right")
+    queue.gate.let_through()
+    queue.gate.let_through()
+    await pass_time(0)
+    queue.askers["c"].go()
+    await pass_time(0.1)
+    while queue.answers.keys() != {"a", "b", "c", "right"}:
+        await queue.turn()
+
+    assert queue.answers["right"] is True
+    assert not queue.passwords._queue
+    assert queue.passwords._free == AT_ONCE
+
+
+@pytest.mark.parametrize("seed", range(20))
+@simulated
+async def test_a_task_that_is_cancelled_gives_its_turn_on(seed: int) -> None:
+    queue = Queue()
+    await queue.comes("a", "b", "c", "right")
+    queue.gate.let_through()
+    await pass_time(0)
+    queue._tasks[2].cancel()
+    await pass_time(0.1)
+    while "right" not in queue.answers:
+        await queue.turn()
+    if queue.gate._checks:
+        await queue.turn()
+
+    assert queue.passwords._free == AT_ONCE
+    assert queue.passwords._waiting == {}
+
+
+# --- through a realm's front ends -------------------------------------------------------
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as running:
+        yield running
+
+
+def basic(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
+    secret = base64.b64encode(f"admin:{password}".encode())
+    said = b"GET /api/v1/me HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic " + secret
+    return realm.listen_http(), said + b"\r\n\r\n"
+
+
+def form(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
+    body = f'{{"user":"admin","password":"{password}"}}'.encode()
+    head = (
+        "POST /api/v1/login HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return realm.listen_http(), head.encode() + body
+
+
+def plain(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
+    response = b"\0admin\0" + password.encode()
+    init = sasl._frame(0x41, [written(Symbol("PLAIN")), written(response)])
+    return realm.listen_amqp(), sasl.SASL_PROTOCOL + init
+
+
+@pytest.mark.parametrize("way", [basic, form, plain])
+def test_hanging_up_drops_a_password_over_every_front_end_that_takes_one(
+    realm: penstock.Realm, way: Callable[[penstock.Realm, str], tuple[str, bytes]]
+) -> None:
+    passwords = realm.access._passwords
+    begun: list[int] = []
+    opened = threading.Event()
+    real = passwords._offload
+
+    async def slow(check: Callable[[], Any], /) -> Any:
+        def work() -> Any:
+            opened.wait(60)
+            return check()
+
+        begun.append(len(begun))
+        return await real(work)
+
+    passwords._offload = slow
+    with ExitStack() as stack:
+        peers: list[socket.socket] = []
+        stack.callback(opened.set)
+        for number in range(AT_ONCE + 2):
+            url, said = way(realm, f"wrong-{number}")
+            address = urlsplit(url).hostname or "", urlsplit(url).port or 0
+            peers.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+            peers[-1].sendall(said)
+            eventually(lambda: sum(passwords._waiting.values()) == len(peers))
+        assert (len(begun), len(passwords._queue)) == (AT_ONCE, 2)
+
+        peers[-1].close()
+        eventually(lambda: len(passwords._queue) == 1)
+        assert not opened.is_set(), "nobody's turn had to end for that"
+        opened.set()
+        eventually(lambda: not passwords._waiting)
+
+        assert len(begun) == AT_ONCE + 1
