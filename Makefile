@@ -12,7 +12,7 @@ LIVES ?= 1
 export VENV PYTHON
 
 bin := $(VENV)/bin
-sources := $(wildcard src tests examples)
+sources := $(wildcard src bench tests examples)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
 .PHONY: help setup run test check docs serve bench sim faults fuzz lock clean
@@ -59,7 +59,7 @@ serve: setup ## a realm and its console on this machine, kept in var/realm
 	@$(bin)/penstock serve --data var/realm $(ARGS)
 
 bench: setup ## the speed table, Penstock and its peers side by side
-	@$(bin)/penstock bench $(ARGS)
+	@$(bin)/python -m bench $(ARGS)
 
 faults: setup ## real faults for real processes (ARGS="--seed N --minutes M --loops K")
 	@$(bin)/python -m tests.faults $(ARGS)

@@ -26,7 +26,7 @@ lock() {
 # The AMQP engine has to be compiled, so it has a file of its own: a machine without a compiler
 # can install all of the others. What it needs itself has the versions of the large file.
 lock requirements-build.lock --group build "$@"
-lock requirements.lock --all-extras --group docs --no-emit-package python-qpid-proton pyproject.toml "$@"
+lock requirements.lock --all-extras --group bench --group docs --no-emit-package python-qpid-proton pyproject.toml "$@"
 "${PYTHON:-python3}" -c '
 import tomllib
 with open("pyproject.toml", "rb") as file:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.bench.ledger import NO_FLAW, Ledger
+from bench.ledger import NO_FLAW, Ledger
 
 
 def test_it_is_complete_once_all_that_is_wanted_is_acknowledged() -> None:

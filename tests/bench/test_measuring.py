@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.bench.measuring import cpu_s_below, cpu_s_since
+from bench.measuring import cpu_s_below, cpu_s_since
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()\n"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.bench import jars
-from penstock.bench.plots import draw
-from penstock.bench.report import Cell, Result, between_marks, markdown
-from penstock.bench.shape import peers, shapes
+from bench import jars
+from bench.plots import draw
+from bench.report import Cell, Result, between_marks, markdown
+from bench.shape import peers, shapes
 from tests.interop.programs import WITHOUT_PROTON, program
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,7 +30,7 @@ PLAYED = [
 
 def run_bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "penstock.bench", *arguments],
+        [sys.executable, "-m", "bench", *arguments],
         cwd=ROOT,
         env=os.environ | ({} if path is None else {"PATH": path}),
         capture_output=True,

@@ -43,7 +43,7 @@ GIVES_BACK = {
 
 MAKE_OR_SHOW = {
     *("serve", "publish", "subscribe", "browse", "audit", "info", "top", "health", "doctor"),
-    *("settings", "error", "bench", "selector check", "realm show", "realm pause", "realm resume"),
+    *("settings", "error", "selector check", "realm show", "realm pause", "realm resume"),
     *(f"channel {verb}" for verb in ("create", "list", "show", "state", "edit", "missing")),
     *(f"queue {verb}" for verb in ("create", "list", "show", "edit", "missing", "push", "peek")),
     *(f"{kind} {verb}" for kind in ("channel", "queue") for verb in ("maintain", "export")),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -148,18 +147,3 @@ def test_help_does_not_wait_for_arrow_or_the_server() -> None:
 
     assert "penstock.cli.program" in loaded
     assert loaded.isdisjoint({"pyarrow", "numpy", "asyncio", "penstock.bootstrap"})
-
-
-def test_bench_hands_its_arguments_to_the_benchmarks() -> None:
-    ours, theirs = (
-        subprocess.run(
-            [sys.executable, "-m", *module, "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for module in (["penstock", "bench"], ["penstock.bench"])
-    )
-
-    assert ours.stdout == theirs.stdout != ""

@@ -1,4 +1,4 @@
-"""``penstock settings``, ``error``, ``bench``, and help on every command."""
+"""``penstock settings``, ``error``, and help on every command."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def commands() -> Iterator[tuple[str, ...]]:
     yield from below(typer.main.get_command(app), ())
 
 
-@pytest.mark.parametrize("command", [path for path in commands() if path != ("bench",)])
+@pytest.mark.parametrize("command", [*commands()])
 def test_every_command_has_help_with_an_example(
     penstock_command: Run, command: tuple[str, ...]
 ) -> None:

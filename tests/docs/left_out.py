@@ -9,7 +9,6 @@ NOT_RUN = {
     "apt-get": "changes the machine, as root",
     "protoc": "no Python package; the tests make the same descriptors with protobuf's own",
     "spark-pipelines": "tests/spark/pipelines runs this very folder, with the variables set",
-    "penstock bench": "fetches and starts other servers; tests/bench runs the parts",
     "python -m tests.fuzz": "its input is one that broke a target once",
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",
     "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",

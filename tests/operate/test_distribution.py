@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
 
+from hatchling.builders.wheel import WheelBuilder
+
 import penstock
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "docs", "examples", "packaging", "scripts", "tests", ".ci", "changelog.d")
+FOLDERS = (
+    "src",
+    "bench",
+    "docs",
+    "examples",
+    "packaging",
+    "scripts",
+    "tests",
+    ".ci",
+    "changelog.d",
+)
 SUFFIXES = frozenset((".py", ".md", ".toml", ".sh", ".yml", ".html", ".js", ".service"))
 NAMES = frozenset(("Dockerfile", "Makefile", "run"))
 
@@ -76,3 +89,24 @@ def test_an_environment_of_before_loses_the_old_name_before_it_gets_the_new_one(
     gone = steps.index("pip uninstall")
     assert steps[gone:].splitlines()[0].endswith(" --yes penstock")
     assert gone < steps.index("install --no-deps --editable .")
+
+
+def test_the_wheel_has_the_package_and_not_the_benchmarks() -> None:
+    files = {
+        file.distribution_path.replace(os.sep, "/")
+        for file in WheelBuilder(str(ROOT)).recurse_included_files()
+    }
+
+    assert (ROOT / "bench" / "__main__.py").is_file()
+    assert {"penstock/__init__.py", "penstock/py.typed", "pyspark_penstock/__init__.py"} <= files
+    assert {name.partition("/")[0] for name in files} == {"penstock", "pyspark_penstock"}
+    assert [name for name in files if "bench" in name] == []
+
+
+def test_no_extra_brings_what_only_a_checkout_can_use() -> None:
+    """The peers of the benchmarks are a group, which is no part of the wheel's metadata."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+
+    assert "bench" in project["dependency-groups"]
+    assert "bench" not in project["project"]["optional-dependencies"]

@@ -47,7 +47,7 @@ FOREIGN = {
 
 TEXT_SUFFIXES = frozenset((".py", ".md", ".toml", ".lock", ".sh", ".cfg", ".yml", ".properties"))
 TEXT_NAMES = frozenset(("Makefile", "LICENSE", "run", ".gitignore", ".editorconfig"))
-TEXT_FOLDERS = ("src", "tests", "docs", "examples", "scripts", ".ci")
+TEXT_FOLDERS = ("src", "bench", "tests", "docs", "examples", "scripts", ".ci")
 
 
 def files_below(*folders: str) -> Iterator[Path]:
@@ -58,7 +58,7 @@ def files_below(*folders: str) -> Iterator[Path]:
 
 
 def modules() -> list[Path]:
-    return [path for path in files_below("src", "tests") if path.suffix == ".py"]
+    return [path for path in files_below("src", "bench", "tests") if path.suffix == ".py"]
 
 
 def texts() -> list[Path]:

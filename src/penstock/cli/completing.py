@@ -1,5 +1,5 @@
 """What the shell offers after the Tab key: names of the realm's channels, queues and durables,
-types, codes of errors, shapes of benchmarks.
+types, codes of errors.
 
 Nothing here may fail or be slow: without a realm, or without the right to look, nothing is offered.
 A name is somebody else's text: it is offered so that the shell takes it for one word and for
@@ -98,15 +98,6 @@ def codes(incomplete: str) -> list[str]:
     from penstock.core.errors import error_classes
 
     return _beginning(error_classes(), incomplete)
-
-
-def shapes(incomplete: str) -> list[str]:
-    """Shapes of the benchmarks."""
-    from penstock.bench.shape import shapes
-
-    with suppress(ImportError):
-        return _beginning(shapes(), incomplete)
-    return []
 
 
 def _modules(package: ModuleType) -> list[str]:

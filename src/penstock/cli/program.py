@@ -67,7 +67,7 @@ _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
     *("realm", "store", "info", "settings"),
-    *("top", "health", "doctor", "error", "bench"),
+    *("top", "health", "doctor", "error"),
 )
 
 

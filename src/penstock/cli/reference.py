@@ -1,4 +1,4 @@
-"""Looking things up: the settings of a server, what an error means, how fast it is."""
+"""Looking things up: the settings of a server, what an error means."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command("settings")(settings)
     app.command("error")(error)
-    passed_on = {"ignore_unknown_options": True, "help_option_names": []}
-    app.command("bench", context_settings={**passed_on, "allow_extra_args": True})(bench)
 
 
 def settings(
@@ -178,23 +176,3 @@ def _explained(found: type[PenstockError]) -> dict[str, Any]:
 
 def _meaning(found: type[PenstockError]) -> str:
     return " ".join((inspect.getdoc(found) or "").split())
-
-
-def bench(
-    ctx: typer.Context,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Argument(help="Shapes, and options.", autocompletion=completing.shapes),
-    ] = None,
-) -> None:
-    """Measure Penstock beside other servers on this machine.
-
-    Arguments go to the benchmarks: shapes, --peer, --json and more; see `penstock bench --help`.
-
-    \b
-    Example:
-      penstock bench S1 --peer nats
-    """
-    from penstock.bench.__main__ import main
-
-    raise typer.Exit(main([*(shapes or ()), *ctx.args]))

@@ -1,0 +1,219 @@
+"""``python -m bench SHAPE... [--peer NAME]... [--json FILE]``, ``report`` and ``install``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from bench import jars
+from bench.plots import draw
+from bench.processes import ROOT
+from bench.report import OURS, Cell, Result, between_marks, markdown
+from bench.shape import Case, Figures, Missing, Shape, peers, shapes
+
+RUNS = 3
+FAILED = "failed: "
+DOCS = ROOT / "docs"
+PAGE = DOCS / "benchmarks.md"
+MEASURED = DOCS / "benchmarks.json"
+PICTURES = DOCS / "benchmarks"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run shapes, or write what was measured into the page. The exit status."""
+    given = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended, too
+    if given.shapes == ["report"]:
+        return _report(given.json or MEASURED)
+    if given.shapes[:1] == ["install"]:
+        return _install(given.shapes[1:])
+    known = shapes()
+    if unknown := [name for name in given.shapes if name.upper() not in known]:
+        print(f"no shape {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    rivals = sorted({name for shape in known.values() for name in shape.contenders})
+    if unknown := [name for name in given.peer if name not in rivals]:
+        print(f"no peer {', '.join(unknown)}; there are {', '.join(rivals)}", file=sys.stderr)
+        return 2
+    chosen = [known[name.upper()] for name in given.shapes] or list(known.values())
+    runs = given.runs or (1 if given.quick else RUNS)
+    has_failed = False
+    done = {result.shape for result in _kept(given.json)} if given.resume else set()
+    for shape in chosen:
+        if shape.name in done:
+            continue
+        if given.events and hasattr(shape, "events"):
+            shape.events = given.events
+        result = measure(shape, given.peer, runs, _Wanted(given.case, given.quick, given.seconds))
+        print(markdown(result), flush=True)
+        if given.json is not None:
+            _keep(given.json, result)
+        has_failed |= any(cell.missing.startswith(FAILED) for cell in result.cells)
+    return int(has_failed)
+
+
+class _Wanted(NamedTuple):
+    """Which cases, and how large."""
+
+    only: str = ""
+    quick: bool = False
+    seconds: float = 0.0
+
+    def cases(self, shape: Shape) -> list[Case]:
+        return [
+            self._sized(case)
+            for case in shape.cases(quick=self.quick)
+            if self.only in f"{case.label} {case.durability}"
+        ]
+
+    def _sized(self, case: Case) -> Case:
+        if not self.seconds or "seconds" not in case.parameters:
+            return case
+        return replace(case, parameters={**case.parameters, "seconds": self.seconds})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m bench", description="Penstock's speed beside its peers', on this machine."
+    )
+    parser.add_argument(
+        "shapes",
+        nargs="*",
+        metavar="SHAPE",
+        help="S1, ... (default: all); or: report (write the page in docs from the JSON file); "
+        "or: install kafka|artemis|qpid-jms (fetch its archives with Maven)",
+    )
+    parser.add_argument("--peer", action="append", default=[], help="only these, and Penstock")
+    parser.add_argument("--case", default="", help="only cases with this in their label")
+    parser.add_argument("--json", type=Path, help="keep the figures in this file")
+    parser.add_argument("--runs", type=int, help=f"runs a cell (default {RUNS})")
+    parser.add_argument("--events", type=int, help="how many, where a shape leaves it open: S12")
+    parser.add_argument("--seconds", type=float, help="how long, where a shape leaves it open")
+    parser.add_argument("--resume", action="store_true", help="not what the JSON file has already")
+    parser.add_argument("--quick", action="store_true", help="tiny: does it run at all?")
+    return parser
+
+
+def measure(shape: Shape, peers_wanted: Sequence[str], runs: int, wanted: _Wanted) -> Result:
+    """All cases of a shape; the contenders of a case take turns, so that noise hits all."""
+    contenders = [
+        name
+        for name in shape.contenders
+        if not peers_wanted or name == OURS or name in peers_wanted
+    ]
+    before, cells = machine(), []
+    for case in wanted.cases(shape):
+        figures: dict[str, list[Figures]] = {name: [] for name in contenders}
+        missing: dict[str, str] = {}
+        for _ in range(runs):
+            for name in contenders:
+                if name not in missing:
+                    _run(shape, case, name, figures[name], missing)
+        cells += [
+            Cell(case.label, case.durability, name, figures[name], missing.get(name, ""))
+            for name in contenders
+        ]
+    return Result(
+        shape.name,
+        shape.title,
+        shape.figure,
+        shape.higher_is_better,
+        before,
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        _versions(contenders),
+        cells,
+    )
+
+
+def _run(
+    shape: Shape, case: Case, contender: str, figures: list[Figures], missing: dict[str, str]
+) -> None:
+    print(f"{shape.name} {case.label} {case.durability} {contender}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        try:
+            figures.append(shape.run(case, contender, Path(directory)))
+        except Missing as reason:
+            missing[contender] = str(reason)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            print(error, file=sys.stderr)
+            missing[contender] = FAILED + str(error).strip().rpartition("\n")[2]
+
+
+def machine() -> str:
+    """What it runs on, as far as the system tells."""
+    model = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return (
+        f"{platform.system()} {platform.release().partition('-')[0]}, {model}, "
+        f"{os.cpu_count()} cores (load before the run {os.getloadavg()[0]:.1f}), "
+        f"Python {platform.python_version()}"
+    )
+
+
+def _versions(contenders: Sequence[str]) -> dict[str, str]:
+    known = peers()
+    return {
+        name: known[name].version()
+        for name in contenders
+        if name in known and not known[name].missing()
+    }
+
+
+def _keep(file: Path, result: Result) -> None:
+    """Put it into ``file`` beside those of other shapes."""
+    kept = {kept.shape: kept for kept in _kept(file)} | {result.shape: result}
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(list(kept.values()))) + b"\n")
+
+
+def _kept(file: Path | None) -> list[Result]:
+    if file is None or not file.exists():
+        return []
+    return msgspec.json.decode(file.read_bytes(), type=list[Result])
+
+
+def _report(file: Path) -> int:
+    """Write tables and pictures of what ``file`` has into the page."""
+    parts = {}
+    for result in _kept(file):
+        picture = draw(result, PICTURES)
+        parts[result.shape] = markdown(result)
+        if picture is not None:
+            link = picture.relative_to(DOCS).as_posix()
+            parts[result.shape] += f"\n![{result.shape}: {result.title}]({link})\n"
+    PAGE.write_text(between_marks(PAGE.read_text(), parts))
+    return 0
+
+
+def _install(names: Sequence[str]) -> int:
+    """Fetch what peers are made of that come as Java archives."""
+    if not names or set(names) - set(jars.WANTED):
+        print(f"install one of {', '.join(jars.WANTED)}", file=sys.stderr)
+        return 2
+    try:
+        for name in names:
+            print(jars.install(name))
+    except (Missing, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Clients of durables at work: side by side, until all that is wanted is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+
+from bench.ledger import FLAW, Ledger
+from bench.pacing import at_once
+from bench.shape import BATCH, Broker, Client, Subscriber
+from bench.workload import Events, pool
+
+BATCHES_UNDER_WAY = 4
+"""Batches a publisher has unconfirmed, equal for all."""
+DATA_BYTES = 128
+
+
+def events_of(batches: int) -> list[Events]:
+    """So many batches, no two events alike."""
+    return pool(batches, BATCH, DATA_BYTES)
+
+
+def price_of(events: Sequence[Events]) -> float:
+    return sum(batch.price for batch in events)
+
+
+def flawed_of(events: Sequence[Events]) -> int:
+    """How many of them are rolled back once."""
+    return sum(row["price"] == FLAW for batch in events for row in batch.properties)
+
+
+async def publish(broker: Broker, events: Sequence[Events], api: str) -> None:
+    """Publish all of them; they are confirmed on return."""
+    await at_once(lambda batch: broker.publish_batch(batch, api), events, BATCHES_UNDER_WAY)
+
+
+@asynccontextmanager
+async def at_work(
+    clients: Sequence[tuple[Client | Subscriber, Ledger]], api: str
+) -> AsyncIterator[None]:
+    """Each client works for its ledger meanwhile."""
+    async with asyncio.TaskGroup() as working:
+        tasks = [working.create_task(client.work(ledger, api)) for client, ledger in clients]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def completed(ledgers: Sequence[Ledger]) -> None:
+    """Wait until all that is wanted is acknowledged."""
+    for ledger in ledgers:
+        await ledger.is_complete.wait()
+
+
+async def closed(clients: Sequence[Client | Subscriber]) -> None:
+    """All of them leave."""
+    for client in clients:
+        await client.close()
+
+
+async def all_settled(clients: Sequence[Client]) -> None:
+    """Every settlement of every client has been taken."""
+    async with asyncio.TaskGroup() as settling:
+        for client in clients:
+            settling.create_task(_awaited(client.settled()))
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

@@ -1,0 +1,99 @@
+"""Time, processor time, percentiles."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bench.shape import Figures
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Stopwatch:
+    """Wall time and processor time of this process and the server, with all the processes that
+    it has started and that run, since it was made."""
+
+    def __init__(self, server_pid: int) -> None:
+        self._server_pid = server_pid
+        self._cpu_s = self._used_s()
+        self._started_s = time.perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._started_s
+
+    def figures(self, events: int) -> Figures:
+        """Call it as soon as the work is done."""
+        elapsed_s, used_s = self.elapsed_s, self._used_s()
+        client_s, server_s = (now - then for now, then in zip(used_s, self._cpu_s, strict=True))
+        return {
+            "events": events,
+            "events_per_s": events / elapsed_s,
+            "cpu_s_per_million": (client_s + server_s) / events * 1e6,
+            "client_cpu_s_per_million": client_s / events * 1e6,
+            "server_cpu_s_per_million": server_s / events * 1e6,
+        }
+
+    def _used_s(self) -> tuple[float, float]:
+        own = os.times()
+        return own.user + own.system, cpu_s_of_all(self._server_pid)
+
+
+def cpu_s_of(pid: int) -> float:
+    """Processor seconds a process has used; 0 where the system does not tell (no ``/proc``)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / TICKS_PER_S
+
+
+def memory_kb_of(pid: int) -> float:
+    """Kilobytes of memory a process holds; 0 where the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0.0)
+
+
+def cpu_s_below(pid: int) -> dict[int, float]:
+    """Processor seconds of a process and of each one it has started, as far as they run."""
+    started: dict[int, list[int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(file.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+        started.setdefault(parent, []).append(int(file.parent.name))
+    found: dict[int, float] = {}
+    left = [pid]
+    while left:
+        one = left.pop()
+        found[one] = cpu_s_of(one)
+        left += started.get(one, [])
+    return found
+
+
+def cpu_s_of_all(pid: int) -> float:
+    """Processor seconds of a process and of those that it has started and that run."""
+    return sum(cpu_s_below(pid).values())
+
+
+def cpu_s_since(before: dict[int, float], pid: int) -> float:
+    """What they have used since, those that ended meanwhile left out: what Spark's idle workers
+    have used is nowhere to be found once they are ended."""
+    now = cpu_s_below(pid)
+    return sum(used_s - before.get(one, 0.0) for one, used_s in now.items() if used_s)
+
+
+def percentiles_us(latencies_s: Sequence[float]) -> Figures:
+    """The four that are asked for, in microseconds."""
+    values = np.percentile(np.asarray(latencies_s) * 1e6, (50, 99, 99.9, 100))
+    return dict(zip(("p50_us", "p99_us", "p999_us", "max_us"), map(float, values), strict=True))

@@ -1,0 +1,289 @@
+"""RabbitMQ: Debian's ``rabbitmq-server``, quorum queues, aio-pika."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.ledger import Ledger
+from bench.processes import free_port, server_process, without_client
+from bench.shape import WINDOW, Broker, Client, Missing, Server, Subscriber
+from bench.workload import Encoded, Events, decode, encode
+
+STREAM = "orders"
+HOME = Path("/usr/lib/rabbitmq/bin")
+EXCHANGE = "fan"
+PENDING_MAX = 4_000
+"""Unconfirmed publishes, as NATS has them."""
+CONFIGURATION = """
+listeners.tcp.1 = 127.0.0.1:{port}
+loopback_users.guest = true
+log.console = false
+"""
+ADVANCED = "[{{ra, [{{wal_sync_method, {sync}}}]}}].\n"
+
+
+class Rabbit:
+    name = "rabbitmq"
+
+    def __init__(self, *plugins: str) -> None:
+        """``plugins`` that it is started with."""
+        self._plugins = plugins
+
+    def missing(self) -> str:
+        if not (HOME / "rabbitmq-server").exists() or shutil.which("epmd") is None:
+            return "rabbitmq-server is not installed: apt-get install rabbitmq-server"
+        for plugin in self._plugins:
+            if not any((HOME.parent / "lib").glob(f"rabbitmq_server-*/plugins/{plugin}-*")):
+                return f"its plugin {plugin} is not installed: rabbitmq-plugins list says which are"
+        return without_client("aio-pika")
+
+    def version(self) -> str:
+        return f"{self.server_version() or '?'} (aio-pika {version('aio-pika')})"
+
+    def server_version(self) -> str:
+        """Empty where it is not installed."""
+        folders = (HOME.parent / "lib").glob("rabbitmq_server-*")
+        return next((folder.name.rpartition("-")[2] for folder in folders), "")
+
+    @contextmanager
+    def serve(self, directory: Path, durability: str) -> Iterator[Server]:
+        """D2: the log of the quorum queues is synced before a confirmation; D1: it is written."""
+        port, epmd_port, node_port = free_port(), free_port(), free_port()
+        kept = directory.parent / "rabbitmq"
+        kept.mkdir(exist_ok=True)
+        (kept / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
+        sync = "datasync" if durability == "D2" else "none"
+        (kept / "advanced.config").write_text(ADVANCED.format(sync=sync))
+        (kept / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
+        environment = {
+            "HOME": str(kept),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(epmd_port),
+            "RABBITMQ_NODENAME": f"bench{port}@localhost",
+            "RABBITMQ_DIST_PORT": str(node_port),
+            "RABBITMQ_CONFIG_FILE": str(kept / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(kept / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(kept / "plugins"),
+            "RABBITMQ_MNESIA_BASE": str(directory),
+            "RABBITMQ_LOG_BASE": str(kept),
+            "RABBITMQ_LOGS": str(kept / "rabbit.log"),
+            "RABBITMQ_PID_FILE": str(kept / "pid"),
+            "RABBITMQ_CONF_ENV_FILE": str(kept / "none"),
+        }
+        epmd = [shutil.which("epmd") or "", "-port", str(epmd_port), "-address", "127.0.0.1"]
+        with (
+            server_process(epmd, epmd_port, "", directory),
+            server_process(
+                [str(HOME / "rabbitmq-server")],
+                port,
+                f"amqp://guest:guest@127.0.0.1:{port}/",
+                directory,
+                more=environment,
+            ) as server,
+        ):
+            yield server
+
+    async def connect(self, url: str) -> Broker:
+        return await RabbitBroker.connected(url)
+
+
+class RabbitBroker:
+    def __init__(self, connection: Any, channel: Any, url: str) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._url = url
+        self._stream = STREAM
+        self._exchange = channel.default_exchange
+        self._room = asyncio.Semaphore(PENDING_MAX)
+        self._sent: set[asyncio.Future[Any]] = set()
+        self._messages: list[Any] = []
+        self._has_messages = asyncio.Event()
+
+    @classmethod
+    async def connected(cls, url: str) -> RabbitBroker:
+        import aio_pika
+
+        connection = await aio_pika.connect(url)
+        return cls(connection, await connection.channel(publisher_confirms=True), url)
+
+    async def prepare(self, durability: str, *, consumes: bool) -> None:
+        await self.prepare_streams(durability, [STREAM])
+        await self.attach(STREAM, consumes=consumes)
+
+    async def prepare_streams(self, durability: str, names: Sequence[str]) -> None:
+        for name in names:
+            await self._queue(name)
+
+    async def _queue(self, name: str) -> Any:
+        return await self._channel.declare_queue(
+            name, durable=True, arguments={"x-queue-type": "quorum"}
+        )
+
+    async def prepare_durables(
+        self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
+    ) -> None:
+        """A durable is a queue, bound to an exchange that sends to all of them."""
+        if kind != "shared":
+            raise Missing("with a single active consumer what is rolled back comes late")
+        import aio_pika
+
+        self._exchange = await self._channel.declare_exchange(
+            EXCHANGE, aio_pika.ExchangeType.FANOUT, durable=True
+        )
+        for name in names:
+            await (await self._queue(name)).bind(self._exchange)
+
+    async def client(self, durable: str) -> Client:
+        more = await self.connected(self._url)
+        client = RabbitClient(more, durable)
+        await more.attach(durable)
+        return client
+
+    async def prepare_broadcast(self, durability: str) -> None:
+        """Who listens has a queue of its own that ends with its connection."""
+        if durability != "D0":
+            raise Missing("what is on disk is in a queue with an account: see the durables")
+        import aio_pika
+
+        self._exchange = await self._channel.declare_exchange(
+            EXCHANGE, aio_pika.ExchangeType.FANOUT
+        )
+
+    async def subscriber(self) -> Subscriber:
+        more = await self.connected(self._url)
+        queue = await more._channel.declare_queue(exclusive=True)
+        await queue.bind(EXCHANGE)
+        await queue.consume(more._arrived, no_ack=True)
+        return RabbitSubscriber(more)
+
+    async def attach(self, stream: str, *, consumes: bool = True) -> None:
+        self._stream = stream
+        if consumes:
+            await self._channel.set_qos(prefetch_count=WINDOW)
+            queue = await self._channel.get_queue(stream, ensure=False)
+            await queue.consume(self._arrived)
+
+    async def _arrived(self, message: Any) -> None:
+        self._messages.append(message)
+        self._has_messages.set()
+
+    async def publish_batch(self, events: Events, api: str) -> None:
+        async with asyncio.TaskGroup() as publishing:
+            for row in range(len(events)):
+                publishing.create_task(self._publish(events, row))
+
+    async def _publish(self, events: Events, row: int) -> None:
+        from aio_pika import DeliveryMode, Message
+
+        message = Message(
+            encode(Encoded(events.datas[row], events.properties[row])),
+            delivery_mode=DeliveryMode.PERSISTENT,
+        )
+        await self._exchange.publish(message, self._stream)
+
+    async def fill(self, stream: str, batches: Sequence[Events], rounds: int) -> None:
+        self._stream = stream
+        for _ in range(rounds):
+            for batch in batches:
+                await self.publish_batch(batch, "rows")
+
+    async def send(self, events: Events, row: int) -> None:
+        await self._room.acquire()
+        sending = asyncio.get_running_loop().create_task(self._publish(events, row))
+        self._sent.add(sending)
+        sending.add_done_callback(self._confirmed)
+
+    def _confirmed(self, sending: asyncio.Future[Any]) -> None:
+        self._sent.discard(sending)
+        self._room.release()
+        sending.result()
+
+    async def flush(self) -> None:
+        for sending in list(self._sent):
+            await sending
+
+    async def publish_one(self, events: Events, row: int) -> None:
+        await self._publish(events, row)
+
+    async def taken(self) -> list[Any]:
+        """What has arrived; waits until there is something."""
+        while not self._messages:
+            self._has_messages.clear()
+            await self._has_messages.wait()
+        messages, self._messages = self._messages, []
+        return messages
+
+    async def consume(self, count: int, api: str) -> tuple[int, float]:
+        """The last one's acknowledgement is for all before it, too."""
+        messages = await self.taken()
+        price = 0.0
+        for message in messages:
+            event = decode(message.body)
+            assert event.data, "every event has data"
+            price += event.properties["price"]
+        await messages[-1].ack(multiple=True)
+        return len(messages), price
+
+    async def settled(self) -> None:
+        """Nobody confirms an acknowledgement; a round trip behind it says that it was taken."""
+        await self._channel.get_queue(self._stream, ensure=True)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class RabbitSubscriber:
+    def __init__(self, broker: RabbitBroker) -> None:
+        self._broker = broker
+
+    async def work(self, ledger: Ledger, api: str) -> None:
+        while True:
+            price = 0.0
+            messages = await self._broker.taken()
+            for message in messages:
+                event = decode(message.body)
+                assert event.data, "every event has data"
+                price += event.properties["price"]
+            ledger.add(len(messages), price)
+
+    async def close(self) -> None:
+        await self._broker.close()
+
+
+class RabbitClient:
+    def __init__(self, broker: RabbitBroker, queue: str) -> None:
+        self._broker = broker
+
+    async def work(self, ledger: Ledger, api: str) -> None:
+        while True:
+            price, rolled_back = 0.0, 0
+            messages = await self._broker.taken()
+            for message in messages:
+                event = decode(message.body)
+                assert event.data, "every event has data"
+                worth = event.properties["price"]
+                if worth == ledger.flaw and not message.headers.get("x-delivery-count"):
+                    rolled_back += 1
+                    await message.nack(requeue=True)
+                else:
+                    price += worth
+                    await message.ack()
+            ledger.add(len(messages) - rolled_back, price, rolled_back)
+
+    async def hold(self) -> None:
+        """It is sent its window without being asked."""
+
+    async def settled(self) -> None:
+        await self._broker.settled()
+
+    async def close(self) -> None:
+        await self._broker.close()
+
+
+PEER = Rabbit()

@@ -1,0 +1,178 @@
+"""Server and client processes: free ports, own process ids, clean ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+import penstock
+from bench.shape import Case, Figures, Missing, Server, peers
+
+ROOT = Path(__file__).parents[1]
+"""The repository."""
+SOURCES = (Path(penstock.__file__).parents[1], ROOT)
+"""Where the processes started here find Penstock, which is the one that is imported here, and the
+benchmarks."""
+START_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 1_200.0
+STOP_TIMEOUT_S = 30.0
+LACKS = 3
+"""How a client process ends when its peer has nothing to do the work with; stderr says what."""
+
+
+T = TypeVar("T")
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a client process is told to do."""
+
+    shape: str
+    peer: str
+    case: Case
+    server: Server
+
+
+def without_client(package: str) -> str:
+    """What a peer lacks whose Python client is not installed; nothing where it is."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return f"its client is not installed: pip install {package}"
+    return ""
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def server_process(
+    command: Sequence[str],
+    port: int,
+    url: str,
+    directory: Path,
+    *,
+    user: str | None = None,
+    more: Mapping[str, str] | None = None,
+    stop: signal.Signals = signal.SIGTERM,
+) -> Iterator[Server]:
+    """Start ``command``, wait until it accepts on ``port``, stop it by its own id at the end.
+
+    ``user`` is who it runs as (only root can choose), ``more`` belongs to its environment.
+    """
+    log = directory.parent / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment() | dict(more or {}),
+            user=user,
+        )
+    try:
+        _wait_for_port(process, port, log)
+        yield Server(url, process.pid)
+    finally:
+        process.send_signal(stop)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.perf_counter() + START_TIMEOUT_S
+    while time.perf_counter() < deadline:
+        if process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.002)
+    raise RuntimeError(f"the server does not listen on {port}:\n{log.read_text()[-2_000:]}")
+
+
+def run_client(shape: str, case: Case, peer_name: str, directory: Path) -> Figures:
+    """Serve ``peer_name``, let a client process do the work of ``shape``: its figures, and the
+    bytes the server has left on disk."""
+    peer = peers()[peer_name]
+    if reason := peer.missing():
+        raise Missing(reason)
+    stored = directory / "stored"
+    stored.mkdir()
+    with peer.serve(stored, case.durability) as server:
+        figures = client_figures(Job(shape, peer_name, case, server))
+    if "events" in figures:
+        figures["disk_bytes_per_event"] = bytes_below(stored) / figures["events"]
+    return figures
+
+
+def client_figures(job: Job) -> Figures:
+    """Let a client process do the work of a shape."""
+    return figures_of([sys.executable, "-m", "bench.client"], job)
+
+
+def figures_of(
+    command: Sequence[str], job: msgspec.Struct | None = None, more: Mapping[str, str] | None = None
+) -> Figures:
+    """Run a process that prints its figures as JSON on a line."""
+    return printed_by(command, Figures, job, more)
+
+
+def printed_by(
+    command: Sequence[str],
+    kind: type[T],
+    job: msgspec.Struct | None = None,
+    more: Mapping[str, str] | None = None,
+) -> T:
+    """What a process prints as JSON on its last such line."""
+    done = subprocess.run(
+        [*command, *([] if job is None else [msgspec.json.encode(job).decode()])],
+        env=_environment() | dict(more or {}),
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode == LACKS:
+        raise Missing(done.stderr.strip().rpartition("\n")[2])
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4_000:]}")
+    printed = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    return msgspec.json.decode(printed, type=kind)
+
+
+def _environment() -> dict[str, str]:
+    """Our environment, with these sources first, and free to keep what Python compiles.
+
+    An installed package is compiled, as the peers' are; a checkout that may not keep it is compiled
+    by each process.
+    """
+    known = os.environ.get("PYTHONPATH")
+    paths = (*map(str, SOURCES), known)
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
+    return found
+
+
+def bytes_below(directory: Path) -> int:
+    """Bytes of all files below ``directory``."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -1,0 +1,196 @@
+"""What was measured: cells, tables, ratios, JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from bench.shape import Figures
+
+OURS = "penstock"
+
+
+class Cell(Struct, frozen=True):
+    """All runs of one contender in one case."""
+
+    case: str
+    durability: str
+    contender: str
+    runs: list[Figures]
+    missing: str = ""
+    """Why there are no runs."""
+
+    def median(self, figure: str) -> float | None:
+        values = [run[figure] for run in self.runs if figure in run]
+        return statistics.median(values) if values else None
+
+    def spread(self, figure: str) -> float:
+        """Half the distance between best and worst run, as a part of the median."""
+        values = [run[figure] for run in self.runs if figure in run]
+        middle = statistics.median(values)
+        return (max(values) - min(values)) / 2 / middle if middle else 0.0
+
+
+class Result(Struct, frozen=True):
+    """One shape in one call."""
+
+    shape: str
+    title: str
+    figure: str
+    higher_is_better: bool
+    machine: str
+    at: str
+    versions: Mapping[str, str]
+    cells: list[Cell]
+
+
+def markdown(result: Result) -> str:
+    """The table of a shape, with what it ran on."""
+    figures = _figures(result)
+    header = ["case", "D", "contender", *(LABELS.get(f, f) for f in figures), "ratio"]
+    absent = _absent(result)
+    lines = [
+        f"### {result.shape}: {result.title}",
+        "",
+        f"{result.machine}; {result.at}; "
+        + ", ".join(f"{name} {version}" for name, version in result.versions.items())
+        + f". Median of {_run_count(result)}, ± half the spread.",
+        "",
+        _row(header),
+        _row(["---"] * 3 + ["---:"] * (len(header) - 3)),
+        *(_line(result, cell, figures) for cell in result.cells if cell.contender not in absent),
+        *(
+            _row(["every case", "", name, reason, *[""] * len(figures)])
+            for name, reason in absent.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+LABELS = {
+    "left": "left of the rate",
+    "left_of_work": "left of events a CPU s",
+    "deliveries_per_s": "deliveries/s",
+    "events_per_s": "events/s",
+    "cpu_s_per_million": "CPU s/M",
+    "client_cpu_s_per_million": "of it client",
+    "of_server_cpu_s_per_million": "server CPU s/M",
+    "server_cpu_s": "server CPU s",
+    "disk_bytes_per_event": "disk B/event",
+    "written_bytes_per_event": "written B/event",
+    "sent_bytes_per_event": "sent B/event",
+    "received_bytes_per_event": "received B/event",
+    "late_subscriber_s": "late subscriber s",
+    "p50_us_before": "p50 µs before",
+    "p99_us_before": "p99 before",
+    "p999_us_before": "p99.9 before",
+    "max_us_before": "max before",
+    "p50_us": "p50 µs",
+    "p99_us": "p99 µs",
+    "p999_us": "p99.9 µs",
+    "max_us": "max µs",
+    "swelling": "p99 / before",
+    "gone": "gone in time",
+    "late_s": "last one late s",
+    "rows_per_s": "rows/s",
+    "events_per_cpu_s": "events/CPU s",
+    "first_events_per_cpu_s": "the first time",
+    "cpu_us_per_batch": "CPU µs/batch",
+    "achieved_per_s": "achieved/s",
+    "first_ack_ms": "first ack ms",
+    "ms": "ms",
+    "p95_ms": "p95 ms",
+    "trigger_ms": "a micro-batch ms",
+    "session_ms": "of it session",
+    "realm_idle_ms": "of it realm",
+    "session_idle_ms": "beside it session",
+    "import_ms": "import ms",
+    "process_ms": "whole process ms",
+    "listening_ms": "listening ms",
+    "restart_s": "first event s after a stop",
+    "killed_restart_s": "after a kill",
+    "listening_s": "listening s",
+    "first_event_ms": "first event ms",
+    "connected_s": "all connected s",
+    "kb_per_connection": "server kB/connection",
+    "kb_per_channel": "server kB/channel",
+    "memory_mb": "server MB",
+    "made_ms": "ms to make a channel",
+}
+"""Figures worth a column, in their order."""
+
+
+def _absent(result: Result) -> dict[str, str]:
+    """Contenders that ran in no case, and why."""
+    ran = {cell.contender for cell in result.cells if not cell.missing}
+    reasons: dict[str, str] = {}
+    for cell in result.cells:
+        if cell.contender not in ran:
+            reasons.setdefault(cell.contender, cell.missing)
+    return reasons
+
+
+def _figures(result: Result) -> list[str]:
+    seen = {figure for cell in result.cells for run in cell.runs for figure in run}
+    return [figure for figure in LABELS if figure in seen]
+
+
+def _run_count(result: Result) -> int:
+    return max((len(cell.runs) for cell in result.cells), default=0)
+
+
+def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
+    start = [cell.case, cell.durability, cell.contender]
+    if cell.missing:
+        return _row([*start, cell.missing, *[""] * len(figures)])
+    values = []
+    for figure in figures:
+        median = cell.median(figure)
+        text = "" if median is None else _number(median)
+        if figure == result.figure:
+            text += f" ± {cell.spread(figure):.0%}"
+        values.append(text)
+    return _row([*start, *values, _ratio(result, cell)])
+
+
+def _ratio(result: Result, cell: Cell) -> str:
+    """How Penstock stands against this contender: above 1 it is better."""
+    own = next(
+        (
+            other
+            for other in result.cells
+            if other.contender == OURS
+            and (other.case, other.durability) == (cell.case, cell.durability)
+        ),
+        None,
+    )
+    if own is None or cell.contender == OURS:
+        return ""
+    ours, theirs = own.median(result.figure), cell.median(result.figure)
+    if not ours or not theirs:
+        return ""
+    return f"{ours / theirs if result.higher_is_better else theirs / ours:.2f}"
+
+
+def _number(value: float) -> str:
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _row(values: Sequence[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+def between_marks(page: str, tables: Mapping[str, str]) -> str:
+    """``page`` with the part between ``<!-- S1 -->`` and ``<!-- /S1 -->`` replaced."""
+    for shape, table in tables.items():
+        opening, closing = f"<!-- {shape} -->", f"<!-- /{shape} -->"
+        if opening not in page or closing not in page:
+            raise ValueError(f"the page has no place for {shape}: {opening} ... {closing}")
+        before, _, rest = page.partition(opening)
+        after = rest.partition(closing)[2]
+        page = f"{before}{opening}\n{table}{closing}{after}"
+    return page

@@ -1,0 +1,78 @@
+"""S12P: pipeline steps that keep a state; the same aggregation over Parquet is the measure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.processes import printed_by
+from bench.shape import Case, Figures, Missing, peers
+from bench.spark_pipelines import KEYS, WINDOW_EVENTS, PipelineJob, fill
+from bench.spark_work import missing
+
+EVENTS = 1_000_000
+MICRO_BATCHES = 4
+ROUNDS = 3
+
+CASES = {
+    "latest of deltas, the aggregation alone": "latest",
+    "latest of deltas, into a Delta table": "latest table",
+    "roll-up, into a channel": "roll-up channel",
+    "roll-up, into a Delta table": "roll-up table",
+}
+
+
+class SparkPipelines:
+    """Both contenders take turns in one warm session; a round is a whole run of the step."""
+
+    name = "S12P"
+    title = "Spark's pipelines that keep a state, `local[*]`"
+    figure = "rows_per_s"
+    higher_is_better = True
+    contenders = ("penstock", "parquet")
+    events = 0
+    """How many; 0: as many as are affordable."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, dict[str, list[float]]] = {}
+        """Seconds of the rounds that were not asked for yet, by case and contender."""
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        rows = 20_000 if quick else self.events or EVENTS
+        rounds = 1 if quick else ROUNDS
+        keys, windows = min(KEYS, rows), -(-rows // WINDOW_EVENTS)
+        states = {"latest": f"{keys:,} keys", "roll-up": f"{windows:,} windows"}
+        return [
+            Case(
+                f"{label}, {states[work.partition(' ')[0]]}, {rows:,} rows",
+                "",
+                {"work": work, "rows": rows, "rounds": rounds},
+            )
+            for label, work in CASES.items()
+        ]
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        """A round; those of both contenders were measured in turns."""
+        if reason := missing():
+            raise Missing(reason)
+        if not self._rounds.setdefault(case.label, {}).get(contender):
+            self._rounds[case.label] = _measured(case, directory)
+        seconds = self._rounds[case.label][contender].pop(0)
+        return {"rows_per_s": case["rows"] / seconds, "seconds": seconds}
+
+
+def _measured(case: Case, directory: Path) -> dict[str, list[float]]:
+    stored = directory / "stored"
+    stored.mkdir()
+    rows = case["rows"]
+    with peers()["penstock"].serve(stored, "D2") as server:
+        fill(server.url, rows)
+        spark = str(directory / "spark")
+        batch_rows = rows // MICRO_BATCHES
+        job = PipelineJob(case["work"], rows, batch_rows, case["rounds"], server.url, spark)
+        command = [sys.executable, "-m", "bench.spark_pipelines"]
+        return printed_by(command, dict[str, list[float]], job)
+
+
+SHAPE = SparkPipelines()

@@ -1,0 +1,56 @@
+"""S12T: Spark's times: end to end, idle, to the first result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import penstock
+from bench.processes import figures_of
+from bench.shape import Case, Figures, Missing, peers
+from bench.spark_times import TimesJob
+from bench.spark_work import missing
+
+SECONDS = 20.0
+
+
+class SparkTimes:
+    """``penstock`` is the shipped session helper, as it is or for short jobs; ``plain`` is Spark
+    with its own settings."""
+
+    name = "S12T"
+    title = "Spark's times, `local[*]`: the shipped session beside one with Spark's own settings"
+    figure = "ms"
+    higher_is_better = False
+    contenders = ("penstock", "plain session")
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        seconds = 2.0 if quick else SECONDS
+        return [
+            Case(label, "", {"work": work, "seconds": seconds})
+            for work, label in (
+                ("latency", "event due to its copy at a subscriber, 1,000 events/s"),
+                ("idle", "processor time a second of an idle query"),
+                ("start-up", "new process to the rows of a channel"),
+                ("start-up short", "new process to the rows of a channel, short=True"),
+            )
+        ]
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        if reason := missing():
+            raise Missing(reason)
+        stored = directory / "stored"
+        stored.mkdir()
+        work, _, detail = case["work"].partition(" ")
+        kind = (detail or "tuned") if contender == "penstock" else "plain"
+        with peers()["penstock"].serve(stored, "D2") as server:
+            with penstock.connect(server.url) as session:
+                orders = session.channels.create("orders", type="persistent")
+                orders.publish_many([penstock.Event(properties={"n": n}) for n in range(1_000)])
+            spark = str(directory / "spark")
+            job = TimesJob(work, kind, server.url, server.pid, spark, case["seconds"])
+            return figures_of([sys.executable, "-m", "bench.spark_times"], job)
+
+
+SHAPE = SparkTimes()

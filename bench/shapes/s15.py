@@ -1,0 +1,109 @@
+"""S15: messages in over AMQP 1.0, from clients that nobody here wrote."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench import amqp_sends, jars
+from bench.amqp_peers import Speaker, speaker
+from bench.measuring import cpu_s_of_all, percentiles_us
+from bench.processes import RUN_TIMEOUT_S, figures_of, without_client
+from bench.shape import Case, Figures, Missing
+
+SIZE = 128
+PROGRAM = Path(amqp_sends.__file__).parent / "java" / "Sends.java"
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What the Java program says."""
+
+    nanoseconds: list[int]
+
+
+class AmqpIn:
+    """One connection sends durable messages to a queue, as long as it measures before that to
+    warm up; nobody reads them."""
+
+    name = "S15"
+    title = f"AMQP 1.0 in, one connection, durable messages of {SIZE} B to a queue"
+    figure = "events_per_s"
+    higher_is_better = True
+    contenders: Sequence[str] = ("penstock", "artemis", "rabbitmq")
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        seconds = 0.2 if quick else 3.0
+        return [
+            *(
+                Case(f"C client, {label}", "D1", {"is_settled": is_settled, "seconds": seconds})
+                for label, is_settled in (("settled", True), ("acknowledged", False))
+            ),
+            *(
+                Case("Qpid JMS, one at a time", durability, {"seconds": seconds})
+                for durability in (("D1",) if quick else ("D1", "D2"))
+            ),
+        ]
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        is_java = "is_settled" not in case.parameters
+        if reason := _without_java() if is_java else without_client("python-qpid-proton"):
+            raise Missing(reason)
+        stored = directory / "stored"
+        stored.mkdir()
+        with speaker(contender, stored, case.durability) as found:
+            if is_java:
+                return _sent_by_java(found, case["seconds"], directory / "java.log")
+            job = amqp_sends.Job(found, SIZE, case["seconds"], case["is_settled"])
+            return figures_of([sys.executable, "-m", amqp_sends.__name__], job)
+
+
+def _without_java() -> str:
+    if shutil.which("javac") is None:
+        return "its client is compiled by javac: apt-get install openjdk-17-jdk-headless"
+    return jars.missing("qpid-jms")
+
+
+def _sent_by_java(to: Speaker, seconds: float, log: Path) -> Figures:
+    """Java compiles the program when it starts it."""
+    command = [shutil.which("java") or "", "-Xms256m", "-Xmx512m"]
+    command += ["-cp", jars.class_path("qpid-jms"), str(PROGRAM)]
+    command += [to.url, to.user, to.queue, str(SIZE), str(seconds)]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as sending,
+    ):
+        assert sending.stdin is not None
+        assert sending.stdout is not None
+        deadline = threading.Timer(RUN_TIMEOUT_S, sending.kill)
+        deadline.start()
+        try:
+            is_warm = sending.stdout.readline() == "warm\n"
+            used_s = cpu_s_of_all(to.server_pid)
+            if is_warm:
+                print(file=sending.stdin, flush=True)
+            said = sending.stdout.readline()
+            used_s = cpu_s_of_all(to.server_pid) - used_s
+        finally:
+            deadline.cancel()
+            sending.kill()
+    if not said:
+        raise RuntimeError(f"{PROGRAM.name} failed:\n{log.read_text()[-4_000:]}")
+    taken_s = [taken / 1e9 for taken in msgspec.json.decode(said, type=Taken).nanoseconds]
+    percentiles = percentiles_us(taken_s)
+    return {
+        "events_per_s": len(taken_s) / sum(taken_s),
+        "of_server_cpu_s_per_million": used_s / len(taken_s) * 1e6,
+        "p50_us": percentiles["p50_us"],
+        "p99_us": percentiles["p99_us"],
+    }
+
+
+SHAPE = AmqpIn()

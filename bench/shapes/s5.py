@@ -1,0 +1,140 @@
+"""S5: a backlog is drained; a server starts again with millions of events stored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from bench.fanning import events_of
+from bench.measuring import Stopwatch, memory_kb_of
+from bench.processes import Job, bytes_below, client_figures
+from bench.shape import (
+    BATCH,
+    CONTENDERS,
+    Broker,
+    Case,
+    Crowded,
+    Figures,
+    Missing,
+    Peer,
+    Server,
+    peers,
+)
+from penstock.client.threads import fast_loop
+
+BACKLOG = 1_000_000
+STORED = 10_000_000
+POOL_BATCHES = 100
+RESTARTS = 3
+STREAM = "orders"
+SLOW_TO_FILL = "filling it takes minutes, as there is no faster way in than its client"
+FILLED_FAST = ("penstock", "nats")
+
+
+class Backlog:
+    """``drain``: everything is stored before the clock starts, the durable there from the start;
+    one consumer attaches, and the clock stops when the last acknowledgement has been taken.
+
+    ``restart``: the server is stopped, or killed, and started again on the same directory; from
+    the start of its process to the first event of the durable in a client's hands.
+    """
+
+    name = "S5"
+    title = "a backlog drained; restart with events stored, 128 B"
+    figure = "events_per_s"
+    higher_is_better = True
+    contenders: Sequence[str] = CONTENDERS
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        backlog, stored = (20_000, 20_000) if quick else (BACKLOG, STORED)
+        drains = [
+            Case(f"drain {backlog:,}, {shown}", durability, {"events": backlog, "api": api})
+            for durability in (("D1",) if quick else ("D1", "D2"))
+            for api, shown in (("columns", "batches of columns"), ("rows", "events"))
+        ]
+        restarts = [
+            Case(f"restart with {count:,}", "D1", {"events": count, "restarts": RESTARTS})
+            for count in ((stored,) if quick else (backlog, stored))
+        ]
+        return [*drains, *restarts]
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        peer = peers()[contender]
+        if reason := peer.missing():
+            raise Missing(reason)
+        if case["events"] >= STORED and contender not in FILLED_FAST:
+            raise Missing(SLOW_TO_FILL)
+        stored = directory / "stored"
+        stored.mkdir()
+        with peer.serve(stored, case.durability) as server:
+            figures = client_figures(Job(self.name, contender, case, server))
+        figures["disk_bytes_per_event"] = bytes_below(stored) / case["events"]
+        if "restarts" in case.parameters:
+            figures |= _restarted(peer, case, stored)
+        return figures
+
+    async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
+        crowded = cast("Crowded", broker)
+        batches = events_of(min(POOL_BATCHES, case["events"] // BATCH))
+        await crowded.prepare_streams(case.durability, [STREAM])
+        rounds = case["events"] // (len(batches) * BATCH)
+        await crowded.fill(STREAM, batches, rounds)
+        if "restarts" in case.parameters:
+            return {}
+        watch = Stopwatch(server_pid)
+        await crowded.attach(STREAM)
+        consumed, price, first_s = 0, 0.0, 0.0
+        while consumed < case["events"]:
+            count, part = await broker.consume(case["events"] - consumed, case["api"])
+            first_s = first_s or watch.elapsed_s
+            consumed += count
+            price += part
+        await broker.settled()
+        figures = watch.figures(consumed)
+        wanted = rounds * sum(batch.price for batch in batches)
+        if consumed != case["events"] or abs(price - wanted) > 1e-6 * wanted:
+            raise AssertionError(f"{consumed} events of {price} drained, {wanted} expected")
+        return figures | {"first_event_ms": first_s * 1e3}
+
+
+def _restarted(peer: Peer, case: Case, stored: Path) -> Figures:
+    """Half of the starts follow a stop, half of them a kill: the medians of both."""
+    seconds: dict[str, list[float]] = {"restart_s": [], "killed_restart_s": []}
+    listening: list[float] = []
+    memory = 0.0
+    with asyncio.Runner(loop_factory=fast_loop) as runner:
+        for after in ["restart_s", "killed_restart_s"] * case["restarts"]:
+            started_s = time.perf_counter()
+            with peer.serve(stored, case.durability) as server:
+                listening.append(time.perf_counter() - started_s)
+                runner.run(_read_first(peer, server))
+                seconds[after].append(time.perf_counter() - started_s)
+                memory = max(memory, memory_kb_of(server.pid) / 1e3)
+                if after == "restart_s":  # the next one starts what was killed
+                    os.kill(server.pid, signal.SIGKILL)
+    figures = {name: statistics.median(values) for name, values in seconds.items()}
+    return {
+        "events_per_s": case["events"] / figures["killed_restart_s"],
+        **figures,
+        "listening_s": statistics.median(listening),
+        "memory_mb": memory,
+    }
+
+
+async def _read_first(peer: Peer, server: Server) -> None:
+    broker = await peer.connect(server.url)
+    try:
+        await cast("Crowded", broker).attach(STREAM)
+        count, _ = await broker.consume(1, "rows")
+        assert count, "it has given an event"
+    finally:
+        await broker.close()
+
+
+SHAPE = Backlog()

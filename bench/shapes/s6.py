@@ -1,0 +1,75 @@
+"""S6: how fast selectors pass over events, and what they cost a publisher."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.processes import figures_of
+from bench.selector_work import LOTS, SelectorJob
+from bench.shape import Case, Figures
+
+EVENTS = 10_000_000
+PUBLISHED = 200_000
+SUBSCRIPTIONS = 100
+
+
+class Selectors:
+    """One process, realm and client in it; its processor time over all threads counts, so that
+    the figure is that of one core. Of two browses the second one counts: the first also checks
+    each record batch of the files it reads.
+
+    Events have 64 B of data and five properties. ``lot`` is scattered over all events, ``seq``
+    ascends with them: only there can whole record batches be passed over unread.
+    """
+
+    name = "S6"
+    title = "selectors: events looked at per second of processor time"
+    figure = "events_per_cpu_s"
+    higher_is_better = True
+    contenders = ("penstock",)
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        events = 100_000 if quick else EVENTS
+        middle = events // 2
+        scans = [
+            ("1 % matches, scattered", f"lot < {LOTS // 100}"),
+            ("1 % matches, two conditions", f"region = 'eu' AND lot < {LOTS // 25}"),
+            ("0.001 % matches, scattered", "lot = 77"),
+            (
+                "0.001 % matches, neighbours",
+                f"seq >= {middle} AND seq < {middle + max(1, events // 100_000)}",
+            ),
+            ("nothing matches: a value no event has", "region = 'nowhere'"),
+        ]
+        published = 5_000 if quick else PUBLISHED
+        count = 5 if quick else SUBSCRIPTIONS
+        cases = [
+            *(
+                Case(f"{label} ({events:,} events)", "", {"events": events, "selector": selector})
+                for label, selector in scans
+            ),
+            *(
+                Case(
+                    label, "", {"events": published, "subscriptions": number, "distinct": distinct}
+                )
+                for label, number, distinct in (
+                    ("publish 1,000 a batch, no subscription", 0, False),
+                    (f"publish, {count} subscriptions, one selector", count, False),
+                    (f"publish, {count} subscriptions, each its own selector", count, True),
+                )
+            ),
+        ]
+        return cases[::3] if quick else cases
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        stored = directory / "stored"
+        stored.mkdir()
+        job = SelectorJob(
+            "scan" if "selector" in case.parameters else "publish", str(stored), **case.parameters
+        )
+        return figures_of([sys.executable, "-m", "bench.selector_work"], job)
+
+
+SHAPE = Selectors()

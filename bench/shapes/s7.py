@@ -1,0 +1,100 @@
+"""S7: publish keys; what it costs that of each value only the newest events stay."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from bench.measuring import Stopwatch
+from bench.pacing import at_once
+from bench.processes import run_client
+from bench.shape import BATCH, Broker, Case, Figures, Keyed, Missing, peers
+from bench.workload import Events, keyed_pool
+
+VALUES = 10_000
+POOL_BATCHES = 64
+BATCHES_UNDER_WAY = 4
+"""Batches a publisher has unconfirmed, equal for all."""
+WITHOUT = "penstock, no key"
+"""The same channel and the same events; the channel has no publish key."""
+ONE_KEY = {
+    "nats": "a message has one subject",
+    "redis": "a hash has one field an entry",
+    "postgres": "a row is replaced for one unique key",
+}
+
+
+class PublishKeys:
+    """Publishes for some seconds; every value has been published before the clock starts.
+
+    Values are drawn at random, so what a batch replaces is scattered. Nobody reads.
+    """
+
+    name = "S7"
+    title = "publish keys: 10,000 values, batches of 1,000, 128 B"
+    figure = "events_per_s"
+    higher_is_better = True
+    contenders = ("penstock", WITHOUT, "nats", "redis", "postgres")
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        seconds, batches = (0.05, 4) if quick else (1.0, POOL_BATCHES)
+        size = {"seconds": seconds, "batches": batches}
+        cases = [
+            Case(f"{label}, {shown}", durability, {"keys": keys, "api": api, **size})
+            for label, keys, api, shown, durabilities in (
+                ("one key, depth 1", {"sku": 1}, "columns", "columns", ("D1", "D2")),
+                ("one key, depth 1", {"sku": 1}, "rows", "events", ("D1", "D2")),
+                ("one key, depth 10", {"sku": 10}, "columns", "columns", ("D2",)),
+                ("two keys, depth 1", {"sku": 1, "quantity": 1}, "columns", "columns", ("D2",)),
+            )
+            for durability in durabilities
+        ]
+        return cases[::2] if quick else cases
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        if contender == WITHOUT:
+            case = replace(case, parameters={**case.parameters, "keys": {}})
+            return run_client(self.name, case, "penstock", directory)
+        if len(case["keys"]) > 1 and contender in ONE_KEY:
+            raise Missing(peers()[contender].missing() or ONE_KEY[contender])
+        return run_client(self.name, case, contender, directory)
+
+    async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
+        keyed, keys = cast("Keyed", broker), case["keys"]
+        pool = keyed_pool(case["batches"], BATCH, 128, VALUES)
+        await keyed.prepare_keyed(case.durability, keys)
+        publish = partial(keyed.publish_keyed, api=case["api"])
+        first = await at_once(publish, pool, BATCHES_UNDER_WAY)
+        watch = Stopwatch(server_pid)
+        until_time_is_up = itertools.takewhile(
+            lambda _: watch.elapsed_s < case["seconds"], itertools.cycle(pool)
+        )
+        batches = await at_once(publish, until_time_is_up, BATCHES_UNDER_WAY)
+        figures = watch.figures(batches * BATCH)
+        _check(keys, pool, first + batches, await keyed.stored())
+        return figures
+
+
+def _check(keys: Mapping[str, int], pool: Sequence[Events], batches: int, stored: int) -> None:
+    """Raise if there are more or fewer events than the keys leave of those published."""
+    if len(keys) > 1:
+        assert 0 < stored <= VALUES, f"{stored} events stored"
+        return
+    counts = Counter[Any]()
+    for number, events in enumerate(pool):
+        times = len(range(number, batches, len(pool)))
+        for properties in events.properties:
+            counts[properties.get(*keys) if keys else ""] += times
+    depth = next(iter(keys.values()), batches * BATCH)
+    expected = sum(min(depth, count) for count in counts.values())
+    if stored != expected:
+        raise AssertionError(f"{stored} events stored, {expected} should be")
+
+
+SHAPE = PublishKeys()
