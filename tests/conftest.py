@@ -28,6 +28,15 @@ settings.register_profile(QUICK, settings.get_profile("any machine"), max_exampl
 settings.load_profile("any machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rule",
+        action="append",
+        default=[],
+        help="only tests of this rule, such as D7; repeatable",
+    )
+
+
 def pytest_configure() -> None:
     """A run that a shell started in the background ignores Ctrl-C, and so would every process that
     a test starts and interrupts."""
@@ -43,11 +52,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if without_doors and _folder(collection_path) in DOORS else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What goes through a front door says so by where it lies."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What goes through a front door says so by where it lies. ``--rule`` chooses by tags."""
     for item in items:
         if _folder(item.path) in DOORS:
             item.add_marker(pytest.mark.door)
+    if rules := set(config.getoption("rule")):
+        config.hook.pytest_deselected(items=[item for item in items if not rules & _rules_of(item)])
+        items[:] = [item for item in items if rules & _rules_of(item)]
+
+
+def _rules_of(item: pytest.Item) -> set[str]:
+    """The rules of the semantics that a test is tagged with, by itself or by its module."""
+    return {rule for mark in item.iter_markers("spec") for rule in mark.args}
 
 
 def _folder(path: Path) -> str:

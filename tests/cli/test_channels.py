@@ -226,6 +226,7 @@ def test_a_ttl_in_no_unit_anyone_knows_is_wrong_usage(penstock_command: Run) -> 
     assert "500ms, 10s, 5m, 2h, 1d" in refused.stderr
 
 
+@pytest.mark.spec("C1")
 def test_deprecated_types_are_marked_in_lists(penstock_command: Run) -> None:
     for name in ("mixed", "simple", "paged", "off_heap"):
         penstock_command("channel", "create", name, "--type", name)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from pathlib import Path
 
@@ -21,12 +22,14 @@ from tests.docs.generated_tables import (
     meanings_in,
     settings_page,
 )
-from tests.docs.pages import ROOT
+from tests.docs.pages import PAGES, ROOT
+from tests.semantics import page as semantics
 
 OPERATING = ROOT / "docs" / "guide" / "operating.md"
 REFERENCE = ROOT / "docs" / "reference"
 
 _RULE = re.compile(r"\s*\(SEM [^)]*\)")
+_CITATION = re.compile(r"(?<!\[)SEM ([A-Z]\d*[a-z]?(?:, [A-Z]\d*[a-z]?)*)\b")
 
 
 def settings_table() -> str:
@@ -91,8 +94,27 @@ def _write(page: Path, name: str, table: str) -> None:
     )
 
 
+def linked(text: str, page_of_rules: str) -> str:
+    """The text with a link in the place of each rule that it cites."""
+    return _CITATION.sub(
+        lambda found: ", ".join(
+            f"[SEM {each}]({page_of_rules}#{semantics.anchor_of(each)})"
+            for each in found[1].split(", ")
+        ),
+        text,
+    )
+
+
+def _link_rules(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    page.write_text(linked(text, os.path.relpath(semantics.PAGE, page.parent)), encoding="utf-8")
+
+
 if __name__ == "__main__":
     _write(OPERATING, "settings", settings_table())
     _write(OPERATING, "errors", errors_table(remedies_in(written(OPERATING, "errors"))))
     for name, text in reference_pages().items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
+    semantics.renew()
+    for page in PAGES:
+        _link_rules(page)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,11 +24,13 @@ from tests.docs.reference import (
     OPERATING,
     REFERENCE,
     errors_table,
+    linked,
     reference_pages,
     remedies_in,
     settings_table,
     written,
 )
+from tests.semantics.page import PAGE, anchor_of, cited_in
 
 ADVICE = "run python -m tests.docs.reference"
 
@@ -41,11 +42,18 @@ NOT_OURS = frozenset(
 )
 """Classes the pages name that are other libraries'."""
 
+EXPLAINING = frozenset(
+    {
+        *("events", "channels", "durables", "queues", "joins", "transactions", "merge"),
+        *("selectors", "protobuf", "meeting-rules", "security", "operating", "amqp"),
+    }
+)
+"""Pages of the guide that explain rules of the semantics."""
+
 _CODE = re.compile(r"`([^`\n]+)`")
 _CLASS = re.compile(r"(?:penstock\.)?((?:[A-Z][a-z]+){2,})")
 _OPTION = re.compile(r"(?:listen|limits|storage|log)\.[a-z_]+")
 _VARIABLE = re.compile(r"PENSTOCK_[A-Z_]+")
-_RULES = re.compile(r"SEM ([A-Z][0-9]+[a-z]?(?:, [A-Z][0-9]+[a-z]?)*)")
 
 
 def marked(page: Path) -> Iterator[str]:
@@ -107,17 +115,34 @@ def test_every_variable_named_exists(page: Path) -> None:
     assert named - known == set()
 
 
+RULES_LINK = re.compile(r"\[SEM ([A-Z]\d*[a-z]?)\]\(([^)#]*)#([^)]*)\)")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_rule_named_exists(page: Path) -> None:
-    rules = tomllib.loads((ROOT / "tests" / "semantics" / "rules.toml").read_text())
-    named = {rule for found in _RULES.findall(prose(page)) for rule in found.split(", ")}
+def test_every_rule_named_is_a_link_to_it(page: Path) -> None:
+    """``python -m tests.docs.reference`` makes ``(SEM D7)`` a link."""
+    text = prose(page)
+    links = list(RULES_LINK.finditer(text))
 
-    assert {rule for rule in named if rule not in rules and not sections(rule, rules)} == set()
+    assert list(cited_in(text)) == [link[1] for link in links], ADVICE
+    for link in links:
+        assert (page.parent / link[2]).resolve() == PAGE, link[0]
+        assert link[3] == anchor_of(link[1]), link[0]
 
 
-def sections(rule: str, rules: dict[str, object]) -> bool:
-    """Whether a rule is written down in parts: C1 as C1a, C1b, and so on."""
-    return any(known.startswith(rule) and known[len(rule) :].isalpha() for known in rules)
+def test_every_page_about_the_semantics_leads_to_its_rules() -> None:
+    led_from = {page.stem for page in PAGES if "reference/semantics.md" in prose(page)}
+
+    assert led_from >= EXPLAINING
+
+
+def test_a_citation_becomes_a_link() -> None:
+    assert linked("kept (SEM E2) and told (SEM D7, J2).", "../reference/semantics.md") == (
+        "kept ([SEM E2](../reference/semantics.md#e2)) and told"
+        " ([SEM D7](../reference/semantics.md#d7), [SEM J2](../reference/semantics.md#j2))."
+    )
+    assert linked("(SEM A)", "semantics.md") == "([SEM A](semantics.md#a-access))"
+    assert linked("[SEM E2](x.md#e2)", "x.md") == "[SEM E2](x.md#e2)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

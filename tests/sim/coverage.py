@@ -46,6 +46,7 @@ ELSEWHERE: dict[str, str] = {
     "E1": "what an event carries: tests/columns, tests/client",
     "E2": "types of properties and what becomes of them: tests/columns, tests/client",
     "E7": "events that are too large: tests/core/test_publish.py, tests/client/test_channels.py",
+    "C1": "how types are shown: tests/cli/test_channels.py",
     "C2": "names are checked before anything is stored: tests/core/test_names.py",
     "C4": "combinations are refused at creation: tests/core/test_directory.py",
     "C5": "a flag that is kept: tests/core/test_directory.py",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
+from tests.semantics.page import rules
 from tests.sim.coverage import CHAPTERS, ELSEWHERE, ROT, RULES
 from tests.sim.scenes import SCENES
-from tests.tidy.test_spec_tags import rules
 
 PLAYED = {*chain.from_iterable(RULES.values()), *ROT}
 

@@ -31,7 +31,7 @@ class Refused(PenstockError):
 
 
 class InvalidName(Refused):
-    """A channel or queue name breaks the rules of SEM C2."""
+    """A channel or queue name breaks the rules of names (SEM C2)."""
 
     code = "invalid-name"
 

@@ -1,0 +1,247 @@
+"""The page of the rules, ``docs/reference/semantics.md``, and the tests that hold the code to them.
+
+The page is the only list of rules: what stands there under a heading of its own is a rule.
+Below each rule stand some of the tests that are tagged with it; ``python -m tests.semantics.page``
+puts others in the place of those that were renamed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from tests.tidy.parsing import tree_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+PAGE = ROOT / "docs" / "reference" / "semantics.md"
+
+SHOWN = 3
+"""Tests shown with a rule; ``--rule`` runs all of them."""
+STATES = ("built", "part", "planned", "withdrawn")
+UNTESTED = ("planned", "withdrawn")
+"""States in which a rule has no tests."""
+
+_RULE = re.compile(r"^### ([A-Z]\d*[a-z]?)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^## ([A-Z])\. (.+)$", re.MULTILINE)
+_STATUS = re.compile(r"^\*Status: (\w+)\.\*(?: Missing: (.+))?$", re.MULTILINE)
+_TESTS = re.compile(r"^\*Tests:\*\n((?:`[^`\n]+`,?\n)+)\n?", re.MULTILINE)
+_TEST = re.compile(r"`([^`\n]+)`")
+
+_ID = r"[A-Z]\d*[a-z]?(?:-(?:[A-Z]\d+|[a-z]))?"
+_CITED = re.compile(rf"\bSEM ({_ID}(?:(?:, and |, | and ){_ID})*)(?![\w])")
+_RANGE = re.compile(r"([A-Z])(\d*)([a-z]?)(?:-(?:[A-Z](\d+)|([a-z])))?")
+
+_FIRST = ("core", "semantics", "runtime", "integration", "client", "columns", "storage", "access")
+"""Folders whose tests say most plainly what a rule means."""
+_HEAVY = ("mark.slow", "mark.process", "mark.spark", "mark.peer")
+
+
+class Rule(Struct, frozen=True):
+    """One rule as the page has it."""
+
+    rule_id: str
+    text: str
+    status: str = "built"
+    missing: str = ""
+    tests: tuple[str, ...] = ()
+
+    @property
+    def has_reason(self) -> bool:
+        return "\n*Why:* " in self.text
+
+    @property
+    def title(self) -> str:
+        return self.text.strip().partition("**")[2].partition("**")[0].rstrip(".")
+
+
+class Tagged(NamedTuple):
+    """A test with a tag."""
+
+    path: str
+    name: str
+    is_own: bool
+    """Tagged itself, and not by its module or class."""
+    others: int
+    """Further rules that it is tagged with."""
+    is_heavy: bool
+
+    @property
+    def test_id(self) -> str:
+        return f"{self.path}::{self.name}"
+
+
+# --- the page ------------------------------------------------------------------------------
+
+
+def rules_in(page: str) -> dict[str, Rule]:
+    """Every rule of a page, by its id."""
+    found = {}
+    for match in _RULE.finditer(page):
+        rule_id, text = match.groups()
+        assert rule_id not in found, f"{rule_id} stands on the page twice"
+        found[rule_id] = _rule(rule_id, text)
+    return found
+
+
+def _rule(rule_id: str, text: str) -> Rule:
+    status = _STATUS.search(text)
+    tests = _TESTS.search(text)
+    return Rule(
+        rule_id,
+        text,
+        status=status[1] if status else "built",
+        missing=(status[2] or "") if status else "",
+        tests=tuple(_TEST.findall(tests[1])) if tests else (),
+    )
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    return rules_in(PAGE.read_text(encoding="utf-8"))
+
+
+@cache
+def sections() -> dict[str, str]:
+    """The letters of the page with their headings, which may be cited as a whole."""
+    return dict(_SECTION.findall(PAGE.read_text(encoding="utf-8")))
+
+
+def anchor_of(cited: str) -> str:
+    """Where on the page a rule or a section stands."""
+    if cited in rules():
+        return cited.lower()
+    heading = f"{cited}. {sections()[cited]}"
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def cited_in(text: str) -> Iterator[str]:
+    """The ids a text cites: ``SEM D7``, ``SEM J2-J4, J6``, ``SEM C1c-f``, ``SEM D``."""
+    for found in _CITED.finditer(text):
+        for part in _RANGE.finditer(found[1]):
+            yield from _spelled_out(*part.groups())
+
+
+def _spelled_out(letter: str, number: str, part: str, last: str, last_part: str) -> Iterator[str]:
+    if last:
+        yield from (f"{letter}{n}" for n in range(int(number), int(last) + 1))
+    elif last_part:
+        yield from (f"{letter}{number}{chr(n)}" for n in range(ord(part), ord(last_part) + 1))
+    else:
+        yield f"{letter}{number}{part}"
+
+
+# --- the tests -----------------------------------------------------------------------------
+
+
+def tags_in(source: ast.AST) -> Iterator[str]:
+    """The rule ids of every ``pytest.mark.spec(...)`` below a node."""
+    for node in ast.walk(source):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == "spec" and ast.unparse(node.func) == "pytest.mark.spec":
+            for argument in node.args:
+                assert isinstance(argument, ast.Constant), f"line {node.lineno}: not a rule id"
+                assert isinstance(argument.value, str), f"line {node.lineno}: not a rule id"
+                yield argument.value
+
+
+def tests_in(module: ast.Module, path: str) -> Iterator[tuple[str, Tagged]]:
+    """Each rule with a test of the module that is tagged with it. What is tagged otherwise than
+    function by function, as a case of a state machine is, counts for the whole file."""
+    outer = [tag for node in module.body if _is_mark(node) for tag in tags_in(node)]
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _of_function(node, outer, path, node.name)
+        elif isinstance(node, ast.ClassDef):
+            marks = [mark for mark in node.body if _is_mark(mark)]
+            inner = outer + [
+                tag for mark in [*node.decorator_list, *marks] for tag in tags_in(mark)
+            ]
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield from _of_function(item, inner, path, f"{node.name}::{item.name}")
+        elif not _is_mark(node):
+            yield from ((tag, Tagged(path, "", False, 0, True)) for tag in tags_in(node))
+
+
+def _is_mark(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+
+
+def _of_function(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, outer: Sequence[str], path: str, name: str
+) -> Iterator[tuple[str, Tagged]]:
+    if not node.name.startswith("test"):
+        return
+    own = list(chain.from_iterable(map(tags_in, node.decorator_list)))
+    marks = " ".join(map(ast.unparse, node.decorator_list))
+    is_heavy = any(mark in marks for mark in _HEAVY)
+    for tag in dict.fromkeys((*own, *outer)):
+        yield tag, Tagged(path, name, tag in own, len(own), is_heavy)
+
+
+@cache
+def tagged() -> dict[str, list[Tagged]]:
+    """Every rule that tests are tagged with, with these tests."""
+    found = defaultdict(list)
+    for path in sorted(TESTS.rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "mark.spec" in source:
+            for tag, test in tests_in(tree_of(source), path.relative_to(ROOT).as_posix()):
+                found[tag].append(test)
+    return found
+
+
+# --- both ----------------------------------------------------------------------------------
+
+
+def shown_for(shown: Iterable[str], tests: Iterable[Tagged]) -> list[str]:
+    """The tests to show with a rule: those that stand there as long as they are tagged with it,
+    then the plainest of the others, from as many files as may be."""
+    known = {test.test_id: test for test in tests if test.name}
+    kept = [test_id for test_id in shown if test_id in known]
+    rest = sorted((test for test in known.values() if test.test_id not in kept), key=_plainness)
+    while rest and len(kept) < SHOWN:
+        files = [test_id.partition("::")[0] for test_id in kept]
+        best = min(rest, key=lambda test: (files.count(test.path), _plainness(test)))
+        rest.remove(best)
+        kept.append(best.test_id)
+    return kept
+
+
+def _plainness(test: Tagged) -> tuple[object, ...]:
+    folder = test.path.split("/")[1]
+    rank = _FIRST.index(folder) if folder in _FIRST else len(_FIRST)
+    return (not test.is_own, test.is_heavy, test.others, rank, test.path, test.name)
+
+
+def renewed(page: str, tests: dict[str, list[Tagged]]) -> str:
+    """The page with tests that are there; the others keep their place."""
+
+    def rule(match: re.Match[str]) -> str:
+        rule_id, text = match.groups()
+        shown = shown_for(_rule(rule_id, text).tests, tests.get(rule_id, ()))
+        text = _TESTS.sub("", text).rstrip("\n") + "\n"
+        if shown:
+            text += "\n*Tests:*\n" + ",\n".join(f"`{test_id}`" for test_id in shown) + "\n"
+        return f"### {rule_id}\n{text}\n"
+
+    return _RULE.sub(rule, page).rstrip("\n") + "\n"
+
+
+def renew() -> None:
+    """Put tests that are there in the place of those on the page that are not."""
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), tagged()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()
