@@ -22,6 +22,7 @@ from penstock.core.errors import (
 from penstock.core.rights import Principal
 from penstock.frontends.connection import Connection
 from penstock.frontends.either import Either
+from penstock.frontends.handshakes import Handshake, TlsServer
 from penstock.frontends.peers import Peer
 from penstock.frontends.tls import Tls
 from penstock.runtime.access import Mode
@@ -65,15 +66,15 @@ class NativeListener:
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
         """By session: seats that were being taken as its connection ended, until given back."""
         self._tasks: asyncio.TaskGroup | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
         self._stopping = False
         realm.access.on_changed(self._rights_changed)
         self.amqp: Callable[[], asyncio.Protocol] | None = None
         """Makes connections of AMQP, where the realm serves it: on the native port, too."""
         self.amqp_hub: object = None
         """What all those have in common."""
-        self._arriving: dict[Either, None] = {}
-        """Connections whose first bytes are still to come."""
+        self._arriving: dict[Either | Handshake, None] = {}
+        """Connections whose handshake, or first bytes, are still to come."""
         self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes not answered yet, over all connections."""
@@ -95,18 +96,18 @@ class NativeListener:
         """Accept connections; gives the port. ``protocol`` makes those of another than the native
         one. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.realm.access.mode)
-        loop = asyncio.get_running_loop()
-        context = self.tls.context if self.tls is not None else None
         make = protocol or self._made
+        server: asyncio.Server | TlsServer
         try:
-            server = await loop.create_server(
-                make,
-                host,
-                port,
-                ssl=context,
+            if self.tls is None:
+                server = await asyncio.get_running_loop().create_server(make, host, port)
+            else:
                 # Whoever does not come to an end with it has to be as quick as with a hello.
-                ssl_handshake_timeout=None if context is None else self.limits.hello_timeout_s,
-            )
+                patience_s = self.limits.hello_timeout_s
+                server = TlsServer(
+                    self.tls.context, patience_s, make, self._arrives, self._is_known
+                )
+                await server.listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -125,16 +126,17 @@ class NativeListener:
         native = partial(Connection, self)
         return Either(native, self.amqp, patience_s, self._arrives, self._is_known)
 
-    def _arrives(self, waiting: Either) -> bool:
-        """Whether there is a place for somebody whose first bytes are still to come."""
+    def _arrives(self, waiting: Either | Handshake) -> bool:
+        """Whether there is a place for somebody whose first bytes are still to come, or whose
+        handshake is not over."""
         free = self.limits.connections_max - len(self.connections)
         if self._stopping or len(self._arriving) >= max(free, TOLD_MAX):
             return False
         self._arriving[waiting] = None
         return True
 
-    def _is_known(self, waiting: Either) -> None:
-        """What it speaks, or that it has gone."""
+    def _is_known(self, waiting: Either | Handshake) -> None:
+        """What it speaks, that it is safe, or that it has gone."""
         del self._arriving[waiting]
 
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:

@@ -29,6 +29,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.rights import Principal
+from penstock.frontends.handshakes import Handshake, TlsServer
 from penstock.frontends.http import metrics
 from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
@@ -203,7 +204,9 @@ class HttpServer:
         self.config.load()
         self.uvicorn = ServerState()
         self._tls = tls
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
+        self._handshakes: dict[Handshake, None] = {}
+        """Those under way."""
         self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
         self.places = Places(limits.connections_max, limits.connections_per_address_max)
         self._standstill = Standstill()
@@ -214,15 +217,17 @@ class HttpServer:
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.guard.access.mode)
-        loop = asyncio.get_running_loop()
+        server: asyncio.Server | TlsServer
         try:
-            server = await loop.create_server(
-                lambda: Peer(self),
-                host,
-                port,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self.limits.head_timeout_s,
-            )
+            if self._tls is None:
+                loop = asyncio.get_running_loop()
+                server = await loop.create_server(lambda: Peer(self), host, port)
+            else:
+                patience_s = self.limits.head_timeout_s
+                server = TlsServer(
+                    self._tls, patience_s, lambda: Peer(self), self._arrives, self._is_safe
+                )
+                await server.listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -233,6 +238,18 @@ class HttpServer:
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def _arrives(self, handshake: Handshake) -> bool:
+        """Whether there is a place for somebody whose handshake is still to come."""
+        if self.is_stopping.is_set() or not self.places.take(handshake):
+            return False
+        self._handshakes[handshake] = None
+        return True
+
+    def _is_safe(self, handshake: Handshake) -> None:
+        """Its handshake is over, or it has gone."""
+        del self._handshakes[handshake]
+        self.places.leave(handshake)
 
     async def run(self) -> None:
         """Keep connections honest until cancelled."""
@@ -254,6 +271,8 @@ class HttpServer:
             server.close()
         for view in list(self._views):
             view.stop(stopping())
+        for handshake in list(self._handshakes):
+            handshake.abort()
         for peer in list(self.uvicorn.connections):
             peer.shutdown()
         for _ in range(int(GRACE_S / _LOOK_S)):

@@ -1,0 +1,164 @@
+"""Accepting connections that speak TLS: each has a place from its first moment on.
+
+A loop's own server tells of a connection once its handshake is over. Until then nobody would count
+it, and peers that never come to an end could take all the sockets the realm may have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+
+BACKLOG: Final = 100
+"""Connections that wait to be accepted."""
+_FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_FULL_WAIT_S: Final = 1.0
+"""How long nobody is accepted where the system has no room for another connection."""
+
+_log = structlog.get_logger("penstock.tls")
+
+
+class Handshake(asyncio.Protocol):
+    """A connection that has come, and is not safe yet: it is held here until it is."""
+
+    is_waited_for = True
+    """Its peer has to say something; who else needs the place may have it."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        now_s: float,
+        make: Callable[[], asyncio.BaseProtocol],
+        leave: Callable[[Handshake], None],
+    ) -> None:
+        self.address = address
+        self.heard_s = now_s
+        self.is_spare = False
+        self._sock = sock
+        self._make = make
+        self._leave = leave
+        self._has_place = True
+
+    def connection_made(self, transport: Any) -> None:
+        """It is safe: whoever serves it takes over, and takes a place of its own."""
+        self.end()
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+    def end(self) -> None:
+        """Give its place back, if it has it still."""
+        if self._has_place:
+            self._has_place = False
+            self._leave(self)
+
+    def abort(self) -> None:
+        """Hang up: nobody waits for the rest of it."""
+        with suppress(OSError):  # its peer has hung up already
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def drop(self) -> None:
+        """Its place is another's: hang up."""
+        self.end()
+        self.abort()
+
+
+class TlsServer:
+    """What a loop's server is for connections in the open."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        timeout_s: float,
+        make: Callable[[], asyncio.BaseProtocol],
+        enter: Callable[[Handshake], bool],
+        leave: Callable[[Handshake], None],
+    ) -> None:
+        """Who does not come to an end within ``timeout_s`` is dropped, and so is who finds no
+        place: ``enter`` says whether there is one, and ``leave`` gives it back. ``make`` makes
+        what serves those who have come in."""
+        self._context = context
+        self._timeout_s = timeout_s
+        self._make = make
+        self._enter = enter
+        self._leave = leave
+        self.sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def listen(self, host: str, port: int) -> None:
+        """Accept connections at every address of ``host``. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                self.sockets.append(_listening(family, address))
+        except OSError:
+            self.close()
+            raise
+        self._accepting = [loop.create_task(self._accept(each)) for each in self.sockets]
+
+    def close(self) -> None:
+        """Accept nobody any more; those who have come are not touched."""
+        for task in self._accepting:
+            task.cancel()
+        for each in self.sockets:
+            each.close()
+        self.sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listening)
+            except OSError as error:  # one that has gone at once is nobody's loss
+                if listening.fileno() < 0:
+                    return
+                if error.errno in _FULL:
+                    _log.warning("tls.not_accepted", reason=str(error))
+                    await asyncio.sleep(_FULL_WAIT_S)
+                continue
+            task = loop.create_task(self._secure(sock, str(address[0])))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _secure(self, sock: socket.socket, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        handshake = Handshake(sock, address, loop.time(), self._make, self._leave)
+        if not self._enter(handshake):
+            sock.close()
+            return
+        with suppress(OSError):  # the loops' own servers have it set; what is short goes at once
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await loop.connect_accepted_socket(
+                lambda: handshake, sock, ssl=self._context, ssl_handshake_timeout=self._timeout_s
+            )
+        except OSError as error:  # of TLS, of the connection, of time: its transport is closed
+            _log.debug("tls.no_handshake", host=address, reason=str(error))
+        finally:
+            handshake.end()
+
+
+def _listening(family: int, address: Any) -> socket.socket:
+    """Raises ``OSError``."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
