@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.effects import Effect, Recall
+from penstock.core.effects import Effect, FindLanes, Recall
 from penstock.core.errors import IllegalState, InvalidArgument
 from penstock.core.lanes import LOOK_EVENTS_MAX, LOOKS_MAX
 from penstock.core.messages import (
@@ -40,6 +40,11 @@ def served(values: str, *windows: int) -> tuple[Play, dict[int, list[int]]]:
     return play, delivered(play.do(publish(len(values))))
 
 
+def served_now(effects: list[Effect]) -> set[int]:
+    """To whomever."""
+    return {event_id for ids in delivered(effects).values() for event_id in ids}
+
+
 def recalled(effects: list[Effect]) -> dict[int, list[int]]:
     return {e.subscription: events(e.spans) for e in effects if isinstance(e, Recall)}
 
@@ -52,6 +57,17 @@ def test_lanes_go_to_different_clients_at_the_same_time() -> None:
     _, first = served("abab", 10, 10)
 
     assert first == {1: [0, 2], 2: [1, 3]}
+
+
+def test_where_nobody_can_look_which_lanes_events_are_in_nothing_goes_out_blindly() -> None:
+    play = lanes_play("", 10)
+    play.lane_of = dict(enumerate("ab")).__getitem__
+    for fact in play.channel.decide(publish(2), play.now_us).facts:
+        play.channel.apply(fact)
+    effects = list(play.channel.offer())  # and no lanes are assigned
+
+    assert [type(effect) for effect in effects] == [FindLanes]
+    assert served_now(play.do(Attach("d", 2, "s2", 10))) == {0, 1}
 
 
 @pytest.mark.spec("D11")

@@ -20,7 +20,6 @@ from penstock.core.rights import Principal
 from penstock.frontends.announced import Announced
 from penstock.frontends.connection_info import ConnectionInfo
 from penstock.frontends.deliveries import Deliveries
-from penstock.frontends.incidents import incident, told
 from penstock.frontends.permits import Permits
 from penstock.frontends.reading import Reading
 from penstock.frontends.requests import Requests
@@ -28,6 +27,7 @@ from penstock.frontends.sign_in import SignIn
 from penstock.frontends.transports import close, host_of
 from penstock.runtime.askers import Asker, asker
 from penstock.runtime.bodies import Body
+from penstock.runtime.incidents import incident, told
 from penstock.runtime.quota import Quota
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (

@@ -14,7 +14,7 @@ from penstock.core.errors import (
     RemoteProtocolViolation,
 )
 from penstock.core.rights import Principal
-from penstock.frontends.incidents import incident, told
+from penstock.runtime.incidents import incident, told
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM
 

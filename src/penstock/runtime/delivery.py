@@ -10,14 +10,15 @@ import structlog
 from penstock.columns.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel import Channel
-from penstock.core.effects import Deliver, FindLanes, Finished
-from penstock.core.errors import LimitReached, NameDoesNotExist, PenstockError
+from penstock.core.effects import Deliver, Effect, FindLanes, Finished
+from penstock.core.errors import LimitReached, NameDoesNotExist, PenstockError, StorageFailed
 from penstock.core.ids import Span
 from penstock.core.lanes import AssignLanes
 from penstock.core.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.ports import Blobs, Clock, Offload
 from penstock.runtime.channel_store import ChannelStore
 from penstock.runtime.choosing import Choosing
+from penstock.runtime.incidents import incident, told
 from penstock.runtime.merge_store import MergeStore
 from penstock.runtime.merged_delivery import Known, Made, kept_up, outgoing
 from penstock.runtime.message_fields import messages_of
@@ -68,7 +69,7 @@ class Quarantiner(Protocol):
 class _Round:
     """One pass over what a channel offers: what was read is sent to everyone who gets it."""
 
-    __slots__ = ("channel", "made", "number", "quarantiner", "read", "store")
+    __slots__ = ("channel", "has_moved", "made", "number", "quarantiner", "read", "store")
 
     def __init__(
         self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
@@ -79,6 +80,7 @@ class _Round:
         self.quarantiner = quarantiner
         self.read: dict[Spans, tuple[list[Rows], Damage]] = {}
         self.made: Made = {}
+        self.has_moved = False
 
 
 class Dispatch:
@@ -99,6 +101,8 @@ class Dispatch:
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._gone: list[Callable[[int], None]] = []
+        self.on_failed: Callable[[int], None] = lambda subscription: None
+        """Called for a subscription that this side has ended: what its client holds goes back."""
         self._next = 1
         self._rooms: dict[int, Room] = {}
         """Of those that have a bound in bytes."""
@@ -144,19 +148,23 @@ class Dispatch:
     def channel_gone(self, number: int) -> None:
         self.ahead.forget(number)
         for listener in self._gone:
-            listener(number)
-        for subscription, (own, outlet) in list(self._outlets.items()):
-            if own == number:
-                self.close(subscription)
-                outlet.closed(NameDoesNotExist("the channel was deleted"))
+            try:
+                listener(number)
+            except Exception as failure:  # noqa: BLE001  the others are to be told
+                self._note(number, failure)
+        own = [each for each, (channel, _) in self._outlets.items() if channel == number]
+        self.ended(own, NameDoesNotExist("the channel was deleted"))
 
     def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
-        """The realm has ended these."""
+        """The realm has ended these. Whoever cannot be told so is over all the same."""
         for subscription in subscriptions:
             held = self._outlets.get(subscription)
             self.close(subscription)
             if held is not None:
-                held[1].closed(reason)
+                try:
+                    held[1].closed(reason)
+                except Exception as failure:  # noqa: BLE001  the others are to be told
+                    self._note(held[0], failure)
 
     def channels_of(self, session: str) -> list[int]:
         found = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
@@ -177,7 +185,10 @@ class Dispatch:
         for recalled in channel.recalls():
             held = self._outlets.get(recalled.subscription)
             if held is not None:
-                held[1].recall(recalled.spans)
+                try:
+                    held[1].recall(recalled.spans)
+                except Exception as failure:  # noqa: BLE001  it costs this one alone
+                    self._fail(held[0], channel, [recalled.subscription], failure)
 
     async def perform(
         self,
@@ -190,35 +201,73 @@ class Dispatch:
         """Carry out what ``channel`` offers (of events under ``below``).
 
         Tells whether anybody has come further by it: what could not be sent to a client of a
-        durable is offered again and again.
+        durable is offered again and again. What fails in a way nobody foresaw ends the
+        subscription it is for; where that cannot be told, all there are of the channel.
         """
-        has_moved = False
         round_ = _Round(number, channel, store, quarantiner)
-        for effect in channel.offer(below):
-            if isinstance(effect, FindLanes):
-                await self._find_lanes(round_, effect)
-                continue
-            assert isinstance(effect, Deliver | Finished), "channels know no other effects"
-            held = self._outlets.get(effect.subscription)
-            if held is None:  # its end waits at the shard
-                self._give_back(channel, effect)
-                continue
-            outlet = held[1]
-            match effect:
-                case Finished():
-                    has_moved = True
-                    outlet.finished()
-                case Deliver(subscription):
-                    sent = await self._delivered(round_, effect, outlet)
-                    has_moved |= sent or subscription in channel.state.subscribers
-                    if not outlet.writable:
-                        channel.stall(outlet.session, stalled=True)
-                case _:
-                    raise AssertionError(f"no such effect: {effect}")
+        try:
+            for effect in channel.offer(below):
+                round_.has_moved |= await self._done(round_, effect)
+        except StorageFailed:
+            raise
+        except Exception as failure:
+            there = [*channel.state.subscribers, *channel.state.seats]
+            if not there:  # nobody to whom it could be put down
+                raise
+            self._fail(number, channel, there, failure)
         if len(round_.read) == 1:
             ((spans, (rows, _)),) = round_.read.items()
             self.ahead.delivered(number, spans, rows)
-        return has_moved
+        return round_.has_moved
+
+    async def _done(self, round_: _Round, effect: Effect) -> bool:
+        """Whether anybody has come further by an effect; ends those it is for if it fails."""
+        try:
+            if isinstance(effect, FindLanes):
+                await self._find_lanes(round_, effect)
+                return False
+            assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+            return await self._carried_out(round_, effect)
+        except StorageFailed:
+            raise
+        except Exception as failure:  # noqa: BLE001  the others must be served
+            concerned = _concerned(round_.channel, effect)
+            self._fail(round_.number, round_.channel, concerned, failure)
+            return False
+
+    async def _carried_out(self, round_: _Round, effect: Deliver | Finished) -> bool:
+        """Events, or an end, for one subscription."""
+        channel = round_.channel
+        held = self._outlets.get(effect.subscription)
+        if held is None:  # its end waits at the shard
+            self._give_back(channel, effect)
+            return False
+        outlet = held[1]
+        if isinstance(effect, Finished):
+            outlet.finished()
+            return True
+        sent = await self._delivered(round_, effect, outlet)
+        if not outlet.writable:
+            channel.stall(outlet.session, stalled=True)
+        return sent or effect.subscription in channel.state.subscribers
+
+    def _fail(
+        self, number: int, channel: Channel, subscriptions: list[int], failure: Exception
+    ) -> None:
+        """End subscriptions of a channel that could not be served. What their clients hold goes
+        back and counts as delivered, for some of it may have reached them (SEM D13)."""
+        reason = told(self._note(number, failure))
+        for subscription in subscriptions:
+            channel.leave(subscription)
+        self.ended(subscriptions, reason)
+        for subscription in subscriptions:
+            self.on_failed(subscription)
+
+    def _note(self, number: int, failure: Exception) -> str:
+        """Write down what nobody foresaw; the incident to find it by."""
+        found = incident()
+        _log.error("delivery.failed", incident=found, channel=number, exc_info=failure)
+        return found
 
     async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:
         """Look which lanes events are in; those that cannot be read are in none."""
@@ -239,6 +288,7 @@ class Dispatch:
             if self._is_open(effect):
                 self.ended([effect.subscription], error)
             self._give_back(round_.channel, effect)
+            self.on_failed(effect.subscription)
             return False
 
     def _give_back(self, channel: Channel, effect: Deliver | Finished) -> None:
@@ -376,3 +426,11 @@ class Dispatch:
                 _log.error("events.quarantined", channel=round_.number, reason=reason)
             round_.store.quarantined += damage.reasons
             round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
+
+
+def _concerned(channel: Channel, effect: Effect) -> list[int]:
+    """The subscriptions that an effect is for."""
+    if isinstance(effect, FindLanes):
+        return [seat.subscription for seat in channel.state.durables[effect.durable].seats]
+    assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+    return [effect.subscription]

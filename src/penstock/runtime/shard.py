@@ -503,8 +503,17 @@ def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:
 
 
 def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> None:
-    if reply is not None:
+    """Tell whoever asked. An answer that cannot be given costs them alone: what it is about is
+    stored, or refused, as it is."""
+    if reply is None:
+        return
+    try:
         reply(result, error)
+    except Exception as failure:  # noqa: BLE001
+        try:
+            reply(None, failure)
+        except Exception:  # noqa: BLE001
+            _log.exception("answer.failed")
 
 
 def _size(work: Work) -> int:

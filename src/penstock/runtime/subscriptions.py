@@ -73,6 +73,7 @@ class Subscriptions:
         self._numbers: dict[int, int] = {}
         """Channel of each open subscription."""
         self._places = Places()
+        dispatch.on_failed = self.detach
         self.holding = Holding(shard, self._numbers.get)
 
     # --- plain subscriptions -------------------------------------------------------------

@@ -42,8 +42,8 @@ from penstock.frontends.http.routing import (
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
-from penstock.frontends.incidents import incident, told
 from penstock.runtime.askers import asker
+from penstock.runtime.incidents import incident, told
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
