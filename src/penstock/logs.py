@@ -6,15 +6,19 @@ an application decides; an embedded realm says warnings and worse on standard er
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
+import textwrap
 from collections.abc import MutableMapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, TextIO, cast
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import ExcInfo, Processor
+
+from penstock.core.printable import on_one_line, plain
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "text", "json"]
@@ -84,14 +88,49 @@ def _local_time(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapp
 
 def _text(*, coloured: bool) -> list[Processor]:
     return [
+        _printable,
         structlog.dev.ConsoleRenderer(
             colors=coloured,
             pad_event_to=20,
             pad_level=True,
             sort_keys=False,
-            exception_formatter=structlog.dev.plain_traceback,
-        )
+            exception_formatter=_traceback,
+        ),
     ]
+
+
+def _printable(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Values hold what strangers have chosen: nothing of it is obeyed by a terminal, or looks like
+    a line of its own. What is no text is shown by its ``repr``, which keeps to one line."""
+    for name, value in entry.items():
+        if name in ("stack", "exception") and isinstance(value, str):
+            entry[name] = _indented(value)
+        elif isinstance(value, str):
+            entry[name] = on_one_line(value)
+        elif name != "exc_info":
+            entry[name] = _Shown(on_one_line(repr(value)))
+    return entry
+
+
+class _Shown:
+    """A value whose text is made already."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _traceback(out: TextIO, exc_info: ExcInfo) -> None:
+    """Its lines stand apart from those of the log: the text of an error may have any."""
+    traceback = io.StringIO()
+    structlog.dev.plain_traceback(traceback, exc_info)
+    out.write(_indented(traceback.getvalue()))
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(plain(text), "    ", lambda line: bool(line.strip()))
 
 
 def _json() -> list[Processor]:

@@ -51,6 +51,71 @@ def test_text_is_one_line_an_event() -> None:
     assert datetime.fromisoformat(line.partition(" [")[0]).tzinfo is not None
 
 
+OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f\r\n2026-01-01 [info] forged"
+"""What a client may call itself, or write into an error's text."""
+SHOWN = r"\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f\r\n2026-01-01 [info] forged"
+
+
+def fail() -> None:
+    raise ValueError(OBEYED)
+
+
+class Person:
+    def __repr__(self) -> str:
+        return OBEYED
+
+
+def test_a_name_somebody_has_chosen_is_shown_and_not_obeyed() -> None:
+    out = io.StringIO()
+    configure("info", "text", out)
+    log = structlog.get_logger()
+
+    log.info(OBEYED, client=OBEYED, names=[OBEYED], person=Person(), n=3, some=None)
+    log.info("a.b", client="größe 日", n=3)
+    logging.getLogger("other").error("of another library: %s", OBEYED)
+
+    first, second, third = out.getvalue().removesuffix("\n").split("\n")
+    assert all(line.isprintable() for line in (first, second, third))
+    assert SHOWN in first
+    assert f"person={SHOWN} n=3 some=None" in first
+    assert second.endswith("client='größe 日' n=3")
+    assert third.endswith(f"of another library: {SHOWN}")
+
+
+@pytest.mark.parametrize("logged_by", ["penstock", "another library"])
+def test_the_text_of_an_error_begins_no_line_of_the_log(logged_by: str) -> None:
+    out = io.StringIO()
+    configure("info", "text", out)
+    try:
+        fail()
+    except ValueError:
+        if logged_by == "penstock":
+            structlog.get_logger().exception("request.failed")
+        else:
+            logging.getLogger("other").exception("request.failed")
+
+    lines = out.getvalue().removesuffix("\n").split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert "    Traceback (most recent call last):" in lines
+    assert [line for line in lines if not line.startswith("    ")] == lines[:1]
+    assert "2026-01-01 [info] forged" in lines[-1]
+
+
+def test_json_lines_keep_what_was_chosen_in_printable_characters() -> None:
+    out = io.StringIO()
+    configure("info", "json", out)
+    try:
+        fail()
+    except ValueError:
+        structlog.get_logger().exception(OBEYED, client=OBEYED, names=[OBEYED])
+
+    line = out.getvalue().removesuffix("\n")
+    assert line.isprintable()
+    entry = json.loads(line)
+    assert (entry["event"], entry["client"], entry["names"]) == (OBEYED, OBEYED, [OBEYED])
+    assert OBEYED in entry["exception"]
+
+
 @pytest.mark.parametrize(("level", "lines"), [("debug", 3), ("warning", 1), ("error", 0)])
 def test_lines_below_the_level_are_left_out(level: str, lines: int) -> None:
     out = io.StringIO()

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import given
@@ -21,6 +22,7 @@ from penstock.cli.output import (
     write_json,
     write_json_line,
 )
+from penstock.cli.program import app
 from tests.cli.conftest import Run
 
 
@@ -154,3 +156,23 @@ def test_no_command_says_what_a_terminal_would_obey(
         done = penstock_command(*line.split(" "))
         for said in done.output.split("\n"):
             assert said.isprintable(), (line, said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("{}", "--{}=3", "channel {}", "channel list {}", "channel list --{}", "channel list -{}"),
+        *("channel list --form{}", "channel list --format {}", "channel list --help={}"),
+        *("serve --port {}", "browse x --from {}", "publish x y --property {}"),
+        *("channel create x --ttl {}", "browse x --count {}"),
+    ],
+)
+def test_wrong_arguments_come_back_as_text_and_on_their_line(line: str) -> None:
+    given = f"{OBEYED}\nerror:forged"
+
+    done = CliRunner().invoke(app, [part.format(given) for part in line.split(" ")])
+
+    assert done.exit_code == 2
+    lines = done.output.split("\n")
+    assert all(said.isprintable() for said in lines)
+    assert not any(said.startswith("error:forged") for said in lines)

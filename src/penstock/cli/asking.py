@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import note, plain
+from penstock.cli.output import note
+from penstock.core.printable import plain
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.cli.output import duration, note, plain
+from penstock.cli.output import duration, note
 from penstock.cli.progress import is_seen
+from penstock.core.printable import plain
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.step import Progress

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
+
+from penstock.core.printable import escaped, plain
 
 ListFormat = Annotated[
     Literal["table", "json"], typer.Option("--format", help="For people, or for programs.")
@@ -44,20 +46,9 @@ def write_json_line(value: Any) -> None:
     write(json_text(_encoder.encode(value)))
 
 
-def plain(text: str) -> str:
-    """``text`` with escapes for what is no printable character, apart from the ends of lines."""
-    return _printable(text, lambda sign: sign.encode("unicode_escape").decode())
-
-
 def json_text(encoded: bytes) -> str:
     """A document of JSON in printable characters; it says the same."""
-    return _printable(encoded.decode(), lambda sign: json.dumps(sign)[1:-1])
-
-
-def _printable(text: str, escaped: Callable[[str], str]) -> str:
-    if text.isprintable() or text.replace("\n", "").isprintable():
-        return text
-    return "".join(sign if sign.isprintable() or sign == "\n" else escaped(sign) for sign in text)
+    return escaped(encoded.decode(), lambda sign: json.dumps(sign)[1:-1])
 
 
 def cell(value: Any) -> str:

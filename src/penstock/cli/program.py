@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -34,16 +35,29 @@ from penstock.cli import (
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note
 from penstock.core.errors import PenstockError
+from penstock.core.printable import on_one_line
 
 REFUSED: Final = 1
 """Exit status when the realm, or this program, said no; 2 is wrong usage, 0 is done."""
 INTERRUPTED: Final = 130
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""What a wrong way to call a command is raised as."""
+
+
 class Program(CommandGroup):
     """Ends every command the same way: a refusal in one line, Ctrl-C and a closed pipe quietly."""
 
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        with _plain_usage():
+            return super().make_context(*arguments, **more)
+
     def invoke(self, ctx: Any) -> Any:
+        with _plain_usage():
+            return self._invoked(ctx)
+
+    def _invoked(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -61,6 +75,16 @@ class Program(CommandGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order a newcomer needs them."""
         return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
+@contextmanager
+def _plain_usage() -> Iterator[None]:
+    """What is said of wrong arguments repeats them: as a terminal shows them, on their line."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.message = on_one_line(error.message)
+        raise
 
 
 _ORDER: Final = (

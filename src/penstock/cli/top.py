@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.output import ListFormat, duration, plain, size, write_json, write_json_line
+from penstock.cli.output import ListFormat, duration, size, write_json, write_json_line
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.printable import plain
 
 if TYPE_CHECKING:
     from rich.console import Group

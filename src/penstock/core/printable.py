@@ -1,0 +1,27 @@
+"""Texts that others have chosen, as a terminal shows them and does not obey them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def plain(text: str) -> str:
+    """``text`` with escapes for what is no printable character, apart from the ends of lines."""
+    return escaped(text, _escape)
+
+
+def on_one_line(text: str) -> str:
+    """Likewise, with escapes for the ends of lines, too: nobody begins a line of their own."""
+    return plain(text).replace("\n", r"\n")
+
+
+def escaped(text: str, escape: Callable[[str], str]) -> str:
+    """``text`` with what ``escape`` makes of each character that is not printable, and no end of a
+    line."""
+    if text.isprintable() or text.replace("\n", "").isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
