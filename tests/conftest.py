@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from penstock.testing.process import ServerProcess
 from tests.thorough import QUICK
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.java"]
 
 Serve = Callable[..., ServerProcess]
 

@@ -85,7 +85,7 @@ def test_a_peer_that_is_installed_does_the_work(
             assert bool(cell.runs) == is_there, cell
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_spark_reads_and_writes_what_was_stored(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_spark_reads_and_writes_what_was_stored(tmp_path: Path) -> None:
     assert [len(cell.runs) for cell in results_in(kept)["S12"].cells] == [1, 1]
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_the_steps_of_pipelines_give_what_spark_makes_of_files(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_page_that_sets_up_a_realm_can_be_followed(page: Path, founder: Reader
 
 
 @pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("page", [page for page in PAGES if is_spark(page)], ids=name_of)
 def test_a_page_with_spark_can_be_followed(page: Path, reader: Reader) -> None:
     _paths_begin_here()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("java"), pytest.mark.process]
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 5_000

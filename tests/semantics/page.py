@@ -42,7 +42,8 @@ _RANGE = re.compile(r"([A-Z])(\d*)([a-z]?)(?:-(?:[A-Z](\d+)|([a-z])))?")
 
 _FIRST = ("core", "semantics", "runtime", "integration", "client", "columns", "storage", "access")
 """Folders whose tests say most plainly what a rule means."""
-_HEAVY = ("mark.slow", "mark.process", "mark.spark", "mark.peer")
+_HEAVY = ("mark.slow", "mark.process", "mark.peer")
+_HEAVY_FIXTURES = {"spark", "java"}
 
 
 class Rule(Struct, frozen=True):
@@ -184,7 +185,8 @@ def _of_function(
         return
     own = list(chain.from_iterable(map(tags_in, node.decorator_list)))
     marks = " ".join(map(ast.unparse, node.decorator_list))
-    is_heavy = any(mark in marks for mark in _HEAVY)
+    uses = {argument.arg for argument in node.args.args}
+    is_heavy = any(mark in marks for mark in _HEAVY) or not _HEAVY_FIXTURES.isdisjoint(uses)
     for tag in dict.fromkeys((*own, *outer)):
         yield tag, Tagged(path, name, tag in own, len(own), is_heavy)
 

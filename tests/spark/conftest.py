@@ -18,7 +18,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(java: None) -> Iterator[SparkSession]:
     """A session on two cores that tries a failing task again."""
     if (others := SparkSession.getActiveSession()) is not None:
         others.stop()

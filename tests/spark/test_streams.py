@@ -19,8 +19,6 @@ from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter
 from penstock.testing.process import ServerProcess
 
-pytestmark = pytest.mark.spark
-
 QUERY_TIMEOUT_S = 120
 
 

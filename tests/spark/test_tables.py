@@ -15,8 +15,6 @@ import penstock
 from penstock.client.sync import Channel, Session
 from penstock.spark import register
 
-pytestmark = pytest.mark.spark
-
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 

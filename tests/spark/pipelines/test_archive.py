@@ -268,7 +268,6 @@ def pipeline_spark(spark: SparkSession, url: str) -> SparkSession:
     return spark
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_a_pipeline_archives_what_is_there_and_goes_on_where_it_was(
     pipeline_spark: SparkSession, url: str, flights: Channel, tmp_path: Path

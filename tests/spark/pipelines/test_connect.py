@@ -15,7 +15,7 @@ import pytest
 from penstock import Event
 from penstock.client.sync import Session
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow]
 
 SERVER = """
 import sys

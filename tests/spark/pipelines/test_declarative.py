@@ -15,7 +15,7 @@ import penstock
 from penstock.client.sync import Session
 from penstock.spark.jvm import find_jvm, java_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "declarative"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -26,7 +26,6 @@ def test_a_target_has_to_be_one_whose_rows_can_be_replaced() -> None:
         check_keyed(None, None, "")
 
 
-@pytest.mark.spark
 def test_a_micro_batch_that_broke_off_between_its_targets_is_completed(
     spark: SparkSession, url: str, client: Session, tmp_path: Path
 ) -> None:

@@ -105,7 +105,6 @@ def states_in(path: Path, *columns: str) -> dict[Any, tuple[Any, ...]]:
     return {row["ccy"]: tuple(row[name] for name in columns) for row in rows_in(path)}
 
 
-@pytest.mark.spark
 def test_states_are_kept_in_a_table_and_a_merge_channel_over_several_runs(
     spark: SparkSession, url: str, client: Session, changes: Channel, tmp_path: Path
 ) -> None:
@@ -132,7 +131,6 @@ def test_states_are_kept_in_a_table_and_a_merge_channel_over_several_runs(
         run(pipeline, url=url, once=True, spark=spark)
 
 
-@pytest.mark.spark
 def test_states_of_a_merge_channel_are_followed(
     spark: SparkSession, url: str, client: Session, tmp_path: Path
 ) -> None:
@@ -153,7 +151,6 @@ def test_states_of_a_merge_channel_are_followed(
     }
 
 
-@pytest.mark.spark
 def test_states_as_of_an_event_are_made_of_channel_and_archive_and_stored_once(
     spark: SparkSession, url: str, changes: Channel, tmp_path: Path
 ) -> None:
@@ -189,7 +186,6 @@ def test_states_as_of_an_event_are_made_of_channel_and_archive_and_stored_once(
         run(defined(tmp_path, as_of=4), url=url, spark=spark)
 
 
-@pytest.mark.spark
 def test_an_archive_without_a_null_tells_a_change_of_type_all_the_same(
     spark: SparkSession, url: str, client: Session, changes: Channel, tmp_path: Path
 ) -> None:
@@ -211,7 +207,6 @@ def test_an_archive_without_a_null_tells_a_change_of_type_all_the_same(
     }
 
 
-@pytest.mark.spark
 def test_states_of_a_merge_channel_as_of_an_event_come_from_what_a_join_has_kept(
     spark: SparkSession, url: str, client: Session, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from penstock.tables import Table
 if TYPE_CHECKING:
     from tests.conftest import Serve
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
 
 TIMEOUT_S = 600
 """For a machine on which many things start at once; alone, each test takes some ten seconds."""

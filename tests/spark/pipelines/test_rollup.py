@@ -150,7 +150,6 @@ def hours(first: int, end: int) -> list[tuple[int, str, int, int]]:
     ]
 
 
-@pytest.mark.spark
 def test_windows_come_once_when_they_close_over_several_runs(
     spark: SparkSession, url: str, flights: Flights, tmp_path: Path
 ) -> None:
@@ -170,7 +169,6 @@ def test_windows_come_once_when_they_close_over_several_runs(
     assert sorted(row["flights"] for row in table) == [3] * 8
 
 
-@pytest.mark.spark
 def test_at_the_end_open_windows_are_closed_once_and_later_flights_come_late(
     spark: SparkSession, url: str, flights: Flights, tmp_path: Path
 ) -> None:
@@ -196,7 +194,6 @@ def test_at_the_end_open_windows_are_closed_once_and_later_flights_come_late(
     assert sums_of(flights.sums) == [*closed, *hours(5, 6), (6, "EWR", 1, 36)]
 
 
-@pytest.mark.spark
 def test_sessions_end_after_a_gap(
     spark: SparkSession, url: str, flights: Flights, tmp_path: Path
 ) -> None:
@@ -210,7 +207,6 @@ def test_sessions_end_after_a_gap(
     assert [tuple(row.values()) for row in found] == [("EWR", 2, 0), ("JFK", 2, 3), ("EWR", 1, 6)]
 
 
-@pytest.mark.spark
 def test_running_values_are_the_state_of_a_merge_channel_and_rows_of_a_table(
     spark: SparkSession, url: str, client: Session, flights: Flights, tmp_path: Path
 ) -> None:
@@ -232,7 +228,6 @@ def test_running_values_are_the_state_of_a_merge_channel_and_rows_of_a_table(
     assert [row["key"] for row in table] == [row["key"] for row in states]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -23,7 +23,7 @@ from penstock.spark.writing import ChannelStreamWriter
 from penstock.tables import Table
 from tests.spark.mortal import Mortal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 FLIGHTS = {"name": "flights", "channel": "flights", "starting": "earliest", "max_events": 1_000}
 

@@ -94,7 +94,6 @@ def read(spark: SparkSession, url: str, channel: str, **options: Any) -> DataFra
     return spark.read.format("penstock").options(url=url, channel=channel, **options).load()
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("seed", [4711])
 def test_merged_by_spark_is_merged_by_the_realm(
     spark: SparkSession, url: str, client: Session, seed: int
@@ -113,7 +112,6 @@ def test_merged_by_spark_is_merged_by_the_realm(
     changes.unpersist()
 
 
-@pytest.mark.spark
 def test_states_of_a_merge_channel_are_whole(
     spark: SparkSession, url: str, client: Session
 ) -> None:
@@ -125,7 +123,6 @@ def test_states_of_a_merge_channel_are_whole(
     assert told(found.collect()) == history.as_of(79)
 
 
-@pytest.mark.spark
 def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
     events = spark.createDataFrame(
         [
@@ -150,7 +147,6 @@ def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
     ]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("rules", "said"),
     [

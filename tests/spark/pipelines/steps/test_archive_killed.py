@@ -18,7 +18,7 @@ from penstock.core.errors import NameDoesNotExist
 from penstock.tables import Table
 from tests.spark.pipelines.steps.programs import started
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("java"), pytest.mark.process]
 
 TIMEOUT_S = 600
 EVENTS = 120

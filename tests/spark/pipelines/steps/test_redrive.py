@@ -81,7 +81,6 @@ def test_what_is_missing_is_named(client: Session, url: str, tmp_path: Path) -> 
         run(step(**{"from": "dead"}, channel="nowhere"), Given(url, tmp_path, "fix-it"))
 
 
-@pytest.mark.spark
 def test_sql_changes_events_and_chooses_what_becomes_of_them(
     client: Session, url: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -111,7 +110,6 @@ def upper(dead: DataFrame, spark: SparkSession) -> DataFrame:
     return joined.drop("dest", "code")
 
 
-@pytest.mark.spark
 def test_python_does_too(client: Session, url: str, tmp_path: Path, spark: SparkSession) -> None:
     buried(client, flights())
     given = Redrive(
@@ -132,7 +130,6 @@ def test_python_does_too(client: Session, url: str, tmp_path: Path, spark: Spark
     assert [each["redrive_of"]["event_id"] for each in back] == [0, 1]
 
 
-@pytest.mark.spark
 def test_sql_that_spark_does_not_take_is_named(
     client: Session, url: str, tmp_path: Path, spark: SparkSession
 ) -> None:
