@@ -15,7 +15,7 @@ bin := $(VENV)/bin
 sources := $(wildcard src bench tests examples)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
-.PHONY: help setup run test check docs serve bench sim faults fuzz lock clean
+.PHONY: help setup run test check docs serve bench sim faults fuzz lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,9 @@ sim: setup ## simulated lives of a realm on a failing disk and network (SEED= th
 
 lock: ## renew the lock files from pyproject.toml (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)
+
+wheel: setup ## what is released, in dist/: wheel, sources, notes, checksums; the wheel is tried
+	@scripts/wheel.sh
 
 clean: ## remove .venv, caches and build products; var/ is kept
 	@rm -rf $(VENV) $(VENV).log .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

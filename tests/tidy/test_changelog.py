@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+import penstock
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,17 +36,54 @@ def test_a_fragment_of_an_unknown_kind_is_named(changelog: ModuleType, tmp_path:
     assert "names.mended.md" in changelog.faults([wrong])[0]
 
 
-def test_fragments_come_first_under_their_kind_in_the_unreleased_part(
+BEFORE = "# Changelog\n\n## Unreleased\n\nSee there.\n\n## 1.0.0 (2026-01-02)\n\n### Added\n- X.\n"
+
+
+def test_a_release_is_made_of_the_fragments_what_asks_for_something_first(
     changelog: ModuleType, tmp_path: Path
 ) -> None:
-    added, fixed = tmp_path / "a.added.md", tmp_path / "b.fixed.md"
-    added.write_text("- New.\n")
-    fixed.write_text("- Mended.\n")
-    before = (
-        "# Changelog\n\n## Unreleased (1.1)\n\n### Added\n- Old.\n\n## 1.0\n\n### Fixed\n- X.\n"
+    for name, text in (("a.added", "New."), ("b.fixed", "Mended."), ("c.removed", "Gone.")):
+        (tmp_path / f"{name}.md").write_text(f"- {text}\n")
+
+    after = changelog.released(BEFORE, "1.1.0", "2026-02-03", changelog.fragments(tmp_path))
+
+    assert changelog.releases(after) == [("1.1.0", "2026-02-03"), ("1.0.0", "2026-01-02")]
+    assert changelog.notes(after, "1.1.0") == (
+        "### Removed\n- Gone.\n\n### Added\n- New.\n\n### Fixed\n- Mended.\n"
     )
+    assert changelog.notes(after, "1.0.0") == changelog.notes(BEFORE, "1.0.0")
+    assert after.startswith("# Changelog\n\n## Unreleased\n\nSee there.\n\n## 1.1.0 (2026-02-03)\n")
 
-    after = changelog.with_fragments(before, [added, fixed])
 
-    assert "### Added\n- New.\n- Old.\n\n### Fixed\n- Mended.\n" in after
-    assert after.endswith("## 1.0\n\n### Fixed\n- X.\n")
+def test_a_version_is_released_once_and_not_without_changes(
+    changelog: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "a.added.md").write_text("- New.\n")
+
+    with pytest.raises(SystemExit, match=r"has a version 1\.0\.0 already"):
+        changelog.released(BEFORE, "1.0.0", "2026-02-03", changelog.fragments(tmp_path))
+    with pytest.raises(SystemExit, match="there is nothing to release"):
+        changelog.released(BEFORE, "1.1.0", "2026-02-03", [])
+    with pytest.raises(SystemExit, match=r"has no version 2\.0\.0"):
+        changelog.notes(BEFORE, "2.0.0")
+
+
+def test_a_release_writes_the_version_of_the_package(changelog: ModuleType) -> None:
+    module = '"""Text."""\n\n__version__ = "1.0.0"\n'
+
+    assert changelog.with_version(module, "1.1.0") == module.replace("1.0.0", "1.1.0")
+
+
+def test_the_newest_release_is_the_version_of_the_package(changelog: ModuleType) -> None:
+    (newest, _), *_ = releases = changelog.releases((ROOT / "CHANGELOG.md").read_text())
+
+    assert newest == penstock.__version__
+    assert [date for _, date in releases] == sorted((date for _, date in releases), reverse=True)
+    assert changelog.notes((ROOT / "CHANGELOG.md").read_text(), newest)
+
+
+def test_the_first_release_mends_nothing(changelog: ModuleType) -> None:
+    """Nobody had the defects that went before it."""
+    first, _ = changelog.releases((ROOT / "CHANGELOG.md").read_text())[-1]
+
+    assert "### Fixed" not in changelog.notes((ROOT / "CHANGELOG.md").read_text(), first)
