@@ -12,10 +12,10 @@ LIVES ?= 1
 export VENV PYTHON
 
 bin := $(VENV)/bin
-sources := $(wildcard src bench tests examples)
+sources := $(wildcard src bench tests examples scripts)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
-.PHONY: help setup run test check docs serve bench sim faults fuzz lock wheel clean
+.PHONY: help setup run test check docs serve bench weight sim faults fuzz lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,9 @@ serve: setup ## a realm and its console on this machine, kept in var/realm
 
 bench: setup ## the speed table, Penstock and its peers side by side
 	@$(bin)/python -m bench $(ARGS)
+
+weight: setup ## figures of the source: lines, names, rooms, the calls of one publish
+	@$(bin)/python -m scripts.weight $(ARGS)
 
 faults: setup ## real faults for real processes (ARGS="--seed N --minutes M --loops K")
 	@$(bin)/python -m tests.faults $(ARGS)

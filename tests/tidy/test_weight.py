@@ -1,0 +1,165 @@
+"""``make weight`` finds what is there: in a tree of a few lines, and in a publish that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.weight import shape
+from scripts.weight.__main__ import main
+from scripts.weight.publish import trip_of_a_publish, walk
+from scripts.weight.source import Source, mentions, sources_below
+
+LIFE = '''"""A life."""
+
+
+def test_it() -> None:
+    async def life() -> None:
+        pass
+
+    run(life())
+
+
+async def test_another() -> None:
+    async def inner() -> None:
+        pass
+
+    await inner()
+'''
+DURABLES = '''"""Durables."""
+
+from typing import NewType
+
+from penstock.runtime.orders import Order
+
+# order_by is no attribute of this one.
+Id = NewType("Id", int)
+
+
+class Table:
+    """Of orders, by order_by."""
+
+    name: str
+    """The same as theirs."""
+
+
+def show(order: Order) -> str:
+    return f"{order.deliver_at}"
+'''
+TREE = {
+    "src/penstock/__init__.py": "",
+    "src/penstock/runtime/__init__.py": '"""The realm."""\n',
+    "src/penstock/runtime/durables.py": DURABLES,
+    "src/penstock/runtime/orders.py": '"""Orders."""\n\n\nclass Order:\n    deliver_at = 0\n',
+    "src/penstock/runtime/store/__init__.py": "",
+    "src/penstock/runtime/store/rows.py": (
+        "from penstock.runtime import orders\n\n\n"
+        "class Table:\n    def get(self):\n        return orders.KEYS['order_by']\n"
+    ),
+    "tests/test_life.py": LIFE,
+}
+
+
+def tree(folder: Path, files: Mapping[str, str] = TREE) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, Source]:
+    return {source.module: source for source in sources_below(tree(tmp_path) / "src")}
+
+
+def test_lines_are_counted_by_their_kind(sources: Mapping[str, Source]) -> None:
+    lines = shape.lines_of([sources["penstock.runtime.durables"]])
+
+    assert lines == shape.Lines(total=19, imports=2, documentation=3, comments=1, blank=8)
+    assert shape.function_lines(list(sources.values())) == [2, 2]
+
+
+def test_an_attribute_stands_in_code_and_not_in_prose(sources: Mapping[str, Source]) -> None:
+    files = list(sources.values())
+
+    assert shape.modules_with(files, "order_by") == ["penstock.runtime.store.rows"]
+    assert shape.modules_with(files, "deliver_at") == [
+        "penstock.runtime.durables",
+        "penstock.runtime.orders",
+    ]
+    assert not mentions(sources["penstock.runtime.orders"], "deliver")
+
+
+def test_a_class_name_of_two_modules_is_found(sources: Mapping[str, Source]) -> None:
+    assert shape.repeated_classes(list(sources.values())) == {
+        "Table": ["penstock.runtime.durables", "penstock.runtime.store.rows"]
+    }
+
+
+def test_a_fragment_is_short_and_has_one_user(tmp_path: Path, sources: dict[str, Source]) -> None:
+    text = "from penstock.runtime.store.rows import Table\n" + "\n" * shape.FRAGMENT_LINES
+    user = {"src/penstock/runtime/long.py": text, "src/penstock/runtime/again.py": "import os\n"}
+    files = sources_below(tree(tmp_path, user) / "src")
+
+    assert shape.fragments(list(sources.values())) == {}, "orders has two users, the others none"
+    assert shape.fragments(files) == {"penstock.runtime.store.rows": "penstock.runtime.long"}
+
+
+def test_docstrings_that_need_a_neighbour_are_found(sources: Mapping[str, Source]) -> None:
+    files = list(sources.values())
+
+    assert shape.openings(files) == {"Of ": 1, "The same": 1}
+    assert shape.new_types(files) == 1
+
+
+def test_a_room_is_a_folder_or_a_module(tmp_path: Path, sources: Mapping[str, Source]) -> None:
+    rooms = shape.rooms_of(list(sources.values()), "penstock.runtime")
+
+    assert rooms.arrows == {("durables", "orders"), ("store", "orders")}
+    assert rooms.back() == []
+
+
+def test_an_arrow_back_closes_a_circle(tmp_path: Path) -> None:
+    circle = {
+        "src/penstock/runtime/orders.py": "def get():\n    import penstock.runtime.store.rows"
+    }
+    files = sources_below(tree(tmp_path, TREE | circle) / "src")
+
+    back = shape.rooms_of(files, "penstock.runtime").back()
+
+    assert back in ([("orders", "store")], [("store", "orders")])
+
+
+def test_a_story_that_is_wrapped_is_found(tmp_path: Path) -> None:
+    tests = sources_below(tree(tmp_path) / "tests")
+
+    assert shape.wrapped_stories(tests) == ["test_life.test_it"]
+
+
+def test_the_table_has_figures_with_their_targets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--still", "--root", str(tree(tmp_path))]) == 0
+
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["source", "lines", "31", "74,000"] in rows
+    assert ["files", "with", "deliver_at", "2", "9"] in rows
+    assert ["rooms", "of", "penstock.runtime", "3", "10"] in rows
+    assert "files with order_by:\n  penstock.runtime.store.rows\n" in printed
+
+
+@pytest.mark.slow
+def test_a_publish_is_followed_from_the_client_to_the_disk_and_back() -> None:
+    trip = trip_of_a_publish(warming=5, measured=3)
+
+    shown: list[str] = []
+    walk(trip, shown.append)
+    files = [line.partition(":")[0].strip() for line in shown]
+    assert {"thread 1", "thread 2"} <= set(files)
+    assert {"client", "frontends", "core", "storage"} <= {file.partition("/")[0] for file in files}
+    assert trip.called > trip.moves > trip.files > len(trip.calls)
+    assert trip.moves == sum(not line.startswith("thread") for line in shown) - len(trip.calls)
