@@ -10,7 +10,7 @@ import msgspec
 
 from bench.processes import LACKS, Job
 from bench.shape import ClientWork, Figures, Missing, peers, shapes
-from penstock.client.threads import fast_loop
+from penstock.client.connection.threads import fast_loop
 
 
 async def work(job: Job) -> Figures:

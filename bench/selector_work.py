@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import penstock
 from bench.shape import Figures
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 
 TABLE_ROWS = 131_072
 PER_FILE = 50_000

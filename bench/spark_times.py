@@ -21,7 +21,7 @@ import numpy as np
 import penstock
 from bench.measuring import cpu_s_below, cpu_s_since
 from bench.shape import Figures
-from penstock.core.errors import SessionClosed
+from penstock.core.vocabulary.errors import SessionClosed
 from penstock.spark.jvm import find_jvm, java_home
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.spark.jvm import find_jvm
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.processes import figures_of
 from bench.shape import CONTENDERS, Broker, Case, Figures, Missing, peers
 from bench.workload import Events, pool
-from penstock.client.threads import fast_loop
+from penstock.client.connection.threads import fast_loop
 
 EMBEDDED = """
 import json, sys, time

@@ -26,7 +26,7 @@ from bench.shape import (
     Server,
     peers,
 )
-from penstock.client.threads import fast_loop
+from penstock.client.connection.threads import fast_loop
 
 BACKLOG = 1_000_000
 STORED = 10_000_000

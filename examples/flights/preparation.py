@@ -8,7 +8,7 @@ import penstock
 from examples.flights.names import DELAYS, FLIGHTS, GROUND_CREW
 from examples.flights.reconciliation import Outstanding
 from examples.flights.run_record import Beginning, CannotBegin, RunRecord
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 
 
 class Prepared(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import penstock
 from examples.flights.companion import Instructions, report, serve
 from examples.flights.names import FLIGHTS
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 from penstock.spark.pipelines import Pipeline, load, run
 from penstock.spark.pipelines.runner import session_for
 from penstock.spark.pipelines.standing import Keeping

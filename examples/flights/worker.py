@@ -14,7 +14,7 @@ import numpy.typing as npt
 import penstock
 from examples.flights.companion import Instructions, report, serve
 from examples.flights.names import FLIGHTS, GROUND_CREW
-from penstock.client.sync import DurableSubscription
+from penstock.client.sync.sync import DurableSubscription
 
 WINDOW = 4_000
 """Flights in this worker's hands at a time."""

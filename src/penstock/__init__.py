@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each other
     from penstock import aio
     from penstock.bootstrap import Realm
-    from penstock.client.attributes import (
+    from penstock.client.handles.attributes import (
         ChannelAttributes,
         ChannelType,
         DurableType,
@@ -28,10 +28,10 @@ if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each o
         QueueAttributes,
         StorageProperties,
     )
-    from penstock.client.history import KeyState
-    from penstock.client.peeking import Peeked
-    from penstock.client.schedule import Scheduled
-    from penstock.client.sync import (
+    from penstock.client.handles.schedule import Scheduled
+    from penstock.client.reading.key_state import KeyState
+    from penstock.client.reading.peeking import Peeked
+    from penstock.client.sync.sync import (
         Access,
         Channel,
         Channels,
@@ -51,12 +51,12 @@ if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each o
         Transaction,
         connect,
     )
-    from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
-    from penstock.client.sync_merging import Registered
-    from penstock.client.sync_producer import Producer
-    from penstock.columns.batch import EventBatch
-    from penstock.columns.event import Event, Origin
-    from penstock.core.errors import (
+    from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
+    from penstock.client.sync.sync_merging import Registered
+    from penstock.client.sync.sync_producer import Producer
+    from penstock.columns.events.batch import EventBatch
+    from penstock.columns.events.event import Event, Origin
+    from penstock.core.vocabulary.errors import (
         AccessDenied,
         AddressInUse,
         AlreadyAborted,
@@ -113,7 +113,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "penstock.bootstrap": ("Realm",),
-    "penstock.client.attributes": (
+    "penstock.client.handles.attributes": (
         "ChannelAttributes",
         "ChannelType",
         "DurableType",
@@ -122,10 +122,10 @@ _HOMES = {
         "QueueAttributes",
         "StorageProperties",
     ),
-    "penstock.client.history": ("KeyState",),
-    "penstock.client.peeking": ("Peeked",),
-    "penstock.client.schedule": ("Scheduled",),
-    "penstock.client.sync": (
+    "penstock.client.reading.key_state": ("KeyState",),
+    "penstock.client.reading.peeking": ("Peeked",),
+    "penstock.client.handles.schedule": ("Scheduled",),
+    "penstock.client.sync.sync": (
         "Access",
         "Channel",
         "Channels",
@@ -145,15 +145,15 @@ _HOMES = {
         "Transaction",
         "connect",
     ),
-    "penstock.client.sync_delivered": ("DeliveredBatch", "DeliveredEvent"),
-    "penstock.client.sync_merging": ("Registered",),
-    "penstock.client.sync_producer": ("Producer",),
-    "penstock.columns.batch": ("EventBatch",),
-    "penstock.columns.event": ("Event", "Origin"),
+    "penstock.client.sync.sync_delivered": ("DeliveredBatch", "DeliveredEvent"),
+    "penstock.client.sync.sync_merging": ("Registered",),
+    "penstock.client.sync.sync_producer": ("Producer",),
+    "penstock.columns.events.batch": ("EventBatch",),
+    "penstock.columns.events.event": ("Event", "Origin"),
     "penstock.tables.segments": ("segments",),
 }
 """Loaded when first used: a client does not import the server, nor a look at the version Arrow.
-What is in none of these is an error of ``penstock.core.errors``."""
+What is in none of these is an error of ``penstock.core.vocabulary.errors``."""
 
 __all__ = [
     "Access",
@@ -253,7 +253,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
         if name not in __all__:
             raise AttributeError(f"module 'penstock' has no attribute {name!r}")
         homes = [module for module, names in _HOMES.items() if name in names]
-        module = importlib.import_module(homes[0] if homes else "penstock.core.errors")
+        module = importlib.import_module(homes[0] if homes else "penstock.core.vocabulary.errors")
         found = getattr(module, name)
         globals()[name] = found  # the next look finds it without asking here
         return found

@@ -12,29 +12,29 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.access import Access
-from penstock.client.channels import Channel, Channels
-from penstock.client.credentials import Token
-from penstock.client.delivered import DeliveredBatch, DeliveredEvent
-from penstock.client.destination import Destination
-from penstock.client.durable_subscription import DurableSubscription
-from penstock.client.durables import Durable, Durables
-from penstock.client.history import KeyState
-from penstock.client.holding import DurableHold
-from penstock.client.joins import Joins
-from penstock.client.merging import Registered
-from penstock.client.opening import Opening
-from penstock.client.peeking import Peeked
-from penstock.client.producer import Producer
-from penstock.client.queues import Queue, Queues
-from penstock.client.reader import Reader
-from penstock.client.schedule import Schedule, Scheduled
-from penstock.client.session import RECONNECT_TIMEOUT_S, Session
-from penstock.client.subscription import Subscription
-from penstock.client.transaction import JointTransaction, Transaction
-from penstock.client.urls import parse_url
-from penstock.columns.batch import EventBatch
-from penstock.columns.event import Event
+from penstock.client.connection.credentials import Token
+from penstock.client.connection.urls import parse_url
+from penstock.client.handles.access import Access
+from penstock.client.handles.channels import Channel, Channels
+from penstock.client.handles.destination import Destination
+from penstock.client.handles.durables import Durable, Durables
+from penstock.client.handles.joins import Joins
+from penstock.client.handles.opening import Opening
+from penstock.client.handles.queues import Queue, Queues
+from penstock.client.handles.schedule import Schedule, Scheduled
+from penstock.client.handles.session import RECONNECT_TIMEOUT_S, Session
+from penstock.client.publishing.producer import Producer
+from penstock.client.publishing.transaction import JointTransaction, Transaction
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.reading.durable_subscription import DurableSubscription
+from penstock.client.reading.holding import DurableHold
+from penstock.client.reading.key_state import KeyState
+from penstock.client.reading.merging import Registered
+from penstock.client.reading.peeking import Peeked
+from penstock.client.reading.reader import Reader
+from penstock.client.reading.subscription import Subscription
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
 
 if TYPE_CHECKING:
     from penstock.bootstrap.aio_realm import Realm

@@ -16,12 +16,12 @@ import structlog
 
 from penstock import __version__
 from penstock.bootstrap import http_server, native_listener, notifying, open_realm, with_certificate
-from penstock.client.threads import fast_loop
-from penstock.client.urls import SCHEME, TLS_SCHEME
-from penstock.core.errors import AddressInUse, InvalidArgument, PenstockError
+from penstock.client.connection.threads import fast_loop
+from penstock.client.connection.urls import SCHEME, TLS_SCHEME
+from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
 from penstock.frontends.amqp import hub_of
-from penstock.frontends.native import NativeListener, check_exposed
-from penstock.runtime.accounts import FIRST_USER
+from penstock.frontends.native.listener import NativeListener, check_exposed
+from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import HTTP_PORT, Settings
 from penstock.wire.addresses import is_loopback

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from penstock.core.errors import InvalidArgument
-from penstock.core.lockout import LockoutRules
+from penstock.core.access.lockout import LockoutRules
+from penstock.core.vocabulary.errors import InvalidArgument
 
 HTTP_PORT: Final = 9_080
 """Where HTTP is served when nobody says where."""

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
 

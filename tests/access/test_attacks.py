@@ -9,12 +9,12 @@ import pytest
 import structlog
 
 import penstock
-from penstock.client.link import Link
-from penstock.client.signing_in import SigningIn
-from penstock.client.urls import parse_url
-from penstock.core.errors import AccessDenied, AuthenticationFailed
-from penstock.core.starts import FromEarliest
-from penstock.frontends.connection import Connection
+from penstock.client.connection.signing_in import SigningIn
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import parse_url
+from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.frontends.native.connection import Connection
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 from tests.access.realms import ask

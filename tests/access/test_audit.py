@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from penstock.api.access import AuditRecord
-from penstock.core.errors import Damaged, StorageFailed
-from penstock.runtime.audit import Audit, LineReader, line_of
+from penstock.core.vocabulary.errors import Damaged, StorageFailed
+from penstock.runtime.access.audit import Audit, LineReader, line_of
 from penstock.runtime.clock import SystemClock
 from penstock.storage import audit_file
 from penstock.storage.audit_file import FileAudit

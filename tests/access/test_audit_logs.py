@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
-from penstock.core.errors import AccessDenied, AuthenticationFailed, InvalidArgument
-from penstock.runtime import audit as audit_module
-from penstock.runtime.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit
+from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
+from penstock.runtime.access import audit as audit_module
+from penstock.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit
 from penstock.storage import audit_file
 from penstock.storage.audit_file import NAMES, FileAudit, files_of
 from penstock.storage.disk import RealDisk

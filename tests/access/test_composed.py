@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.errors import AccessDenied, PenstockError
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
+from penstock.core.vocabulary.errors import AccessDenied, PenstockError
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from tests.access.realms import QUICK, ask
 from tests.frontends.http.asking import Web

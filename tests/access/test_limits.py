@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.columns.batch import EventBatch
-from penstock.core.errors import CannotConnect, LimitReached, PenstockError
-from penstock.runtime.quota import ConnectionLimits, Pace, Quota, RequestRate
+from penstock.client.sync.sync import Session
+from penstock.columns.events.batch import EventBatch
+from penstock.core.vocabulary.errors import CannotConnect, LimitReached, PenstockError
+from penstock.runtime.access.quota import ConnectionLimits, Pace, Quota, RequestRate
 
 
 def test_a_realm_has_no_more_channels_than_it_may() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import AccessDenied
-from penstock.core.rights import Principal
-from penstock.runtime import logins as module
-from penstock.runtime.logins import Logins
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import AccessDenied
+from penstock.runtime.access import logins as module
+from penstock.runtime.access.logins import Logins
 
 ALICE = Principal("alice", "10.0.0.1", proof="password")
 SECOND_US = 1_000_000

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.acl import Entry
-from penstock.core.errors import AccessDenied
-from penstock.core.messages import Definition
-from penstock.core.rights import Principal
-from penstock.frontends.permits import Permits
+from penstock.client.sync.sync import Session
+from penstock.core.access.acl import Entry
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import AccessDenied
+from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.native.permissions import Permits
 from penstock.wire.native import messages as wire
 from tests.access.realms import ask
 

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 import penstock
-from penstock.core.errors import AccessDenied, PenstockError
-from penstock.core.rights import OPERATIONS, RIGHTS
+from penstock.core.access.rights import OPERATIONS, RIGHTS
+from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Found
 from tests.access import http_adapter, native_adapter  # noqa: F401  they register themselves

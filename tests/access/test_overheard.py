@@ -17,10 +17,14 @@ from typer.testing import CliRunner
 import penstock
 from penstock.bootstrap.self_signed import own_certificate
 from penstock.cli.program import app
-from penstock.core.errors import AuthenticationFailed, InsecureConnection, InvalidArgument
-from penstock.core.rights import Principal
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
+    AuthenticationFailed,
+    InsecureConnection,
+    InvalidArgument,
+)
 from penstock.frontends.http.access import Guard
-from penstock.runtime.access import Access
+from penstock.runtime.access.access import Access
 from penstock.testing.process import ServerProcess
 from penstock.wire.addresses import is_loopback
 from tests.access.realms import QUICK

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
 from penstock.wire.native import messages as wire
 from tests.access.realms import ask
 

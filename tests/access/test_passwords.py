@@ -10,10 +10,15 @@ import pytest
 
 import penstock
 from penstock.api import access as wire
-from penstock.core.errors import AuthenticationFailed, IllegalState, InvalidArgument, SignInLocked
-from penstock.core.ports import inline
-from penstock.core.rights import Principal
-from penstock.runtime.accounts import Accounts
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
+    AuthenticationFailed,
+    IllegalState,
+    InvalidArgument,
+    SignInLocked,
+)
+from penstock.core.vocabulary.ports import inline
+from penstock.runtime.access.accounts import Accounts
 from penstock.runtime.clock import SystemClock
 from penstock.settings import load
 from penstock.storage.memory import InMemory

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.core.errors import ConnectionLost, SignInLocked
-from penstock.runtime.askers import Asker, asker
-from penstock.runtime.passwords import AT_ONCE, WAITING_MAX, Passwords
+from penstock.core.vocabulary.errors import ConnectionLost, SignInLocked
+from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.access.passwords import AT_ONCE, WAITING_MAX, Passwords
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.types import Symbol, written

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
-from penstock.core.errors import AuthenticationFailed, CannotConnect, InvalidArgument
-from penstock.frontends.tls import Tls
-from penstock.runtime.access import ends_us, issued_as
+from penstock.core.vocabulary.errors import AuthenticationFailed, CannotConnect, InvalidArgument
+from penstock.frontends.shared.tls import Tls
+from penstock.runtime.access.access import ends_us, issued_as
 from penstock.serving import reload
 from penstock.storage.secrecy import mend, openness
 from tests.access.certificates import Authority

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.credentials import Credentials, tls_context
-from penstock.client.urls import parse_url, safe
-from penstock.core.errors import CannotConnect, InvalidArgument
+from penstock.client.connection.credentials import Credentials, tls_context
+from penstock.client.connection.urls import parse_url, safe
+from penstock.core.vocabulary.errors import CannotConnect, InvalidArgument
 from penstock.spark.options import sink_options, source_options
 from tests.access.certificates import Authority
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.api.access import CreateUser
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     IllegalState,
@@ -17,7 +17,7 @@ from penstock.core.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.frontends.native import check_exposed
+from penstock.frontends.native.listener import check_exposed
 from penstock.serving import show_first_password
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame

@@ -8,13 +8,20 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.api import access as accounts
-from penstock.core.directory import Directory
-from penstock.core.errors import InvalidArgument
-from penstock.core.messages import Definition
-from penstock.core.rights import OPERATIONS, Principal
-from penstock.frontends import permits
-from penstock.frontends.permits import BY_NAME, BY_NUMBER, ON_REALM, OWN, SEVERAL, Permits
-from penstock.runtime.access import Access
+from penstock.core.access.rights import OPERATIONS, Principal
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.native import permissions
+from penstock.frontends.native.permissions import (
+    BY_NAME,
+    BY_NUMBER,
+    ON_REALM,
+    OWN,
+    SEVERAL,
+    Permits,
+)
+from penstock.runtime.access.access import Access
 from penstock.runtime.clock import SystemClock
 from penstock.wire.native import messages as wire
 from tests.access.native_adapter import Native
@@ -98,7 +105,7 @@ def test_what_is_neither_channel_nor_queue_is_refused(
 
 
 def test_what_an_audit_record_is_about_is_told() -> None:
-    told = permits._target(accounts.Revoke(0, "channel", "a", "bob@*"))
+    told = permissions._target(accounts.Revoke(0, "channel", "a", "bob@*"))
 
     assert told == "channel a: -all bob@*"
-    assert permits._target(wire.DeleteJoin(0, "a", "b")) == "a -> b"
+    assert permissions._target(wire.DeleteJoin(0, "a", "b")) == "a -> b"

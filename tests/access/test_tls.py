@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.core.errors import CannotConnect, InvalidArgument
-from penstock.frontends.tls import Tls
+from penstock.core.vocabulary.errors import CannotConnect, InvalidArgument
+from penstock.frontends.shared.tls import Tls
 from penstock.testing.process import ServerProcess
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in, realm_with_tls

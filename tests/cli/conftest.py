@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from penstock.cli.program import app
-from penstock.client.sync import Channel, Queue
+from penstock.client.sync.sync import Channel, Queue
 
 Run = Callable[..., Result]
 

@@ -7,8 +7,8 @@ import pytest
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.cli.attributes import ATTRIBUTES, attributes_of
-from penstock.core.messages import Definition, Storage
-from penstock.runtime.documents import DEPRECATED
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.subscriptions.documents import DEPRECATED
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Queue
-from penstock.core.messages import Definition, Storage
+from penstock.client.sync.sync import Channel, Queue
+from penstock.core.vocabulary.messages import Definition, Storage
 from tests.cli.conftest import commands_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
-from penstock.client.sync import Channel, Queue
+from penstock.client.sync.sync import Channel, Queue
 from tests.named import TRICKY
 
 

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from penstock.api.channels import ChannelInfo, StorageInfo
 from penstock.cli.conservation import equation, terms, write_sum
-from penstock.core.conservation import MEANINGS
-from penstock.core.counters import Counters
-from penstock.core.messages import Definition
-from penstock.runtime.documents import channel_document
+from penstock.core.channel.conservation import MEANINGS
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.messages import Definition
+from penstock.runtime.subscriptions.documents import channel_document
 
 
 def info_of(counters: Counters, *, events: int, overdue: int = 0) -> ChannelInfo:

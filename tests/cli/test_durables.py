@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

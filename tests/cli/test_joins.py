@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Queue
+from penstock.client.sync.sync import Channel, Queue
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 import penstock
-from penstock.client.session import Session
-from penstock.client.urls import parse_url
+from penstock.client.connection.urls import parse_url
+from penstock.client.handles.session import Session
 from penstock.logs import configure, configure_unless_done
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.cli.events import print_rows
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.columns.documents import document_of, event_of
-from penstock.columns.event import Event
+from penstock.columns.events.event import Event
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live as Screen
 
 from penstock.cli.flowing import Lines, Live
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 from penstock.spark.pipelines import load
 from penstock.spark.pipelines.standing import Keeping, Status, alone
 from penstock.spark.pipelines.step import Progress

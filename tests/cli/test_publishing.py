@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

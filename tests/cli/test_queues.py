@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Queue
-from penstock.core.messages import Storage
+from penstock.client.sync.sync import Channel, Queue
+from penstock.core.vocabulary.messages import Storage
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from tests.client.archiving import Archiver
 
 if TYPE_CHECKING:

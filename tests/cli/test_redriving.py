@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli.redriving import redriven, watched
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -12,7 +12,7 @@ import typer
 
 import penstock
 from penstock.cli.program import app
-from penstock.core.errors import error_classes
+from penstock.core.vocabulary.errors import error_classes
 from penstock.settings import described
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from penstock.cli import given
-from penstock.client.sync import Channel, Queue
+from penstock.client.sync.sync import Channel, Queue
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from tests.protocols import ORDER, shop
 
 if TYPE_CHECKING:

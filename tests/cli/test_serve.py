@@ -235,7 +235,7 @@ def test_a_newer_format_is_left_to_the_version_that_wrote_it(serve: Serve, tmp_p
 
 def with_format(record: bytes, number: int) -> bytes:
     """The format record of another version, its checksum right."""
-    from penstock.core.ports import Record
+    from penstock.core.vocabulary.ports import Record
     from penstock.storage.embedded.records import RecordFiles
     from penstock.testing.disk import FaultyDisk
 

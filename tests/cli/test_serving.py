@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from penstock.bootstrap import native_listener, rules
-from penstock.client.link import Link
-from penstock.client.session import Session
-from penstock.client.urls import parse_url
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import inline
-from penstock.frontends.native import NativeListener
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import parse_url
+from penstock.client.handles.session import Session
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import inline
+from penstock.frontends.native.listener import NativeListener
 from penstock.runtime.realm import RunningRealm
 from penstock.serving import run
 from penstock.settings import load

@@ -15,7 +15,7 @@ from rich.console import Console
 import penstock
 from penstock.cli.rates import DurableLine, Looker, Rates, StoreLine, between
 from penstock.cli.top import View
-from penstock.client.sync import Channel, Queue
+from penstock.client.sync.sync import Channel, Queue
 from penstock.testing.stores import StillClock
 from tests.cli.conftest import Run
 

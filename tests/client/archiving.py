@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.client.sync import Channel, Session
-from penstock.columns.archives import DAY, ArchiveLayout
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.files.archives import DAY, ArchiveLayout
 from penstock.tables import Format, Table
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.testing.relay import Relay
 
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec
 
 from penstock import aio
-from penstock.frontends.connection import Connection
-from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.frontends.native.connection import Connection
+from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import SimLoop, pass_time, simulated
 from penstock.testing.network import SimTransport

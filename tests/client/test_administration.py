@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 
 
 def data(channel: Channel) -> list[bytes]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.backup import restore
-from penstock.core.errors import DamagedBackup, IllegalState, InvalidArgument
+from penstock.client.copies.backup import restore
+from penstock.core.vocabulary.errors import DamagedBackup, IllegalState, InvalidArgument
 
 
 @pytest.fixture

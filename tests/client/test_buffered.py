@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 

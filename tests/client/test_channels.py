@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.starts import StartLike
-from penstock.client.sync import Channel, Session
+from penstock.client.reading.start_positions import StartLike
+from penstock.client.sync.sync import Channel, Session
 
 
 @pytest.mark.spec("C2")

@@ -10,7 +10,12 @@ import asyncio
 import pytest
 
 from penstock import aio
-from penstock.core.errors import ConnectionLost, IllegalState, PenstockError, SessionClosed
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    IllegalState,
+    PenstockError,
+    SessionClosed,
+)
 from tests.client.simulated import URL, World, in_world
 
 MUCH = 60

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.client.sync_delivered import DeliveredEvent
-from penstock.core.errors import IllegalState
+from penstock.client.sync.sync import Channel, Session
+from penstock.client.sync.sync_delivered import DeliveredEvent
+from penstock.core.vocabulary.errors import IllegalState
 
 
 def ids(events: Iterable[penstock.Event]) -> list[int | None]:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 from tests.client.patience import eventually
 
 pytestmark = pytest.mark.spec("D13")

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Durable, Session
-from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.core.ids import IdSet
+from penstock.client.sync.sync import Channel, Durable, Session
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import (
+    DurableInUse,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+)
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 

@@ -8,10 +8,10 @@ from typing import Any, Never
 import pytest
 
 import penstock
-from penstock.core.errors import Internal, InvalidArgument
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.frontends.announced import Announced
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import Internal, InvalidArgument
+from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.native.schemas import Announced
 from penstock.wire.native import messages as wire
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 

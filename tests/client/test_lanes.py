@@ -11,9 +11,9 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.sync import Channel, Session
-from penstock.client.sync_durables import Durable
-from penstock.core.errors import IllegalState
+from penstock.client.sync.sync import Channel, Session
+from penstock.client.sync.sync_durables import Durable
+from penstock.core.vocabulary.errors import IllegalState
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.test_durables import ids

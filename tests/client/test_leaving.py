@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.columns.event import Event
-from penstock.core.errors import CapacityReached, IllegalState, NameDoesNotExist
+from penstock.client.sync.sync import Session
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import CapacityReached, IllegalState, NameDoesNotExist
 
 pytestmark = pytest.mark.spec("X4", "T10")
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import InvalidArgument
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Queue, Session
+from penstock.client.sync.sync import Channel, Queue, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.client.sync_subscription import Subscription
+from penstock.client.sync.sync import Channel, Session
+from penstock.client.sync.sync_subscription import Subscription
 from tests.client.patience import eventually
 
 Seen = list[tuple[bool, dict[str, Any]]]

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.columns.states import SLOTS_KEPT_MIN
+from penstock.client.sync.sync import Session
+from penstock.columns.merge.states import SLOTS_KEPT_MIN
 
 KEYS = SLOTS_KEPT_MIN + 1_000
 LEFT = 10

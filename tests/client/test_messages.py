@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import InvalidDescriptor, InvalidEvent, NameDoesNotExist
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from tests.protocols import ORDER, shop
 
 WAIT_S = 30.0

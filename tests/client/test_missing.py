@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import InvalidArgument
 
 pytestmark = pytest.mark.spec("T8")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Queue, Session
+from penstock.client.sync.sync import Queue, Session
 
 WAIT_S = 30.0
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 
 
 def test_a_session_says_what_the_realm_says_of_itself(session: Session) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client import streamed
-from penstock.client.publishing import Publisher
-from penstock.client.sync import Channel, Session
+from penstock.client.publishing import streamed
+from penstock.client.publishing.publishing import Publisher
+from penstock.client.sync.sync import Channel, Session
 
 pytestmark = pytest.mark.spec("X1")
 

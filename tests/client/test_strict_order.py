@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.sync import Channel
-from penstock.client.sync_delivered import DeliveredEvent
-from penstock.client.sync_durables import Durable
-from penstock.core.errors import IllegalState
+from penstock.client.sync.sync import Channel
+from penstock.client.sync.sync_delivered import DeliveredEvent
+from penstock.client.sync.sync_durables import Durable
+from penstock.core.vocabulary.errors import IllegalState
 from tests.client.test_durables import ids
 
 EVENTS = 120

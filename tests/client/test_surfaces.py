@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client import sync
-from penstock.client.sync_delivered import DeliveredBatch, DeliveredEvent
-from penstock.client.sync_producer import Producer
+from penstock.client.sync import sync
+from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.sync.sync_producer import Producer
 
 PAIRS = [
     (aio.Session, sync.Session),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.urls import Address, RealmUrl, parse_url
-from penstock.core.errors import InvalidArgument
+from penstock.client.connection.urls import Address, RealmUrl, parse_url
+from penstock.core.vocabulary.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.archives import DAY, ArchiveLayout, from_archive, identity_of
-from penstock.columns.batch import EventBatch, stamp
-from penstock.columns.body import body_of, body_of_columns
-from penstock.columns.event import Event
-from penstock.columns.origin import for_join
-from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import Span
+from penstock.columns.events.batch import EventBatch, stamp
+from penstock.columns.events.body import body_of, body_of_columns
+from penstock.columns.events.event import Event
+from penstock.columns.events.origin import for_join
+from penstock.columns.files.archives import DAY, ArchiveLayout, from_archive, identity_of
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables.kinds import conformed, stored_schema, united
 from tests.thorough import examples
 

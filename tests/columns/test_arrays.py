@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.arrays import FEW, array_of
+from penstock.columns.schema.arrays import FEW, array_of
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.batch import EventBatch, body_part, flatten, ids_of, stamp
-from penstock.columns.body import body_of_columns
-from penstock.core.ids import Span
+from penstock.columns.events.batch import EventBatch, body_part, flatten, ids_of, stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.core.ids.ids import Span
 
 
 def stored() -> pa.RecordBatch:

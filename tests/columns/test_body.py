@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.body import body_of, body_of_columns
-from penstock.columns.check import check_body
-from penstock.columns.event import Event
-from penstock.columns.rows import row_properties
-from penstock.core.errors import InvalidEvent
+from penstock.columns.events.body import body_of, body_of_columns
+from penstock.columns.events.check import check_body
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import row_properties
+from penstock.core.vocabulary.errors import InvalidEvent
 
 
 def test_only_the_columns_in_use_are_there() -> None:

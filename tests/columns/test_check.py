@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.body import body_of_columns
-from penstock.columns.check import check_body
-from penstock.columns.layout import LOGICAL_NAME
-from penstock.columns.origin import for_join
-from penstock.core.errors import InvalidEvent
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.events.check import check_body
+from penstock.columns.events.origin import for_join
+from penstock.columns.schema.layout import LOGICAL_NAME
+from penstock.core.vocabulary.errors import InvalidEvent
 
 
 def batch(**columns: Any) -> pa.RecordBatch:

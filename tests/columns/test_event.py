@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.batch import EventBatch, stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.core.errors import InvalidEvent
-from penstock.core.ids import Span
+from penstock.columns.events.batch import EventBatch, stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidEvent
 
 
 def received(event: Event, *, redeliveries: int = 0) -> Event:

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.exports import (
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.files.exports import (
     FILE_BYTES_MAX,
     FileFacts,
     Manifest,
@@ -26,13 +26,13 @@ from penstock.columns.exports import (
     state_bytes,
     state_from,
 )
-from penstock.columns.schema import ChannelSchema
-from penstock.columns.segments import SegmentImage, encode_segment
-from penstock.core.channel import Channel
-from penstock.core.errors import DamagedExport
-from penstock.core.exports import exported
-from penstock.core.ids import Span
-from penstock.core.messages import Appended, CreateDurable, Definition
+from penstock.columns.files.segments import SegmentImage, encode_segment
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.channel.channel import Channel
+from penstock.core.ids.ids import Span
+from penstock.core.realm.exports import exported
+from penstock.core.vocabulary.errors import DamagedExport
+from penstock.core.vocabulary.messages import Appended, CreateDurable, Definition
 
 pytestmark = pytest.mark.spec("C7")
 

@@ -8,11 +8,11 @@ import struct
 import pyarrow as pa
 import pytest
 
-from penstock.columns import ipc
-from penstock.columns.batch import ids_of, stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.check import check_body
-from penstock.columns.ipc import (
+from penstock.columns.events.batch import ids_of, stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.events.check import check_body
+from penstock.columns.schema import ipc
+from penstock.columns.schema.ipc import (
     batch_bytes,
     batch_from,
     edges_of,
@@ -21,9 +21,9 @@ from penstock.columns.ipc import (
     schema_from,
     table_from_stream,
 )
-from penstock.columns.rows import Rows
-from penstock.core.errors import InvalidEvent
-from penstock.core.ids import Span
+from penstock.columns.schema.rows import Rows
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidEvent
 from tests.thorough import examples
 
 FLIPS = examples(4_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.columns.body import body_of_columns
-from penstock.columns.key_values import NO_SLOT, Values
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.keys.key_values import NO_SLOT, Values
 
 
 def slots(values: Values, *given: object) -> list[int]:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.keys import PRUNE_MIN, KeyIndex
-from penstock.columns.schema import ChannelSchema
-from penstock.core.ids import IdSet, Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.keys.keys import PRUNE_MIN, KeyIndex
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import IdSet, Span
 from tests.thorough import examples
 
 MISSING = "the property is absent"

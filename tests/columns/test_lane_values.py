@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.lane_values import lanes_of
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.keys.lane_values import lanes_of
+from penstock.core.ids.ids import Span
 
 Given = list[dict[str, object]]
 

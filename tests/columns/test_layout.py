@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns import layout
-from penstock.columns.layout import BODY, HEADERS, STAMPED, check_property_name, key_path
-from penstock.core.errors import InvalidEvent
+from penstock.columns.schema import layout
+from penstock.columns.schema.layout import BODY, HEADERS, STAMPED, check_property_name, key_path
+from penstock.core.vocabulary.errors import InvalidEvent
 
 
 def test_paths_escape_what_they_are_made_of() -> None:

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.columns.batch import EventBatch, stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event, Origin
-from penstock.columns.layout import REASON_CHARACTERS_MAX, cause_and_reason, with_reason
-from penstock.columns.origin import (
+from penstock.columns.events.batch import EventBatch, stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event, Origin
+from penstock.columns.events.origin import (
     due_body,
     for_join,
     origins_of,
@@ -23,9 +22,10 @@ from penstock.columns.origin import (
     schedule_ttls,
     with_origin,
 )
-from penstock.columns.schema import ChannelSchema
-from penstock.columns.segments import SegmentReader, encode_segment
-from penstock.core.ids import Span
+from penstock.columns.files.segments import SegmentReader, encode_segment
+from penstock.columns.schema.layout import REASON_CHARACTERS_MAX, cause_and_reason, with_reason
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.properties import NO_PROPERTIES, property_columns
-from penstock.columns.rows import row_properties
-from penstock.core.errors import InvalidEvent
+from penstock.columns.schema.properties import NO_PROPERTIES, property_columns
+from penstock.columns.schema.rows import row_properties
+from penstock.core.vocabulary.errors import InvalidEvent
 
 from .strategies import typed
 

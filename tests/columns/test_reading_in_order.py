@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.columns.batch import EventBatch, stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.rows import BLOCK_ROWS
+from penstock.columns.events.batch import EventBatch, stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import BLOCK_ROWS
 
 COUNT = 2 * BLOCK_ROWS + 37
 """Two whole blocks and a part of one."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.rows import Rows, row_properties
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.schema.rows import Rows, row_properties
+from penstock.core.ids.ids import Span
 
 
 @pytest.mark.spec("E1")

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.check import check_body
-from penstock.columns.ipc import batch_bytes, batch_from, schema_bytes, schema_from
-from penstock.columns.rows import row_properties
-from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import InvalidEvent
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.events.check import check_body
+from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock.columns.schema.rows import row_properties
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidEvent
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed

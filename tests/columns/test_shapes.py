@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.columns.shapes import (
+from penstock.columns.schema.shapes import (
     Growth,
     ListShape,
     Shape,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.rows import Rows
-from penstock.columns.states import States, deltas_of
-from penstock.core.ids import IdSet, Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.merge.states import States, deltas_of
+from penstock.columns.schema.rows import Rows
+from penstock.core.ids.ids import IdSet, Span
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, VALUES, typed

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.batch import flatten, stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.rows import row_properties
-from penstock.columns.tables import bodies_of_table
-from penstock.core.errors import InvalidArgument, InvalidEvent
-from penstock.core.ids import Span
+from penstock.columns.events.batch import flatten, stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.schema.rows import row_properties
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 
 def properties(bodies: list[pa.RecordBatch]) -> list[dict[str, Any]]:

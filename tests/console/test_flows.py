@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import penstock
-from penstock.client.sync import Session
-from penstock.client.sync_delivered import DeliveredEvent
+from penstock.client.sync.sync import Session
+from penstock.client.sync.sync_delivered import DeliveredEvent
 from penstock.spark.pipelines.standing import Status
 from penstock.spark.pipelines.step import Progress
 from penstock.testing.process import ServerProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.ports import Blobs, Journal, Pages, Registry
+from penstock.core.vocabulary.ports import Blobs, Journal, Pages, Registry
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry

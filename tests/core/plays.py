@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.bootstrap import rules
-from penstock.core.channel import Channel
-from penstock.core.messages import Attach, Cause, CreateDurable, Definition
+from penstock.core.channel.channel import Channel
+from penstock.core.vocabulary.messages import Attach, Cause, CreateDurable, Definition
 from penstock.testing.play import Play, events, publish
 
 

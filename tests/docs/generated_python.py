@@ -11,9 +11,8 @@ from typing import Any
 
 import penstock
 import penstock.tables
-from penstock.client import (
-    delivered,
-    history,
+from penstock.client.reading import delivered, key_state
+from penstock.client.sync import (
     sync_access,
     sync_channels,
     sync_delivered,
@@ -26,7 +25,7 @@ from penstock.client import (
     sync_subscription,
     sync_transaction,
 )
-from penstock.client.sync_destination import Schedule
+from penstock.client.sync.sync_destination import Schedule
 from tests.docs.generated_tables import documented
 from tests.docs.markdown import prose
 
@@ -55,7 +54,7 @@ CLASSES: dict[str, list[type]] = {
         sync_transaction.Transaction,
         sync_transaction.JointTransaction,
         sync_merging.Registered,
-        history.KeyState,
+        key_state.KeyState,
         Schedule,
     ],
     "Durables": [

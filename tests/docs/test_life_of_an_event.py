@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from penstock.core import publish
+from penstock.core.channel import publish
 
 CITED = re.findall(r"``((?:\w+\.)+\w+)``", publish.__doc__ or "")
 

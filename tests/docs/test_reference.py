@@ -12,12 +12,12 @@ import penstock
 import penstock.aio
 from penstock.bootstrap import rules
 from penstock.cli.access import NEW_PASSWORD_VARIABLE
-from penstock.client.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
-from penstock.columns.event import Origin
+from penstock.client.connection.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
+from penstock.columns.events.event import Origin
 from penstock.columns.selectors.parser import parse
-from penstock.core.counters import Counters
-from penstock.core.errors import error_classes
-from penstock.core.messages import Definition, Storage
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.errors import error_classes
+from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.settings import described, load, variable_of
 from tests.docs.pages import PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (

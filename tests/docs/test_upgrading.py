@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.columns import exports
+from penstock.columns.files import exports
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
 from penstock.wire.native.frames import PREFACE
 from tests.docs.pages import ROOT

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.client.sync import Durable, Session
-from penstock.core.errors import (
+from penstock.client.sync.sync import Durable, Session
+from penstock.core.vocabulary.errors import (
     ConnectionLost,
     DurableInUse,
     DurableUnbound,

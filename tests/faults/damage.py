@@ -21,10 +21,10 @@ from msgspec import Struct
 
 import penstock
 from penstock.bootstrap import repair_store, verify_store
-from penstock.client.sync import Destination, Session
-from penstock.core.errors import PenstockError
-from penstock.core.ids import IdSet
-from penstock.runtime.checking import Finding
+from penstock.client.sync.sync import Destination, Session
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.runtime.upkeep.verification import Finding
 from penstock.testing.process import ServerDidNotStart, ServerProcess
 from tests.faults.checking import Events, some
 from tests.faults.names import found_in, parsed

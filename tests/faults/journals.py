@@ -27,7 +27,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
-from penstock.core.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span
 from tests.faults.names import parsed
 
 LINE_BYTES_MAX = 1 << 16

@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.client.sync import Session
-from penstock.core.ids import IdSet
+from penstock.client.sync.sync import Session
+from penstock.core.ids.ids import IdSet
 from tests.faults import checking
 from tests.faults.damage import read_all
 from tests.faults.journals import Published, Received, read_published, read_received

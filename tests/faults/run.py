@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 from tests.faults import amqp, damage
 from tests.faults.disks import Disk, disk_at
 from tests.faults.journals import last_received

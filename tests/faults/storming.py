@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import sys
 
-from penstock.client.urls import parse_url
-from penstock.core.errors import PenstockError
+from penstock.client.connection.urls import parse_url
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.api.access import AuditRecord
 from penstock.bootstrap import repair_store
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     Damaged,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span
 from tests.faults.checking import (
     Publishing,
     check_durable,

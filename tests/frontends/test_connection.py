@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
-from penstock.frontends.connection import REQUESTS_MAX, Connection
-from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.frontends.native.connection import REQUESTS_MAX, Connection
+from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.native import messages as wire

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.core.errors import CannotConnect
-from penstock.frontends.handshakes import Handshake, TlsServer
+from penstock.core.vocabulary.errors import CannotConnect
 from penstock.frontends.http.server import HttpServer
-from penstock.frontends.native import TOLD_MAX
-from penstock.frontends.tls import Tls
+from penstock.frontends.native.listener import TOLD_MAX
+from penstock.frontends.shared.handshakes import Handshake, TlsServer
+from penstock.frontends.shared.tls import Tls
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in
 from tests.client.patience import eventually

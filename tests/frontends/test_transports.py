@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.frontends.transports import LINGER_S, close, host_of
+from penstock.frontends.shared.transports import LINGER_S, close, host_of
 from penstock.testing.loop import pass_time, simulated
 from tests.frontends.transports import Scripted
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from structlog.testing import capture_logs
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp.sections import fields, section, sections_of
 from penstock.wire.amqp.types import (
     Described,

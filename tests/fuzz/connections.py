@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from penstock.bootstrap import native_listener, open_realm
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes, schema_bytes
-from penstock.core.errors import Internal, PenstockError
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
-from penstock.frontends.connection import Connection
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import Internal, PenstockError
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.frontends.native.connection import Connection
 from penstock.settings import Settings
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame

@@ -17,12 +17,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes, schema_bytes
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 from tests.fuzz.connections import Served

@@ -18,8 +18,8 @@ import pyarrow as pa
 from structlog.testing import capture_logs
 
 from penstock.bootstrap import http_server
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
 from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.server import Peer
 from penstock.settings import Settings

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import penstock
 from penstock.bootstrap import verify_store
-from penstock.core.errors import Corrupt, InvalidArgument, PenstockError
+from penstock.core.vocabulary.errors import Corrupt, InvalidArgument, PenstockError
 from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, read_file_header, scan
 from penstock.tables.table import Table
 

@@ -14,15 +14,23 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from penstock.columns.body import body_of
-from penstock.columns.check import check_body
-from penstock.columns.event import Event
-from penstock.columns.exports import Manifest, manifest_from
-from penstock.columns.ipc import batch_bytes, batch_from, packed_bytes, schema_bytes, schema_from
+from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_body
+from penstock.columns.events.event import Event
+from penstock.columns.files.exports import Manifest, manifest_from
+from penstock.columns.files.segments import SegmentImage, SegmentReader, encode_segment
 from penstock.columns.protobuf.descriptors import checked_descriptors, descriptors_of
-from penstock.columns.segments import SegmentImage, SegmentReader, encode_segment
+from penstock.columns.schema.ipc import (
+    batch_bytes,
+    batch_from,
+    packed_bytes,
+    schema_bytes,
+    schema_from,
+)
 from penstock.columns.selectors import Selector
-from penstock.core.errors import (
+from penstock.core.ids.ids import Span
+from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.vocabulary.errors import (
     Damaged,
     DamagedExport,
     InvalidArgument,
@@ -32,12 +40,10 @@ from penstock.core.errors import (
     NewerFormat,
     RemoteProtocolViolation,
 )
-from penstock.core.exported_file import ExportedFile
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.ports import Record
-from penstock.runtime.records import decode_block
-from penstock.runtime.recovery import checked
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.ports import Record
+from penstock.runtime.store.records import decode_block
+from penstock.runtime.upkeep.recovery import checked
 from penstock.settings import load
 from penstock.spark.pipelines.definition import parse
 from penstock.storage.embedded.frames import FileHeader, file_header, frame, scan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids import Span
+from penstock.core.ids.ids import Span
 from penstock.wire.native import messages as wire
 from tests.fuzz.bounding import in_time
 from tests.fuzz.extremes import conversation, kinds, messages, serve, served

@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.columns.segments import SegmentIndex, SegmentReader, encode_segment
-from penstock.core.ids import Span
-from penstock.core.ports import Block, Record
+from penstock.columns.files.segments import SegmentIndex, SegmentReader, encode_segment
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.ports import Block, Record
 from penstock.storage.disk import RealDisk
 from penstock.testing.stores import open_store
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.ids import IdSet
-from penstock.core.messages import PackedIds, Restored
-from penstock.core.ports import Record
-from penstock.core.state import ChannelState
-from penstock.runtime.records import decode_block
-from penstock.runtime.state import RealmState
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import PackedIds, Restored
+from penstock.core.vocabulary.ports import Record
+from penstock.runtime.store.records import decode_block
+from penstock.runtime.store.state import RealmState
 from penstock.storage.disk import RealDisk
 from penstock.testing.stores import open_store
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
-from penstock.core.starts import FromEarliest, FromId, FromTime
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 from tests.integration.lives import WAIT_S, Lives
 
 

@@ -16,8 +16,13 @@ import penstock
 from penstock.api.transfers import BackupBegun
 from penstock.bootstrap import verify_store
 from penstock.cli.program import app
-from penstock.client.backup import restore
-from penstock.core.errors import DamagedBackup, IllegalState, InvalidArgument, Unavailable
+from penstock.client.copies.backup import restore
+from penstock.core.vocabulary.errors import (
+    DamagedBackup,
+    IllegalState,
+    InvalidArgument,
+    Unavailable,
+)
 from penstock.testing.process import ServerProcess
 from penstock.wire.native import messages as wire
 

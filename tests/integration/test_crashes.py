@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.testing.process import ServerProcess
 from tests.integration.lives import WAIT_S, Lives
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Channel
-from penstock.core.ports import Record
+from penstock.client.sync.sync import Channel
+from penstock.core.vocabulary.ports import Record
 from penstock.storage.embedded.records import encode_record
 from penstock.testing.process import ServerDidNotStart, ServerProcess
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import penstock
 from penstock.api.access import Verifier
 from penstock.api.transactions import Leaving
-from penstock.client.sync import Session
-from penstock.columns.ipc import batch_bytes, schema_bytes
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
-from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
+from penstock.client.sync.sync import Session
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, frame

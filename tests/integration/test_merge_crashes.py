@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from tests.integration.lives import WAIT_S, Lives
 
 pytestmark = [pytest.mark.process, pytest.mark.spec("K2", "K3", "K4", "S1")]

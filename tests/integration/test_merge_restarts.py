@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.bootstrap import verify_store
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 
 pytestmark = [pytest.mark.spec("K2", "K4", "S1"), pytest.mark.slow]
 

@@ -13,11 +13,11 @@ import pytest
 
 import penstock
 from penstock import Event
-from penstock.client.sync import Channel, Queue, Session
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of
+from penstock.client.sync.sync import Channel, Queue, Session
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
 from penstock.columns.selectors import Selector
-from penstock.core.ids import Span
+from penstock.core.ids.ids import Span
 
 pytestmark = pytest.mark.slow
 

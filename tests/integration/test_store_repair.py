@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import penstock
 from penstock.bootstrap import repair_store, verify_store
 from penstock.cli.program import app
-from penstock.core.errors import DataDirectoryInUse, InvalidArgument
-from penstock.core.ids import Span
-from penstock.runtime.checking import StoreReport
-from penstock.runtime.repairing import Repaired
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import DataDirectoryInUse, InvalidArgument
+from penstock.runtime.repair import Repaired
+from penstock.runtime.upkeep.verification import StoreReport
 
 ROWS = 1_000
 QUICK = {"storage__seal_interval_ms": 1, "storage__sweep_interval_ms": 1}

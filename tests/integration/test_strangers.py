@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.core.starts import FromId, FromLatest
-from penstock.frontends.connection import WRITE_HIGH_WATER, Connection
+from penstock.core.vocabulary.start_positions import FromId, FromLatest
+from penstock.frontends.native.connection import WRITE_HIGH_WATER, Connection
 from penstock.testing.peers import RawPeer
 from penstock.testing.process import ServerProcess
 from penstock.wire.native import messages as wire

@@ -12,10 +12,11 @@ from hypothesis.stateful import initialize, rule
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.channel import Channel
-from penstock.core.errors import DurableInUse, IllegalState
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import (
+from penstock.core.channel.channel import Channel
+from penstock.core.durable.queue import READERS
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import DurableInUse, IllegalState
+from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
     Attach,
@@ -39,7 +40,6 @@ from penstock.core.messages import (
     Storage,
     Subscribe,
 )
-from penstock.core.queue import READERS
 from penstock.testing.play import Play
 from tests.model.channel_model import (
     FORGETTING,

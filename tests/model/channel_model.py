@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.counters import Counters
-from penstock.core.messages import Cause, Definition
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.messages import Cause, Definition
 
 SURVIVING = ("persistent", "mixed", "paged")
 """Types whose events a restart finds, all or some."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
-from penstock.core.effects import Deliver, Effect, Finished, Recall
-from penstock.core.ids import IdSet
-from penstock.core.messages import Command
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.effects import Deliver, Effect, Finished, Recall
+from penstock.core.vocabulary.messages import Command
 from penstock.testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Reader, Seat, lane_of
 

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.core.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.holding import Bury, Hold
-from penstock.core.ids import Span
-from penstock.core.messages import AckPrevious, Attach, Cause, Definition
+from penstock.core.channel.holding import Bury, Hold
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock.core.vocabulary.messages import AckPrevious, Attach, Cause, Definition
 from tests.model.channel_model import Seat
 from tests.model.compared import Compared
 

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
-from penstock.core.messages import Credit, Definition, Lose, Storage, Subscribe
+from penstock.core.vocabulary.messages import Credit, Definition, Lose, Storage, Subscribe
 from tests.model.channel_life import (
     EVENT_TIMEOUT_MS,
     FIRST,

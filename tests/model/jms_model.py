@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.messages import Cause, Definition
+from penstock.core.vocabulary.messages import Cause, Definition
 from tests.model.channel_model import CUMULATIVE, ChannelModel, Kept, Reader, Seat
 
 

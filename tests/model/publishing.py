@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.core.errors import CapacityReached
-from penstock.core.ids import IdSet, Span
-from penstock.core.listing import listed
-from penstock.core.messages import Cause, Definition, Digest, Publish, Spans
+from penstock.core.ids.id_lists import listed
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import CapacityReached
+from penstock.core.vocabulary.messages import Cause, Definition, Digest, Publish, Spans
 from tests.model.channel_model import Kept
 from tests.model.compared import Compared
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.settings import InForce, described, in_force, load, variable_of
 
 

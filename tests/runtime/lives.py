@@ -11,22 +11,22 @@ from typing import Any, Final, Literal
 from penstock.api.channels import ChannelInfo
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes, schema_bytes
-from penstock.columns.rows import Rows as RowsOf
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.columns.schema.rows import Rows as RowsOf
 from penstock.columns.selectors import Selector
-from penstock.core.errors import PenstockError, StorageFailed
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, Spans
-from penstock.core.ports import Clock, inline
-from penstock.core.starts import FromEarliest, FromLatest
-from penstock.runtime.bodies import Body
-from penstock.runtime.delivery import Redeliveries
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import PenstockError, StorageFailed
+from penstock.core.vocabulary.messages import Definition, Spans
+from penstock.core.vocabulary.ports import Clock, inline
+from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
+from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.rows import Rows
-from penstock.runtime.sealing import SealingLimits
-from penstock.runtime.transactions import Part
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.transactions import Part
 from penstock.storage.embedded import Embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time

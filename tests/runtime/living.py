@@ -10,21 +10,21 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.bootstrap import rules
-from penstock.columns.batch import ids_of
-from penstock.columns.body import body_of_columns
-from penstock.columns.ipc import batch_bytes, schema_bytes
+from penstock.columns.events.batch import ids_of
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
-from penstock.core.errors import PenstockError
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Spans, Storage
-from penstock.core.ports import Blobs, Journal, inline
-from penstock.core.starts import FromEarliest
-from penstock.runtime.bodies import Body
-from penstock.runtime.delivery import Redeliveries
-from penstock.runtime.maintaining import MaintenanceLimits
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Definition, Spans, Storage
+from penstock.core.vocabulary.ports import Blobs, Journal, inline
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.rows import Rows
-from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.upkeep.compaction import MaintenanceLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryPages
 from penstock.testing.loop import SimLoop, pass_time
 

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import PenstockError, StorageFailed
-from penstock.core.messages import Definition, Storage
-from penstock.runtime.maintaining import MaintenanceLimits
-from penstock.runtime.sealing import SealingLimits
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import PenstockError, StorageFailed
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.upkeep.compaction import MaintenanceLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.testing.loop import START_US, pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, clock_now, datas, named
 from tests.runtime.living import EAGER

@@ -10,16 +10,16 @@ from structlog.testing import capture_logs
 
 import penstock
 from penstock.columns.selectors import Selector
-from penstock.core.channel import Channel
-from penstock.core.errors import Internal, LimitReached, PenstockError, RealmStopping
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Spans
-from penstock.core.starts import FromEarliest
-from penstock.frontends.deliveries import Subscription
-from penstock.runtime.choosing import Choosing
-from penstock.runtime.delivery import Redeliveries
+from penstock.core.channel.channel import Channel
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
+from penstock.core.vocabulary.messages import Definition, Spans
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.frontends.native.deliveries import Subscription
+from penstock.runtime.delivery.delivery import Redeliveries
+from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.rows import Rows
+from penstock.runtime.store.outgoing_batch import Rows
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish
@@ -232,7 +232,7 @@ async def test_lanes_that_cannot_be_found_cost_the_clients_of_that_durable(
         await realm.subscriptions.attach(number, "d", bad, window=10, pull=False)
         await realm.subscriptions.subscribe(number, FromEarliest(), good, credit=10)
         with capture_logs() as logged, monkeypatch.context() as patch:
-            patch.setattr("penstock.runtime.delivery.lanes_of", fail)
+            patch.setattr("penstock.runtime.delivery.delivery.lanes_of", fail)
             await publish(realm, number, body([b"a"], sku="x"))
             await pass_time(0.1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import Damaged
-from penstock.core.messages import Storage
-from penstock.runtime.sealing import SealingLimits
+from penstock.core.vocabulary.errors import Damaged
+from penstock.core.vocabulary.messages import Storage
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, named
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 import pytest
 
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
-from penstock.core.ports import Buffer
-from penstock.core.starts import FromEarliest
-from penstock.runtime.work import Reply
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.ports import Buffer
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.writer.requests import Reply
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living

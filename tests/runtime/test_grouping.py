@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import StorageFailed
-from penstock.core.messages import Storage
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.messages import Storage
 from penstock.testing.loop import START_US, simulate, simulated
 from tests.runtime.lives import End, Lives, datas, named
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import MemoryLimit
-from penstock.core.messages import Storage
-from penstock.core.starts import FromEarliest
-from penstock.runtime.placing import MemoryLimits
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import MemoryLimit
+from penstock.core.vocabulary.messages import Storage
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import Limits
-from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, Worker, datas, named

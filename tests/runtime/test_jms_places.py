@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import CapacityReached
-from penstock.core.messages import Storage
-from penstock.core.starts import FromEarliest
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import CapacityReached
+from penstock.core.vocabulary.messages import Storage
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER

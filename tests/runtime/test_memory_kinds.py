@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import CapacityReached, MemoryLimit, StorageFailed
-from penstock.core.messages import Storage
-from penstock.runtime.placing import MemoryLimits
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import CapacityReached, MemoryLimit, StorageFailed
+from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
+from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, datas, named
 from tests.runtime.living import EAGER

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.runtime.sealing import SealingLimits
+from penstock.columns.events.event import Event
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, Lives, Outlet, clock_us
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties

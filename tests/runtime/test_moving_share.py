@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.core.messages import Definition
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import body, events, living, publish

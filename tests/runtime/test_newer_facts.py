@@ -17,8 +17,8 @@ import penstock
 from penstock.bootstrap import repair_store, verify_store
 from penstock.bootstrap.directories import opened
 from penstock.cli.program import app
-from penstock.core.errors import Damaged, NewerFormat
-from penstock.runtime.records import decode_block
+from penstock.core.vocabulary.errors import Damaged, NewerFormat
+from penstock.runtime.store.records import decode_block
 from penstock.storage.disk import RealDisk
 
 pytestmark = pytest.mark.spec("S1")

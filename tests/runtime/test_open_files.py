@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
-from penstock.runtime import open_files
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.store import open_files
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed

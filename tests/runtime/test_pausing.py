@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import PublishingPaused
-from penstock.core.ids import Span
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import PublishingPaused
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes, schema_bytes
-from penstock.columns.one_row import one_row_of
-from penstock.core.errors import EventTooLarge, PublishingPaused
-from penstock.core.messages import Appended
-from penstock.core.ports import Block
-from penstock.runtime.bodies import Body
-from penstock.runtime.records import Record, decode_block
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.events.single_event import one_row_of
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.vocabulary.errors import EventTooLarge, PublishingPaused
+from penstock.core.vocabulary.messages import Appended
+from penstock.core.vocabulary.ports import Block
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.records import Record, decode_block
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives
 

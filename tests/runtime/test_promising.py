@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.columns.selectors import Selector
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Definition, Spans, Storage
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import simulated

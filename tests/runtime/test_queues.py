@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import IllegalState, InvalidName, NameAlreadyBound, NameDoesNotExist
-from penstock.core.ids import IdSet
-from penstock.core.messages import Definition, Storage
-from penstock.core.starts import FromEarliest
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidName,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from penstock.core.errors import CapacityReached, StorageFailed
+from penstock.core.vocabulary.errors import CapacityReached, StorageFailed
 from penstock.runtime.realm import Limits
-from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, Lives, Worker, clock_now, datas, named
 from tests.spindles import spindles

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.batch import ids_of
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
-from penstock.runtime.delivery import Redeliveries
-from penstock.runtime.rows import Rows
+from penstock.columns.events.batch import ids_of
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.delivery.delivery import Redeliveries
+from penstock.runtime.store.outgoing_batch import Rows
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish, sealed

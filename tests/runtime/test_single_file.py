@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.errors import StorageFailed
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
-from penstock.runtime.sealing import SealingLimits
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.spark.plan import FileRows
 from penstock.spark.sealed import is_here
 from penstock.storage.disk import RealDisk
@@ -222,7 +222,7 @@ async def test_files_go_on_in_the_folder_where_an_earlier_version_began(
     store = open_store("/realm", disk)
     with monkeypatch.context() as earlier:
         earlier.setattr(
-            "penstock.runtime.channel_store.segment_folder",
+            "penstock.runtime.store.channel_store.segment_folder",
             lambda name, number, newest: f"{name}.{number}",
         )
         async with living(store.journal, store.blobs) as realm:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.columns.body import body_of_columns
-from penstock.columns.ipc import batch_bytes, schema_bytes
-from penstock.core.errors import StorageFailed
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.ports import Buffer, inline
-from penstock.runtime.bodies import Body
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.ports import Buffer, inline
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
 from penstock.testing.loop import SimLoop, pass_time, simulated
 

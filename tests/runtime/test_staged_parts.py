@@ -9,8 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import (
+from penstock.columns.events.event import Event
+from penstock.core.channel.producers import LASTING_REMEMBERED_MAX
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     NameDoesNotExist,
@@ -18,10 +20,8 @@ from penstock.core.errors import (
     PublishingPaused,
     SequenceTooOld,
 )
-from penstock.core.ids import Span
-from penstock.core.messages import Storage
-from penstock.core.producers import LASTING_REMEMBERED_MAX
-from penstock.runtime.transactions import Spans
+from penstock.core.vocabulary.messages import Storage
+from penstock.runtime.writer.transactions import Spans
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 

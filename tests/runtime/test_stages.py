@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import MemoryLimit, NoSuchStage
-from penstock.core.owners import owned
-from penstock.runtime.bodies import Body
-from penstock.runtime.stages import Stages
+from penstock.core.access.name_owners import owned
+from penstock.core.vocabulary.errors import MemoryLimit, NoSuchStage
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.writer.stages import Stages
 from tests.runtime.living import body
 
 

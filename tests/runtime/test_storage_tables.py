@@ -7,9 +7,9 @@ from typing import Final, Literal, NamedTuple
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import simulate
 from tests.runtime.lives import Lives, Outlet
 

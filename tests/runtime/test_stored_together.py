@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes
-from penstock.core.ids import Span
-from penstock.runtime.pieces import Piece, gathered, stored_together
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_bytes
+from penstock.core.ids.ids import Span
+from penstock.runtime.store.tail_batch import Piece, gathered, stored_together
 
 
 def piece(first: int, count: int, at_us: int) -> Piece:

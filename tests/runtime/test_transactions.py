@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import (
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
     CapacityReached,
@@ -20,10 +21,9 @@ from penstock.core.errors import (
     NoSuchTransaction,
     StorageFailed,
 )
-from penstock.core.ids import Span
-from penstock.core.messages import Storage
-from penstock.runtime.placing import MemoryLimits
+from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
+from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 

@@ -7,12 +7,12 @@ from typing import Never
 
 import pytest
 
-from penstock.core.errors import RealmStopping
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.messages import Purge as PurgeSpans
-from penstock.runtime.group import Group
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import RealmStopping
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.messages import Purge as PurgeSpans
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.writer.group import Group
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import body, living, publish

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.event import Event
-from penstock.core.errors import CapacityReached, IllegalState, NameDoesNotExist, PublishingPaused
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Storage
-from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    CapacityReached,
+    IllegalState,
+    NameDoesNotExist,
+    PublishingPaused,
+)
+from penstock.core.vocabulary.messages import Storage
+from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.channel import Channel
-from penstock.core.messages import Definition, Purge, Sweep
-from penstock.runtime.channel_store import ChannelStore
-from penstock.runtime.pieces import Meter
-from penstock.runtime.views import channel_info
+from penstock.core.channel.channel import Channel
+from penstock.core.vocabulary.messages import Definition, Purge, Sweep
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.tail_batch import Meter
+from penstock.runtime.subscriptions.views import channel_info
 from penstock.testing.play import Play, publish, span
 
 

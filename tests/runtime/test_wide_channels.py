@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.event import Event
-from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import LimitReached
-from penstock.core.ids import Span
-from penstock.core.messages import Storage
-from penstock.runtime.placing import MemoryLimits
+from penstock.columns.events.event import Event
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import LimitReached
+from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
-from penstock.runtime.sealed_file import Damage
+from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives
 

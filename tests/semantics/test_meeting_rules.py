@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.directory import Directory
-from penstock.core.errors import CapacityReached, InvalidArgument
-from penstock.core.ids import Span
-from penstock.core.messages import (
+from penstock.core.ids.ids import Span
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
+from penstock.core.vocabulary.messages import (
     Ack,
     Attach,
     Cause,

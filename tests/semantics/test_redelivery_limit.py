@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import InvalidArgument
-from penstock.core.messages import (
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import (
     Ack,
     Attach,
     Buried,

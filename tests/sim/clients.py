@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.columns.batch import ids_of
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
+from penstock.columns.events.batch import ids_of
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
-from penstock.core.errors import PenstockError
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Spans
-from penstock.core.starts import FromEarliest
-from penstock.runtime.bodies import Body, body_from
-from penstock.runtime.delivery import Redeliveries
-from penstock.runtime.rows import Rows
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.delivery.delivery import Redeliveries
+from penstock.runtime.store.bodies import Body, body_from
+from penstock.runtime.store.outgoing_batch import Rows
 from penstock.testing.loop import pass_time
 from tests.sim.promises import Ledger, Receipts
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.core.errors import ConnectionLost, DurableInUse, Unavailable
+from penstock.core.vocabulary.errors import ConnectionLost, DurableInUse, Unavailable
 from penstock.testing.loop import pass_time
 from tests.sim.programs import Program
 

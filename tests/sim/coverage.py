@@ -33,8 +33,9 @@ ELSEWHERE: dict[str, str] = {
     "D2": "names that clash or miss: tests/runtime/test_durables.py",
     "D3": "attributes at creation: tests/runtime/test_durables.py",
     "D5": "fetches and handlers: tests/client/test_durables.py",
-    "D6": "a rule of the channel: tests/core/test_durable.py; `durables` looks at the end of it",
-    "D7": "retention against durables: tests/core/test_durable.py",
+    "D6": "a rule of the channel: "
+    "tests/core/durable/test_durable.py; `durables` looks at the end of it",
+    "D7": "retention against durables: tests/core/durable/test_durable.py",
     "D8": "whose turn it is: tests/core/durables/test_shared.py",
     "D9": "windows: tests/core/durables/test_shared.py",
     "D10": "one at a time: tests/core/durables/test_serial.py",
@@ -45,16 +46,17 @@ ELSEWHERE: dict[str, str] = {
     "J7": "acknowledged by the client itself: tests/runtime/test_jms.py",
     "E1": "what an event carries: tests/columns, tests/client",
     "E2": "types of properties and what becomes of them: tests/columns, tests/client",
-    "E7": "events that are too large: tests/core/test_publish.py, tests/client/test_channels.py",
+    "E7": "events that are too large: "
+    "tests/core/channel/test_publish.py, tests/client/test_channels.py",
     "C1": "how types are shown: tests/cli/test_channels.py",
-    "C2": "names are checked before anything is stored: tests/core/test_names.py",
-    "C4": "combinations are refused at creation: tests/core/test_directory.py",
-    "C5": "a flag that is kept: tests/core/test_directory.py",
+    "C2": "names are checked before anything is stored: tests/core/vocabulary/test_names.py",
+    "C4": "combinations are refused at creation: tests/core/realm/test_directory.py",
+    "C5": "a flag that is kept: tests/core/realm/test_directory.py",
     "C6": "no scene comes near a memory limit: tests/runtime/test_memory_kinds.py",
     "K5": "history is read, not written: tests/client/test_merging.py",
     "Q4": "peeks: tests/runtime/test_queues.py, tests/client/test_queues.py",
-    "Q5": "keys on queues: tests/core/test_queue.py, tests/runtime/test_keys.py",
-    "L4": "joins are made before the first publish: tests/runtime/test_joining.py",
+    "Q5": "keys on queues: tests/core/durable/test_queue.py, tests/runtime/test_keys.py",
+    "L4": "joins are made before the first publish: tests/runtime/test_join_copies.py",
 }
 """Built rules of these chapters that no scene plays, and who does."""
 

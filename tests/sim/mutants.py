@@ -16,32 +16,34 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.client import merging
-from penstock.client.conversation import Conversation
-from penstock.client.pending import Pending
-from penstock.client.subscription import Subscription
-from penstock.columns.segments import SegmentReader
-from penstock.core import absence, decide, transactions
-from penstock.core.durable import Durable
-from penstock.core.ids import IdSet, Span
-from penstock.core.lanes import Lanes
-from penstock.core.messages import Appended, Removed, Spans
-from penstock.core.ports import Block, Buffer, DamagedBlock
-from penstock.core.producers import Remembered
-from penstock.core.retention import Ages
-from penstock.core.seat import Seat
-from penstock.core.starts import FromId
-from penstock.core.state import ChannelState
-from penstock.frontends.connection import Connection
-from penstock.frontends.native import NativeListener
-from penstock.runtime import realm, state
+from penstock.client.connection.connection import Conversation
+from penstock.client.connection.pending import Pending
+from penstock.client.reading import merging
+from penstock.client.reading.subscription import Subscription
+from penstock.columns.files.segments import SegmentReader
+from penstock.core.channel import decide, disconnected_subscribers
+from penstock.core.channel.producers import Remembered
+from penstock.core.channel.retention import Ages
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.lanes import Lanes
+from penstock.core.durable.seat import Seat
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.realm import transactions
+from penstock.core.vocabulary.messages import Appended, Removed, Spans
+from penstock.core.vocabulary.ports import Block, Buffer, DamagedBlock
+from penstock.core.vocabulary.start_positions import FromId
+from penstock.frontends.native.connection import Connection
+from penstock.frontends.native.listener import NativeListener
+from penstock.runtime import realm
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.delivery import Dispatch
-from penstock.runtime.group import Group
-from penstock.runtime.places import Places
-from penstock.runtime.records import Record, TransactionEnded
-from penstock.runtime.shard import Shard
-from penstock.runtime.subscriptions import Subscriptions
+from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store import state
+from penstock.runtime.store.records import Record, TransactionEnded
+from penstock.runtime.subscriptions.resume_places import Places
+from penstock.runtime.subscriptions.subscriptions import Subscriptions
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import FileJournal, blobs, frames, journal
 from penstock.storage.embedded.page_files import PageFiles
@@ -318,7 +320,7 @@ def silence_by_the_clock(patch: pytest.MonkeyPatch) -> None:
 
 def endless_place(patch: pytest.MonkeyPatch) -> None:
     """The place of a listener that was cut off is kept for ever (SEM J5)."""
-    patch.setattr(absence, "look", lambda *_: None)
+    patch.setattr(disconnected_subscribers, "look", lambda *_: None)
 
 
 def short_memory(patch: pytest.MonkeyPatch) -> None:

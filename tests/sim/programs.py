@@ -10,15 +10,15 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.client.publishing import Publisher, bodies_of_events
-from penstock.core.errors import (
+from penstock.client.publishing.publishing import Publisher, bodies_of_events
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
     CannotConnect,
     PenstockError,
     ProtocolViolation,
     Refused,
     Unavailable,
 )
-from penstock.core.ids import Span
 from penstock.testing.loop import pass_time
 from penstock.testing.network import MACHINE
 from tests.sim.clients import label_of

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock.bootstrap import repair_store, verify_store
-from penstock.columns.event import Event
-from penstock.columns.rows import Rows as EventRows
-from penstock.core.errors import PenstockError
-from penstock.core.ids import IdSet
-from penstock.core.starts import FromEarliest
-from penstock.runtime.checking import Finding, StoreReport
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Rows as EventRows
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.upkeep.verification import Finding, StoreReport
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from tests.sim.clients import Outlet

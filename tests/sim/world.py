@@ -18,15 +18,15 @@ from typing import Any, Literal
 
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
-from penstock.core.counters import Counters
-from penstock.core.errors import NameAlreadyBound, StorageFailed
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
-from penstock.frontends.native import NativeLimits, NativeListener
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.errors import NameAlreadyBound, StorageFailed
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.maintaining import MaintenanceLimits
 from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.sealing import SealingLimits
+from penstock.runtime.upkeep.compaction import MaintenanceLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate

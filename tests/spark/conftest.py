@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.spark.connections import disconnect
 from penstock.spark.session import session
 

@@ -23,8 +23,8 @@ from msgspec import Struct
 from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.errors import CannotConnect, PenstockError
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import CannotConnect, PenstockError
 from penstock.spark.connections import disconnect
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter, Staged

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: `make setup` says why")
 

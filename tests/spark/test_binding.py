@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import penstock
-from penstock.client.sync import Channel, Durable, Session
-from penstock.core.errors import (
+from penstock.client.sync.sync import Channel, Durable, Session
+from penstock.core.vocabulary.errors import (
     DataLost,
     DurableInUse,
     IllegalState,

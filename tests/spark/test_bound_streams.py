@@ -15,7 +15,7 @@ from pyspark.sql.functions import udf
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
-from penstock.client.sync import Channel, Durable, Session
+from penstock.client.sync.sync import Channel, Durable, Session
 from penstock.spark.options import source_options
 from penstock.spark.poison import Verdict, bury_poison, last_begun
 from tests.client.patience import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.spark.cache import cache_directory, link_once, write_once
 
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.spark.reading import ChannelReader, ChannelStreamReader
 from penstock.spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import InvalidName
+from penstock.core.vocabulary.errors import InvalidName
 from penstock.spark.choice import Choice, choice_of, fits
 from penstock.spark.pipelines.sources import listed
 

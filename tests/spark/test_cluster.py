@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 from penstock.bootstrap.copies import copy_files
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 from penstock.spark.jvm import find_jvm, java_home
 from penstock.spark.session import spark_home
 from penstock.testing.process import ServerProcess

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.sync import Session
-from penstock.core.errors import NameDoesNotExist
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.spark.connections import check_there, disconnect
 from penstock.spark.options import Where
 

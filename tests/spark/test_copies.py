@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.columns.segments import SegmentBatch
-from penstock.core.errors import Damaged, InvalidArgument
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.files.segments import SegmentBatch
+from penstock.core.vocabulary.errors import Damaged, InvalidArgument
 from penstock.spark import copies
 from penstock.spark.copies import AHEAD, HOLE_BYTES, RANGE_BYTES, Copy, Range, copy_at, ranges
 from penstock.spark.options import source_options

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 
 DRIVER = """
 import os, signal, sys

@@ -13,7 +13,7 @@ from pyspark.errors import (
 from pyspark.sql.types import BinaryType, DoubleType, StringType, StructType
 
 import penstock
-from penstock.core.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
 from penstock.spark.connections import disconnect
 from penstock.spark.errors import in_sparks_type, in_sparks_types
 from penstock.spark.options import SinkOptions, Where, sink_options, source_options

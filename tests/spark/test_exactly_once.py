@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import ChannelStreamWriter
 from tests.spark.mortal import Mortal

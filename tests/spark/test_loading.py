@@ -27,7 +27,7 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
     assert ours == {
         *("penstock", "penstock.core", "penstock.spark"),
         *("penstock.spark.errors", "penstock.spark.settling", "penstock.spark.source"),
-        *(name for name in ours if name.startswith("penstock.core.errors")),
+        *(name for name in ours if name.startswith("penstock.core.vocabulary.errors")),
     }
 
 
@@ -35,18 +35,18 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
 def test_a_process_that_reads_or_writes_leaves_out_what_neither_needs(work: str) -> None:
     loaded = loaded_by(f"import penstock.spark.{work}")
 
-    assert "penstock.client.sync" in loaded
+    assert "penstock.client.sync.sync" in loaded
     assert not loaded & {
         "pandas",
         "importlib.metadata",
         "pyarrow.compute",
-        "penstock.client.backup",
-        "penstock.client.history",
-        "penstock.client.transfer",
-        "penstock.columns.exports",
+        "penstock.client.copies.backup",
+        "penstock.client.reading.key_state",
+        "penstock.client.copies.transfer",
+        "penstock.columns.files.exports",
         "penstock.columns.selectors",
-        "penstock.core.apply",
-        "penstock.core.state",
+        "penstock.core.channel.apply",
+        "penstock.core.channel.state",
         f"penstock.spark.{'writing' if work == 'reading' else 'reading'}",
     }
 

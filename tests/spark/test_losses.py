@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import DataLost, IllegalState, InvalidArgument
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import DataLost, IllegalState, InvalidArgument
 from penstock.spark.reading import ChannelStreamReader
 from penstock.spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of

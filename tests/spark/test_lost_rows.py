@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import IllegalState, NoSuchStage
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import IllegalState, NoSuchStage
 from penstock.spark import writing
 from penstock.spark.connections import disconnect
 from penstock.spark.options import REALM_RESTARTS

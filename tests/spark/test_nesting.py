@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.nesting import chosen, narrowed
 from penstock.spark.source import PenstockSource
 from tests.spark.reading import rows_of

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.schema import ChannelSchema
-from penstock.columns.tables import bodies_of_table
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import source_options
 from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
 from tests.thorough import examples

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.core.errors import InvalidArgument, InvalidName, InvalidSelector
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidName, InvalidSelector
 from penstock.spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
 from penstock.spark.starts import Places
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.api.channels import Location, SealedPart
-from penstock.columns.segments import SegmentBatch, SegmentIndex
-from penstock.core.ids import IdSet, Span
+from penstock.columns.files.segments import SegmentBatch, SegmentIndex
+from penstock.core.ids.ids import IdSet, Span
 from penstock.spark.plan import (
     PARTITION_EVENTS_MIN,
     FileRows,

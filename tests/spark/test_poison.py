@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.core.errors import CannotConnect, InvalidArgument
+from penstock.core.vocabulary.errors import CannotConnect, InvalidArgument
 from penstock.spark.offsets import Position
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.poison import (
@@ -108,7 +108,7 @@ def test_a_part_is_read_by_ranges_and_nothing_of_other_channels() -> None:
         MemoryError(),
         RuntimeError("[X] java.lang.OutOfMemoryError: Java heap space"),
         RuntimeError("Python worker exited unexpectedly (crashed)"),
-        RuntimeError("penstock.core.errors.ConnectionLost: the connection was lost"),
+        RuntimeError("penstock.core.vocabulary.errors.ConnectionLost: the connection was lost"),
         RuntimeError("requests.exceptions.ConnectTimeout: timed out"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 from penstock.spark.progress import Lag, lag, later_columns
 from penstock.spark.source import PenstockSource
 

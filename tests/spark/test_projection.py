@@ -17,12 +17,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.projection import (
     NO_EXTRAS,
     Extras,

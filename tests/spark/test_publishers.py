@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.columns.publishers import with_publishers
-from penstock.core.ids import Span
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.events.publishers import with_publishers
+from penstock.core.ids.ids import Span
 from penstock.spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of
 

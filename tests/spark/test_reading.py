@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.spark.connections import ask, disconnect
 from penstock.spark.plan import EventRange, FileRows, WireRows
 from penstock.spark.reading import ChannelStreamReader

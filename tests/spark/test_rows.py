@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructType
 
-from penstock.core.errors import EventTooLarge, InvalidArgument, InvalidEvent
+from penstock.core.vocabulary.errors import EventTooLarge, InvalidArgument, InvalidEvent
 from penstock.spark.options import SinkOptions, Where, sink_options, with_routes
 from penstock.spark.rows import Rows, check_writable, events_of, routed, shown
 

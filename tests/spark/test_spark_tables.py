@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.core.errors import NameDoesNotExist
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.spark.tables import Table
 from penstock.tables import Format
 

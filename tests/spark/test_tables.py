@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
-from penstock.client.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session
 from penstock.spark import register
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 )
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import (
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.channel.producers import LASTING_REMEMBERED_MAX
+from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     InvalidEvent,
@@ -32,7 +33,6 @@ from penstock.core.errors import (
     NoSuchStage,
     SequenceTooOld,
 )
-from penstock.core.producers import LASTING_REMEMBERED_MAX
 from penstock.spark import writing
 from penstock.spark.connections import disconnect
 from penstock.spark.options import SinkOptions, Where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.ports import Place
+from penstock.core.vocabulary.ports import Place
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import FilePages
 from penstock.testing.stores import open_store

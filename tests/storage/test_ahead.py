@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.embedded.ahead import BLOCK_BYTES_MAX, ZEROS_BYTES, zeros_behind
 from penstock.storage.embedded.frames import FILE_HEADER_SIZE
 from penstock.storage.embedded.recovery import JournalFile

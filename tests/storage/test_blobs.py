@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import NameDoesNotExist, StorageFailed
+from penstock.core.vocabulary.errors import NameDoesNotExist, StorageFailed
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import blobs as embedded_blobs
 from penstock.testing.disk import FaultyDisk

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import StorageFailed
+from penstock.core.vocabulary.errors import StorageFailed
 from penstock.storage.embedded.changes import Changes
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     Damaged,
     DataDirectoryInUse,
     Fenced,
@@ -19,7 +19,7 @@ from penstock.core.errors import (
     NewerFormat,
     StorageFailed,
 )
-from penstock.core.ports import Block, Record
+from penstock.core.vocabulary.ports import Block, Record
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.records import encode_record

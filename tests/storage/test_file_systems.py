@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from penstock.client.places import place
-from penstock.core.errors import StorageFailed
+from penstock.client.copies.object_store_uri import place
+from penstock.core.vocabulary.errors import StorageFailed
 from penstock.storage.file_systems import FileSystemBlobs
 from penstock.testing.contracts import BlobsContract, checks, run
 from tests.objects import ObjectStore, object_store

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.errors import Fenced, StorageFailed, Trimmed
-from penstock.core.ports import Block
+from penstock.core.vocabulary.errors import Fenced, StorageFailed, Trimmed
+from penstock.core.vocabulary.ports import Block
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FileJournal, JournalLimits, open_embedded
 from penstock.testing.disk import FaultyDisk

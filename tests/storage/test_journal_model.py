@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.errors import Fenced, StorageFailed
-from penstock.core.ports import Block
+from penstock.core.vocabulary.errors import Fenced, StorageFailed
+from penstock.core.vocabulary.ports import Block
 from penstock.storage.embedded import FileJournal
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store

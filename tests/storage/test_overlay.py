@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.core.ports import Blobs, Journal
+from penstock.core.vocabulary.ports import Blobs, Journal
 from penstock.storage.overlay import OverlayDisk
 from penstock.testing.contracts import BlobsContract, JournalContract, checks, run
 from penstock.testing.disk import FaultyDisk

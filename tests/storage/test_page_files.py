@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import PagesInfo, inline
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import PagesInfo, inline
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FilePages, page_files
 from penstock.testing.disk import FaultyDisk

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.errors import Damaged, StorageFailed
-from penstock.core.ports import PagesInfo, Place
+from penstock.core.vocabulary.errors import Damaged, StorageFailed
+from penstock.core.vocabulary.ports import PagesInfo, Place
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FilePages, PageLimits
 from penstock.testing.disk import FaultyDisk

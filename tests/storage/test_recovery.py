@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import Block, DamagedBlock
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import Block, DamagedBlock
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, padded
 from penstock.testing.disk import FaultyDisk

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import penstock
-from penstock.client.backup import restore
+from penstock.client.copies.backup import restore
 from penstock.storage.secrecy import mend
 
 MODES = {

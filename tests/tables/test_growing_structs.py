@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
-from penstock.columns.layout import HEADERS
+from penstock.columns.schema.layout import HEADERS
 from penstock.tables import Table
 
 

@@ -9,12 +9,12 @@ import duckdb
 import pytest
 
 import penstock
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of_columns
-from penstock.columns.lean import lean
-from penstock.columns.schema import ChannelSchema
-from penstock.columns.segments import encode_segment, segment_folder, segment_name
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.files.lean_columns import lean
+from penstock.columns.files.segments import encode_segment, segment_folder, segment_name
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
 
 pytestmark = pytest.mark.spec("E2")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
 from penstock.tables import Format, Table
 
 DAY = date(2026, 5, 4)

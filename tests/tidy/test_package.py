@@ -13,9 +13,10 @@ import pytest
 
 import penstock
 from penstock.bootstrap import registered
-from penstock.client import attributes
-from penstock.core import channel_types, durables, engines, errors
-from penstock.core.messages import Definition, Storage
+from penstock.client.handles import attributes
+from penstock.core import channel_types, durables, engines
+from penstock.core.vocabulary import errors
+from penstock.core.vocabulary.messages import Definition, Storage
 
 
 def test_a_misspelt_name_is_an_error_that_says_so() -> None:

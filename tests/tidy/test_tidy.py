@@ -26,14 +26,14 @@ REFUSED_NAMES = frozenset({*VAGUE, *ELSEWHERE})
 """Modules called so have not found their noun. The package ``core`` has; a module has not."""
 
 WITHOUT_TEST_FILE: dict[str, str] = {
-    "src/penstock/core/channel_type.py": "a protocol; its types are tested",
-    "src/penstock/core/engine.py": "a protocol; its engines are tested",
-    "src/penstock/core/effects.py": "records without behaviour",
-    "src/penstock/core/exported_file.py": "a record without behaviour",
-    "src/penstock/core/seat.py": "seats and the protocol of kinds; tested with the durables",
-    "src/penstock/core/messages.py": "the vocabulary: records without behaviour",
-    "src/penstock/core/starts.py": "records without behaviour",
-    "src/penstock/core/ports.py": "protocols; the contract kit tests their adapters",
+    "src/penstock/core/channel/channel_type.py": "a protocol; its types are tested",
+    "src/penstock/core/channel/engine.py": "a protocol; its engines are tested",
+    "src/penstock/core/vocabulary/effects.py": "records without behaviour",
+    "src/penstock/core/realm/exported_file.py": "a record without behaviour",
+    "src/penstock/core/durable/seat.py": "the protocol of kinds; tested with the durables",
+    "src/penstock/core/vocabulary/messages.py": "the vocabulary: records without behaviour",
+    "src/penstock/core/vocabulary/start_positions.py": "records without behaviour",
+    "src/penstock/core/vocabulary/ports.py": "protocols; the contract kit tests their adapters",
 }
 """Modules of the core without a test file of their name, each with why."""
 

@@ -10,8 +10,8 @@ import msgspec
 
 import penstock
 from penstock.api.transfers import ExportedBytes
-from penstock.client.sync import Channel, Session
-from penstock.columns.exports import (
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.files.exports import (
     MANIFEST,
     STATE,
     Manifest,

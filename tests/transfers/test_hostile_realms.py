@@ -14,11 +14,11 @@ from msgspec.structs import replace
 import penstock
 from penstock.api.backup_files import is_data_file
 from penstock.api.transfers import BackupBegun, CapturedFile, ExportedBytes
-from penstock.client.sync import Session
-from penstock.columns.exports import STATE
-from penstock.core.errors import DamagedBackup, DamagedExport, InvalidArgument
-from penstock.runtime.backups import Backups
-from penstock.runtime.exporting import Exports
+from penstock.client.sync.sync import Session
+from penstock.columns.files.exports import STATE
+from penstock.core.vocabulary.errors import DamagedBackup, DamagedExport, InvalidArgument
+from penstock.runtime.transfer.backups import Backups
+from penstock.runtime.transfer.exports import Exports
 from tests.transfers.moving import Start, events
 
 ELSEWHERE = [

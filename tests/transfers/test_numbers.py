@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.sync import Session
-from penstock.columns.exports import STATE, StateFile, state_bytes
-from penstock.core.errors import DamagedExport, InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.columns.files.exports import STATE, StateFile, state_bytes
+from penstock.core.vocabulary.errors import DamagedExport, InvalidArgument
 from tests.transfers.moving import Start, exported, forge, read
 
 pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]

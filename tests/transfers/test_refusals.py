@@ -9,13 +9,9 @@ import pytest
 
 import penstock
 from penstock.api.transfers import ExportBegun
-from penstock.client.sync import Session
-from penstock.columns.exports import (
-    MANIFEST,
-    STATE,
-    manifest_from,
-)
-from penstock.core.errors import (
+from penstock.client.sync.sync import Session
+from penstock.columns.files.exports import MANIFEST, STATE, manifest_from
+from penstock.core.vocabulary.errors import (
     DamagedExport,
     InvalidArgument,
     MemoryLimit,

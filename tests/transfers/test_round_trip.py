@@ -11,10 +11,8 @@ import pytest
 
 import penstock
 from penstock.api.transfers import ExportBegun
-from penstock.client.sync import Session
-from penstock.core.errors import (
-    IllegalState,
-)
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import IllegalState
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
 from tests.transfers.moving import (

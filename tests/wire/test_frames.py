@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, FrameReader, coalesced, frame
 
 FRAMES = ((b"header", b"body"), (b"h", b""), (b"", b"b"), (b"", b""), (b"x" * 300, b"y" * 9_000))

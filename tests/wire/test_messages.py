@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.access import KEY_BYTES, SALT_BYTES, Verifier
-from penstock.core.errors import RemoteProtocolViolation
-from penstock.core.ids import Span
-from penstock.core.messages import Definition, Storage
-from penstock.core.starts import FromEarliest, FromId, FromLatest, FromTime
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.messages import FromClient, FromServer, Message
 from tests.thorough import examples

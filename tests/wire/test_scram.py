@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from penstock.api.access import Verifier
-from penstock.core.errors import AuthenticationFailed, InvalidArgument
+from penstock.core.vocabulary.errors import AuthenticationFailed, InvalidArgument
 from penstock.wire.saslprep import prepared
 from penstock.wire.scram import ScramClient, ScramServer, is_right, verifier
 

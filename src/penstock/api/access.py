@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.api.requests import Request
-from penstock.core.acl import Entry
+from penstock.core.access.acl import Entry
 from penstock.core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, Subject
 
 SALT_BYTES = 16

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from penstock.api.requests import Kind, Request
 from penstock.core.bounds import EndId, EventId, GivenName, LastId, Number, SelectorText
-from penstock.core.counters import Counters
-from penstock.core.messages import Definition, Spans
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.messages import Definition, Spans
 
 
 class CreateChannel(Request, frozen=True, tag=10):
@@ -152,7 +152,7 @@ class SealedPart(Struct, frozen=True):
     size: int
     spans: Spans
     index: bytes
-    """The file's index (``columns.segments.SegmentIndex``), msgpack."""
+    """The file's index (``columns.files.segments.SegmentIndex``), msgpack."""
     publishers: tuple[tuple[str, Spans], ...] | None = ()
     """Who published which of these events, ``user@host``, where that was asked for (SEM E3); None:
     that is too much to tell, and is told with the events over the wire."""

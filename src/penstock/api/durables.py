@@ -15,10 +15,10 @@ from penstock.core.bounds import (
     Number,
     SelectorText,
 )
-from penstock.core.ids import IdSet
-from penstock.core.messages import Ids
-from penstock.core.starts import AnyStart
-from penstock.core.written import id_set
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import Ids
+from penstock.core.vocabulary.start_positions import AnyStart
+from penstock.core.vocabulary.stored_ids import id_set
 
 
 class CreateDurable(Request, frozen=True, tag=30):

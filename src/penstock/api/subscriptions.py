@@ -15,8 +15,8 @@ from penstock.core.bounds import (
     SelectorText,
     Window,
 )
-from penstock.core.ids import BoundedSpans
-from penstock.core.starts import AnyStart
+from penstock.core.ids.ids import BoundedSpans
+from penstock.core.vocabulary.start_positions import AnyStart
 
 
 class Subscribe(Request, frozen=True, tag=40):

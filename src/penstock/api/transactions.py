@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from penstock.api.requests import Request
 from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
-from penstock.core.ids import BoundedSpans, Span
+from penstock.core.ids.ids import BoundedSpans, Span
 
 
 class BeginTransaction(Request, frozen=True, tag=24):

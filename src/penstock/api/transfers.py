@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from penstock.api.requests import Kind, Request
 from penstock.core.bounds import GivenName, Name, Number
-from penstock.core.exported_file import ExportedFile
-from penstock.core.messages import Definition
+from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.vocabulary.messages import Definition
 
 
 class Transfer(Request, frozen=True):

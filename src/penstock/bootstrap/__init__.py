@@ -20,29 +20,29 @@ from penstock.bootstrap.registries import registered as registered
 from penstock.bootstrap.registries import rules as rules
 from penstock.bootstrap.stopped import repair_store as repair_store
 from penstock.bootstrap.stopped import verify_store as verify_store
-from penstock.client.credentials import current_user
-from penstock.client.link import Link
-from penstock.client.session import Session as AioSession
-from penstock.client.sync import Session
-from penstock.client.threads import LoopThread
-from penstock.client.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
-from penstock.core.errors import ConnectionLost, InvalidArgument
-from penstock.core.ports import Blobs, Clock, Journal, Pages, Registry
-from penstock.core.rights import Principal
+from penstock.client.connection.credentials import current_user
+from penstock.client.connection.threads import LoopThread
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
+from penstock.client.handles.session import Session as AioSession
+from penstock.client.sync.sync import Session
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument
+from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.frontends.amqp import hub_of
-from penstock.frontends.native import NativeLimits, NativeListener, check_exposed
-from penstock.frontends.tls import Tls
+from penstock.frontends.native.listener import NativeLimits, NativeListener, check_exposed
+from penstock.frontends.shared.tls import Tls
 from penstock.logs import configure_unless_done
-from penstock.runtime.access import Access, AccessRules
-from penstock.runtime.accounts import Accounts
-from penstock.runtime.audit import KINDS, Audit, AuditFile, Kind
+from penstock.runtime.access.access import Access, AccessRules
+from penstock.runtime.access.accounts import Accounts
+from penstock.runtime.access.audit import KINDS, Audit, AuditFile, Kind
+from penstock.runtime.access.logins import Logins
+from penstock.runtime.access.quota import ConnectionLimits
+from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.logins import Logins
-from penstock.runtime.placing import MemoryLimits
-from penstock.runtime.quota import ConnectionLimits
 from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.sealing import SealingLimits
-from penstock.runtime.tokens import TokenRules, Tokens, fetched
+from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.placement import MemoryLimits
 from penstock.settings import AccessSettings, Settings, load
 from penstock.storage.audit_file import NAMES, FileAudit
 from penstock.storage.disk import RealDisk

@@ -12,11 +12,11 @@ from typing import Any
 
 from penstock.bootstrap import Realm as BlockingRealm
 from penstock.bootstrap import embedded_url
-from penstock.client.link import Link
-from penstock.client.opening import Opening
-from penstock.client.session import Session
-from penstock.core.errors import IllegalState
-from penstock.runtime.access import Access
+from penstock.client.connection.transport import Link
+from penstock.client.handles.opening import Opening
+from penstock.client.handles.session import Session
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.runtime.access.access import Access
 
 
 class Realm:

@@ -8,11 +8,11 @@ from typing import Final
 
 from pyarrow import fs
 
-from penstock.client.copying import CopyResult
-from penstock.client.places import Place, place
-from penstock.client.sync import Session
-from penstock.core.errors import InvalidArgument, StorageFailed
-from penstock.core.ports import Blobs
+from penstock.client.copies.copy_files import CopyResult
+from penstock.client.copies.object_store_uri import Place, place
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import InvalidArgument, StorageFailed
+from penstock.core.vocabulary.ports import Blobs
 from penstock.storage.file_systems import FileSystemBlobs
 
 _OF_A_REALM: Final = ("registry", "journal", "LOCK")
@@ -29,7 +29,7 @@ def blobs_at(uri: str, what: str) -> Blobs:
 
 def copy_files(session: Session, uri: str, *, prune: bool = False) -> CopyResult:
     """Bring the copy of a realm's sealed files at a place up to date; see
-    :func:`penstock.client.copying.copy_files`."""
+    :func:`penstock.client.copies.copy_files.copy_files`."""
     return session.copy_files(blobs_at(uri, "--to"), prune=prune)
 
 

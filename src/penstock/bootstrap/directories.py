@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from penstock.core.ports import Clock, Offload, inline
+from penstock.core.vocabulary.ports import Clock, Offload, inline
 from penstock.runtime.clock import SystemClock
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import Embedded, open_embedded

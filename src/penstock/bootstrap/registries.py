@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from penstock.core import channel_types, durables, engines
-from penstock.core.state import Rules
+from penstock.core.channel.state import Rules
 from penstock.settings import Settings
 
 

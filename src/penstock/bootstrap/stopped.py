@@ -9,13 +9,13 @@ import msgspec
 
 from penstock.bootstrap.directories import absolute, holder, opened
 from penstock.bootstrap.registries import rules
-from penstock.core.errors import Damaged
-from penstock.runtime.audit import LogReader
-from penstock.runtime.checking import Finding, StoreReport, check_all
+from penstock.core.vocabulary.errors import Damaged
+from penstock.runtime.access.audit import LogReader
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.recovery import recover
-from penstock.runtime.repairing import Repaired, repair
+from penstock.runtime.repair import Repaired, repair
+from penstock.runtime.upkeep.recovery import recover
+from penstock.runtime.upkeep.verification import Finding, StoreReport, check_all
 from penstock.storage.audit_file import files_of
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded.quarantine import Quarantine

@@ -103,8 +103,8 @@ def change_password(user: User, url: Url = DEFAULT_URL) -> None:
     Example:
       penstock user password alice
     """
-    from penstock.client.credentials import Credentials
-    from penstock.client.urls import parse_url
+    from penstock.client.connection.credentials import Credentials
+    from penstock.client.connection.urls import parse_url
 
     password = _new_password()
     with session(url) as realm:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 import typer
 
 from penstock.cli import completing, given, messages
-from penstock.runtime.documents import DEPRECATED
+from penstock.runtime.subscriptions.documents import DEPRECATED
 
 if TYPE_CHECKING:
     from penstock.api.requests import Kind

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct
 
 from penstock.cli.output import size
-from penstock.core.errors import CannotConnect, PenstockError
+from penstock.core.vocabulary.errors import CannotConnect, PenstockError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
@@ -202,7 +202,7 @@ def _port(name: str, host: str, port: int, option: str, answers: Callable[[], st
 
 def _realm(scheme: str, host: str, port: int) -> str:
     """Which realm answers; empty: none."""
-    from penstock.client.sync import connect
+    from penstock.client.sync.sync import connect
 
     place = "localhost" if host in ("0.0.0.0", "::", "") else host
     try:
@@ -280,7 +280,7 @@ def certificates(settings: Settings) -> Iterator[Check]:
     listen = settings.listen
     if not listen.tls_certificate:
         return
-    from penstock.frontends.tls import Tls
+    from penstock.frontends.shared.tls import Tls
 
     try:
         Tls(

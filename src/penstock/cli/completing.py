@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import typer
 
 from penstock.cli.realm import DEFAULT_URL
-from penstock.core.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.aio import Session
@@ -95,7 +95,7 @@ def engines(incomplete: str) -> list[str]:
 
 def codes(incomplete: str) -> list[str]:
     """Codes of errors."""
-    from penstock.core.errors import error_classes
+    from penstock.core.vocabulary.errors import error_classes
 
     return _beginning(error_classes(), incomplete)
 

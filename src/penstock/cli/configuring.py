@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.settings import InForce, Settings

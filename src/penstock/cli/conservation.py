@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.output import write
-from penstock.core import conservation
-from penstock.core.conservation import MEANINGS, Term
+from penstock.core.channel import conservation
+from penstock.core.channel.conservation import MEANINGS, Term
 
 if TYPE_CHECKING:
     from penstock.api.channels import ChannelInfo

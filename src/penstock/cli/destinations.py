@@ -11,13 +11,13 @@ from penstock.cli import attributes, facts
 from penstock.cli.asking import confirm
 from penstock.cli.output import ListFormat, count, size, write, write_json, write_table
 from penstock.cli.realm import session
-from penstock.core.errors import NameDoesNotExist
-from penstock.runtime.documents import channel_document
+from penstock.core.vocabulary.errors import NameDoesNotExist
+from penstock.runtime.subscriptions.documents import channel_document
 
 if TYPE_CHECKING:
     from penstock.api.channels import ChannelInfo, Missing
     from penstock.api.requests import Kind
-    from penstock.client.sync import Channel, Channels, Queue, Queues, Session
+    from penstock.client.sync.sync import Channel, Channels, Queue, Queues, Session
 
 First = Annotated[int | None, typer.Option("--from", help="First event to remove.", metavar="ID")]
 Last = Annotated[int | None, typer.Option("--to", help="Last event to remove.", metavar="ID")]

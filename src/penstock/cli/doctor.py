@@ -11,8 +11,8 @@ import typer
 from penstock.cli import configuring
 from penstock.cli.configuring import SettingsFile
 from penstock.cli.output import ListFormat, count, write, write_json
-from penstock.core.errors import PenstockError
 from penstock.core.printable import plain
+from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.checks import Check

@@ -25,7 +25,7 @@ from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock.api.durables import DurableInfo
-    from penstock.client.attributes import DurableType
+    from penstock.client.handles.attributes import DurableType
 
 Channel = Annotated[
     str,

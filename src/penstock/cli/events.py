@@ -13,13 +13,13 @@ import typer
 from penstock.cli.messages import shown
 from penstock.cli.output import Table, write, write_json_line
 from penstock.columns.documents import document_of
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.columns.batch import EventBatch
-    from penstock.columns.event import Event, Origin
+    from penstock.columns.events.batch import EventBatch
+    from penstock.columns.events.event import Event, Origin
     from penstock.columns.protobuf import Messages
 
 Format = Literal["table", "json", "arrow"]
@@ -160,6 +160,6 @@ class _Stream:
 
 def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Stored batches under the schema that holds them all."""
-    from penstock.columns.lifting import table_of
+    from penstock.columns.events.lifted_columns import table_of
 
     return table_of(batches)

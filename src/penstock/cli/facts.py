@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli import conservation
 from penstock.cli.attributes import type_shown
 from penstock.cli.output import count, duration, size, write_facts
-from penstock.runtime.documents import types_of
+from penstock.runtime.subscriptions.documents import types_of
 
 if TYPE_CHECKING:
     from penstock.api.channels import ChannelInfo, StorageInfo
     from penstock.api.durables import DurableInfo
-    from penstock.core.messages import Definition, Storage
+    from penstock.core.vocabulary.messages import Definition, Storage
 
 Fact = tuple[str, str]
 

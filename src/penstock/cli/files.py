@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from penstock.columns.documents import event_of
-from penstock.core.errors import InvalidArgument, InvalidEvent
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.columns.event import Event
+    from penstock.columns.events.event import Event
 
 PIECE_EVENTS: Final = 16_384
 """Events of an ndjson file published in one step."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import typer
 
-from penstock.client.starts import StartLike
+from penstock.client.reading.start_positions import StartLike
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

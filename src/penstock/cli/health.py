@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.configuring import AmqpPort, Host, Http, HttpPort, Port, SettingsFile, chosen
 from penstock.cli.output import ListFormat, write, write_json
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.cli.probing import Answer, Place

@@ -9,11 +9,11 @@ import msgspec
 import typer
 
 from penstock.columns.documents import message_in
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Channel, Queue
-    from penstock.columns.event import Event
+    from penstock.client.sync.sync import Channel, Queue
+    from penstock.columns.events.event import Event
     from penstock.columns.protobuf import Messages
 
 

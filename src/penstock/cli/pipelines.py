@@ -25,7 +25,7 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.vocabulary.errors import PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
@@ -250,7 +250,7 @@ def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> s
 
 def _add_lags(documents: list[dict[str, Any]], url: str) -> None:
     """How many events each step has not read yet; none where the realm does not answer."""
-    from penstock.client.sync import connect
+    from penstock.client.sync.sync import connect
 
     wanted = {name for document in documents for name in document["next"]}
     ends: dict[str, int] = {}

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _AMQP: Final = b"AMQP\x03\x01\x00\x00"
@@ -48,7 +48,7 @@ def near(host: str) -> str:
 
 def native(place: Place, timeout_s: float) -> Answer:
     """Ping the native protocol."""
-    from penstock.client.ping import Ping
+    from penstock.client.connection.ping import Ping
 
     ping = Ping()
     try:

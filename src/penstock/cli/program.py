@@ -34,8 +34,8 @@ from penstock.cli import (
 )
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note
-from penstock.core.errors import PenstockError
 from penstock.core.printable import on_one_line
+from penstock.core.vocabulary.errors import PenstockError
 
 REFUSED: Final = 1
 """Exit status when the realm, or this program, said no; 2 is wrong usage, 0 is done."""

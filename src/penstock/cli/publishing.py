@@ -18,13 +18,13 @@ from penstock.cli.output import count, moment, write
 from penstock.cli.progress import progress
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.columns.documents import event_of
-from penstock.core.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.api.requests import Kind
     from penstock.cli.files import Opened, Piece
-    from penstock.client.sync import Channel, Queue, Session
-    from penstock.columns.event import Event
+    from penstock.client.sync.sync import Channel, Queue, Session
+    from penstock.columns.events.event import Event
 
 RATED_EVENTS = 1_000
 """Fewer than these say nothing about a rate."""
@@ -208,7 +208,7 @@ def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Ta
 
 def _deltas_to(channel: Channel) -> Target:
     """The same, of deltas."""
-    from penstock.columns.event import Event
+    from penstock.columns.events.event import Event
 
     def one(data: bytes, **parts: Any) -> int:
         return channel.publish_many([Event(data, is_delta=True, **parts)])[0]

@@ -16,11 +16,11 @@ from penstock.cli.queues import Name
 from penstock.cli.reading import FETCH_EVENTS, WAIT_S, Selector, say_waiting
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.columns.documents import document_of
-from penstock.core.errors import ConnectionLost
+from penstock.core.vocabulary.errors import ConnectionLost
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Reader
-    from penstock.columns.batch import EventBatch
+    from penstock.client.sync.sync import Reader
+    from penstock.columns.events.batch import EventBatch
 
 WINDOW = 10
 """Events a transactional reader holds at most, unless it says otherwise (SEM Q2)."""

@@ -12,7 +12,7 @@ from penstock.cli.destinations import First, Last, Selected
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, size, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
-from penstock.runtime.documents import channel_document
+from penstock.runtime.subscriptions.documents import channel_document
 
 Name = Annotated[
     str, typer.Argument(help="Name of the queue.", metavar="NAME", autocompletion=completing.queues)

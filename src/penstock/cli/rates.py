@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.cli import facts
-from penstock.core.errors import AccessDenied, NameDoesNotExist
+from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
 
 if TYPE_CHECKING:
     from penstock.api.channels import ChannelInfo
     from penstock.api.durables import DurableInfo
     from penstock.api.realm import RealmInfo
-    from penstock.client.sync import Channel, Queue, Session
-    from penstock.core.ports import Clock
+    from penstock.client.sync.sync import Channel, Queue, Session
+    from penstock.core.vocabulary.ports import Clock
 
 STORES_MAX: Final = 200
 """Channels and queues looked at each time: each is a request or two."""
@@ -108,7 +108,7 @@ class Looker:
         return known
 
     def _durables(self, store: Channel | Queue, info: ChannelInfo) -> list[DurableInfo]:
-        from penstock.client.sync import Channel
+        from penstock.client.sync.sync import Channel
 
         if not info.durables or not isinstance(store, Channel):
             return []

@@ -16,8 +16,8 @@ from penstock.cli.output import note, write
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Durable, Subscription
-    from penstock.columns.batch import EventBatch
+    from penstock.client.sync.sync import Durable, Subscription
+    from penstock.columns.events.batch import EventBatch
 
 FETCH_EVENTS = 1_000
 """Most events of a durable in our hands at once: what a crash would have redelivered."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Session
+    from penstock.client.sync.sync import Session
 
 DEFAULT_URL = "penstock://localhost:9000"
 
@@ -22,7 +22,7 @@ Url = Annotated[
 @contextmanager
 def session(url: str) -> Iterator[Session]:
     """A session for one command. Raises ``CannotConnect``, ``InvalidArgument``."""
-    from penstock.client.sync import connect  # brings Arrow: not before a command needs it
+    from penstock.client.sync.sync import connect  # brings Arrow: not before a command needs it
 
     with connect(url) as opened:
         opened.on_error(lambda error: None)  # a command hears of its errors from its own calls

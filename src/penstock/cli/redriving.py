@@ -16,7 +16,7 @@ from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock.api.joins import Redriven
-    from penstock.client.sync import Session
+    from penstock.client.sync.sync import Session
 
 T = TypeVar("T")
 

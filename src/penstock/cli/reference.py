@@ -22,7 +22,7 @@ from penstock.cli.configuring import (
     shown,
 )
 from penstock.cli.output import ListFormat, write, write_facts, write_json
-from penstock.core.errors import InvalidArgument, PenstockError, error_classes
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError, error_classes
 
 if TYPE_CHECKING:
     from penstock.settings import InForce

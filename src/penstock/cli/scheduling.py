@@ -13,10 +13,10 @@ from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.columns.documents import document_of
-from penstock.core.errors import IllegalState
+from penstock.core.vocabulary.errors import IllegalState
 
 if TYPE_CHECKING:
-    from penstock.client.schedule import Scheduled
+    from penstock.client.handles.schedule import Scheduled
 
 Name = Annotated[
     str,

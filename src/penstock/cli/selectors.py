@@ -12,7 +12,7 @@ from penstock.cli.output import ListFormat, count, write, write_facts, write_jso
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Channel
+    from penstock.client.sync.sync import Channel
     from penstock.columns.selectors import Selector
     from penstock.columns.selectors.checking import Checked
 

@@ -19,7 +19,7 @@ from penstock.cli.configuring import (
     SettingsFile,
     chosen,
 )
-from penstock.core.errors import Internal, PenstockError
+from penstock.core.vocabulary.errors import Internal, PenstockError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings

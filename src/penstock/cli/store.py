@@ -14,11 +14,11 @@ import typer
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, count, note, size, write, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Url, session
-from penstock.core.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Session
-    from penstock.runtime.checking import Finding
+    from penstock.client.sync.sync import Session
+    from penstock.runtime.upkeep.verification import Finding
 
 Directory = Annotated[Path, typer.Argument(help="Data directory.", metavar="DIR")]
 
@@ -219,7 +219,7 @@ def restore(
     import asyncio
 
     from penstock import bootstrap
-    from penstock.client.backup import restore as restored
+    from penstock.client.copies.backup import restore as restored
 
     manifest = restored(folder, directory)
     with _quietly():

@@ -11,9 +11,9 @@ from penstock.cli.output import count, write
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Session
-    from penstock.client.sync_channels import Channels
-    from penstock.client.sync_queues import Queues
+    from penstock.client.sync.sync import Session
+    from penstock.client.sync.sync_channels import Channels
+    from penstock.client.sync.sync_queues import Queues
 
 Kind = Literal["channel", "queue"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.core.errors import InvalidArgument, InvalidEvent
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 if TYPE_CHECKING:
-    from penstock.columns.event import Event
+    from penstock.columns.events.event import Event
     from penstock.columns.protobuf import Messages
 
 _FIELDS: Final = frozenset(
@@ -113,7 +113,7 @@ def _message(
 
 
 def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
-    from penstock.columns.event import Event
+    from penstock.columns.events.event import Event
 
     data = _data(fields.pop("data", ""), fields.pop("data_base64", None))
     if "properties" in fields:
@@ -123,7 +123,7 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
 
 def _stamp() -> str:
     """The property a realm adds where the channel asks for it."""
-    from penstock.columns.layout import DICTIONARY  # brings Arrow
+    from penstock.columns.schema.layout import DICTIONARY  # brings Arrow
 
     return DICTIONARY
 

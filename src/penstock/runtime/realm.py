@@ -13,35 +13,35 @@ from penstock.api.joins import Redriven
 from penstock.api.realm import RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
-from penstock.core.directory import Directory, PublishingPaused
-from penstock.core.errors import StorageFailed
-from penstock.core.messages import Definition, Digest, Edit
-from penstock.core.names import destination_name
-from penstock.core.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
-from penstock.core.state import Rules
-from penstock.runtime import views
-from penstock.runtime.access import Access
-from penstock.runtime.backups import Backups
-from penstock.runtime.bodies import Body, digest_of
-from penstock.runtime.delivery import Dispatch
-from penstock.runtime.exporting import Exports
-from penstock.runtime.group import Group
-from penstock.runtime.importing import Imports
-from penstock.runtime.joins import Joins
-from penstock.runtime.mending import mend_files
-from penstock.runtime.message_fields import check_all
-from penstock.runtime.placing import MemoryLimits, Placing
-from penstock.runtime.reading import act_reading
-from penstock.runtime.recovery import Recovered, index_keys, recover
-from penstock.runtime.redriving import MayPublish, Redriving
-from penstock.runtime.scheduling import Alarm
-from penstock.runtime.sealed_file import SealedFile
-from penstock.runtime.sealing import Sealer, SealingLimits
-from penstock.runtime.shard import Shard
-from penstock.runtime.stages import CommitStaged, Stages
-from penstock.runtime.subscriptions import Subscriptions
-from penstock.runtime.transactions import Transactions
-from penstock.runtime.work import PublishBatches, Reply
+from penstock.core.channel.state import Rules
+from penstock.core.realm.directory import Directory, PublishingPaused
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.messages import Definition, Digest, Edit
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
+from penstock.runtime.access.access import Access
+from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store.bodies import Body, digest_of
+from penstock.runtime.store.message_fields import check_all
+from penstock.runtime.store.sealed_file import SealedFile
+from penstock.runtime.subscriptions import views
+from penstock.runtime.subscriptions.subscriptions import Subscriptions
+from penstock.runtime.transfer.backups import Backups
+from penstock.runtime.transfer.exports import Exports
+from penstock.runtime.transfer.imports import Imports
+from penstock.runtime.upkeep.recovery import Recovered, index_keys, recover
+from penstock.runtime.upkeep.repair_growing_files import mend_files
+from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.joins import Joins
+from penstock.runtime.writer.placement import MemoryLimits, Placing
+from penstock.runtime.writer.redrive import MayPublish, Redriving
+from penstock.runtime.writer.requests import PublishBatches, Reply
+from penstock.runtime.writer.schedules import Alarm
+from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.stages import CommitStaged, Stages
+from penstock.runtime.writer.transactions import Transactions
+from penstock.runtime.writer.with_files import act_reading
 
 _log = structlog.get_logger("penstock.realm")
 

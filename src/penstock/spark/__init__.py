@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,10 +21,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.columns.archives import DAY, ArchiveLayout, identity_of
-from penstock.columns.ipc import schema_bytes, schema_from
-from penstock.core.errors import IllegalState, InvalidArgument
-from penstock.core.names import file_part
+from penstock.columns.files.archives import DAY, ArchiveLayout, identity_of
+from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock.core.vocabulary.names import file_part
 from penstock.spark.connections import ask
 from penstock.spark.offsets import Offset
 from penstock.spark.options import SourceOptions, Where, source_options

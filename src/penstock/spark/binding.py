@@ -23,18 +23,18 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.api.channels import Location
-from penstock.client.sync import Durable, DurableHold, Session
-from penstock.columns.batch import ids_of
-from penstock.core.errors import (
+from penstock.client.sync.sync import Durable, DurableHold, Session
+from penstock.columns.events.batch import ids_of
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     PenstockError,
 )
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Ids
-from penstock.core.written import ranges, written
+from penstock.core.vocabulary.messages import Ids
+from penstock.core.vocabulary.stored_ids import ranges, written
 from penstock.spark.channels import Links, first_wanted, links_of
 from penstock.spark.connections import Link, ask_realm
 from penstock.spark.offsets import Positions

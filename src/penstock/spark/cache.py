@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 
 
 def cache_directory() -> Path:

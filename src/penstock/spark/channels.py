@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.client.sync import Session
-from penstock.core.errors import IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.core.ids import Span
+from penstock.client.sync.sync import Session
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.spark.connections import Link, link
 from penstock.spark.offsets import Position, Positions
 from penstock.spark.options import SourceOptions

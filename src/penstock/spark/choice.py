@@ -2,7 +2,7 @@
 
 In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for any part
 across them, ``?`` for one character. A name that has one of these or a comma in it is written
-as :func:`penstock.core.names.escaped` does: ``%2C`` for the comma.
+as :func:`penstock.core.vocabulary.names.escaped` does: ``%2C`` for the comma.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument
-from penstock.core.names import destination_name, unescaped
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.names import destination_name, unescaped
 
 _WILD: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})

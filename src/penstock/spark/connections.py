@@ -14,10 +14,15 @@ from typing import TypeVar
 
 from pyspark import TaskContext
 
-from penstock.client.sync import Channel, Destination, Queue, Session, connect
-from penstock.client.urls import safe
-from penstock.core.errors import CannotConnect, IllegalState, NameDoesNotExist, SessionClosed
-from penstock.core.ids import Span
+from penstock.client.connection.urls import safe
+from penstock.client.sync.sync import Channel, Destination, Queue, Session, connect
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
+    CannotConnect,
+    IllegalState,
+    NameDoesNotExist,
+    SessionClosed,
+)
 from penstock.spark.options import RealmAt, Where
 from penstock.spark.settling import settle_down
 

@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from penstock.client.places import Place, first_line, place, shown, without_secrets
-from penstock.columns.segments import SegmentBatch
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import Span
+from penstock.client.copies.object_store_uri import Place, first_line, place, shown, without_secrets
+from penstock.columns.files.segments import SegmentBatch
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument
 
 T = TypeVar("T")
 Found = tuple[pa.RecordBatch, Any, Any]

@@ -20,7 +20,7 @@ from pyspark.errors import (
     PySparkValueError,
 )
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     EventTooLarge,
     InvalidArgument,
     InvalidDescriptor,

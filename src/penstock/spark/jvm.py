@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.spark.cache import cache_directory, fingerprint, write_once
 
 JAVA_VERSION_MIN = 17

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.api.channels import Location, Missing
-from penstock.client.sync import Queue
-from penstock.core.errors import DataLost
-from penstock.core.ids import Span
+from penstock.client.sync.sync import Queue
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import DataLost
 from penstock.spark.connections import Link
 
 NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 
 Kinds = dict[str, pa.DataType]

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns import compute as pc
-from penstock.columns import more
-from penstock.columns.layout import key_path
-from penstock.columns.shapes import NO_SLOTS, StructShape, struct_shape
+from penstock.columns.schema import compute as pc
+from penstock.columns.schema import overflow
+from penstock.columns.schema.layout import key_path
+from penstock.columns.schema.shapes import NO_SLOTS, StructShape, struct_shape
 
 Bools = npt.NDArray[np.bool_]
 
@@ -107,7 +107,7 @@ def _beside(batch: pa.RecordBatch) -> dict[str, list[int]]:
     column = batch.column("more")
     found: dict[str, list[int]] = {}
     for row in np.flatnonzero(_bools(column.is_valid())).tolist():
-        for logical in more.nodes(column[row].as_py()):
+        for logical in overflow.nodes(column[row].as_py()):
             found.setdefault(logical, []).append(row)
     return found
 

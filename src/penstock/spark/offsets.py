@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 VERSION: Final = 1
 

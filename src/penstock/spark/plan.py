@@ -17,10 +17,10 @@ from msgspec import Struct
 from pyspark.sql.datasource import InputPartition
 
 from penstock.api.channels import Location, SealedPart
-from penstock.columns.rows import Publishers
-from penstock.columns.segments import SegmentBatch, SegmentIndex
-from penstock.core.ids import Span
-from penstock.core.messages import Ids
+from penstock.columns.files.segments import SegmentBatch, SegmentIndex
+from penstock.columns.schema.rows import Publishers
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Ids
 
 PARTITION_EVENTS_MIN: Final = 50_000
 """Fewer are not worth a task of their own, unless ``minPartitions`` says so."""

@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from penstock.client.sync import Session
-from penstock.core.errors import Corrupt, InvalidArgument, PenstockError, Unavailable
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import Corrupt, InvalidArgument, PenstockError, Unavailable
 from penstock.spark.binding import held, outstanding
 from penstock.spark.channels import Links, links_of, spans_between
 from penstock.spark.connections import ask_realm
@@ -49,13 +49,13 @@ _ELSEWHERE: Final = (
     "TimeoutError",
     "timed out",
     "Answer from Java side is empty",
-    "penstock.core.errors.CannotConnect",
-    "penstock.core.errors.ConnectionLost",
-    "penstock.core.errors.SessionClosed",
-    "penstock.core.errors.RealmStopping",
-    "penstock.core.errors.StorageFailed",
-    "penstock.core.errors.MemoryLimit",
-    "penstock.core.errors.Damaged",
+    "penstock.core.vocabulary.errors.CannotConnect",
+    "penstock.core.vocabulary.errors.ConnectionLost",
+    "penstock.core.vocabulary.errors.SessionClosed",
+    "penstock.core.vocabulary.errors.RealmStopping",
+    "penstock.core.vocabulary.errors.StorageFailed",
+    "penstock.core.vocabulary.errors.MemoryLimit",
+    "penstock.core.vocabulary.errors.Damaged",
 )
 """What an error says that no event is to blame for."""
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M)

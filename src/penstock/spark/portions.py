@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.core.ids import Span
+from penstock.core.ids.ids import Span
 
 
 def portion(waiting: Mapping[str, Span], most: int | None) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from penstock.columns.ipc import schema_from
+from penstock.columns.schema.ipc import schema_from
 from penstock.spark.offsets import Offset, Positions
 from penstock.spark.projection import property_names
 

@@ -15,16 +15,16 @@ from msgspec import Struct
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.columns import compute as pc
-from penstock.columns.batch import FLAT
-from penstock.columns.fitting import fitted, place_of
-from penstock.columns.layout import FIELDS, HEADERS, ORIGIN, STAMPED
-from penstock.columns.lifting import lifted, rows_with_more
-from penstock.columns.memo import SchemaMemo
-from penstock.columns.publishers import with_publishers
-from penstock.columns.rows import Publishers
-from penstock.columns.schema import ChannelSchema
-from penstock.columns.shapes import (
+from penstock.columns.events.batch import FLAT
+from penstock.columns.events.lifted_columns import lifted, rows_with_more
+from penstock.columns.events.publishers import with_publishers
+from penstock.columns.schema import compute as pc
+from penstock.columns.schema.layout import FIELDS, HEADERS, ORIGIN, STAMPED
+from penstock.columns.schema.rows import Publishers
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.columns.schema.schema_cache import SchemaMemo
+from penstock.columns.schema.schema_fit import fitted, place_of
+from penstock.columns.schema.shapes import (
     Shape,
     Slot,
     StructShape,
@@ -33,7 +33,7 @@ from penstock.columns.shapes import (
     shape_of,
     struct_shape,
 )
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.nesting import chosen, narrowed
 from penstock.spark.nulls import NULLS, NULLS_TYPE, nulls_of
 from penstock.spark.options import SourceOptions

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client.sync import Session
-from penstock.columns import compute as pc
-from penstock.columns.ipc import schema_bytes, schema_from
+from penstock.client.sync.sync import Session
 from penstock.columns.protobuf import fields_of
-from penstock.columns.rows import Publishers
-from penstock.core.errors import Damaged, IllegalState, InvalidArgument
-from penstock.core.ids import Span
+from penstock.columns.schema import compute as pc
+from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.columns.schema.rows import Publishers
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import Damaged, IllegalState, InvalidArgument
 from penstock.spark.binding import (
     Owed,
     binding_of,

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from penstock.columns import compute as pc
-from penstock.columns.digest import digest
-from penstock.columns.layout import FIELDS, STAMPED
-from penstock.columns.tables import bodies_of_table
-from penstock.core.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
+from penstock.columns.events.digest import digest
+from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.schema import compute as pc
+from penstock.columns.schema.layout import FIELDS, STAMPED
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
 from penstock.spark.options import SinkOptions, nearest
 from penstock.spark.projection import arrow_schema
 

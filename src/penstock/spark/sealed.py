@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from penstock.columns.batch import ids_of
-from penstock.columns.ipc import batch_from, schema_from
-from penstock.columns.segments import SegmentBatch
-from penstock.core.errors import Damaged
-from penstock.core.ids import Span
+from penstock.columns.events.batch import ids_of
+from penstock.columns.files.segments import SegmentBatch
+from penstock.columns.schema.ipc import batch_from, schema_from
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import Damaged
 from penstock.spark.copies import Copy, Missing
 from penstock.spark.plan import FileRows, Spans
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Unavailable
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.spark.cache import cache_directory, fingerprint, link_once
 from penstock.spark.class_archive import ClassArchive
 from penstock.spark.jvm import Jvm, find_jvm, java_home

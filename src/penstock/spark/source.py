@@ -17,7 +17,7 @@ from penstock.spark.settling import settle_down
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.sync import Session
+    from penstock.client.sync.sync import Session
     from penstock.spark.options import SinkOptions, SourceOptions
     from penstock.spark.reading import ChannelReader, ChannelStreamReader
     from penstock.spark.writing import ChannelStreamWriter, ChannelWriter
@@ -53,7 +53,7 @@ class PenstockSource(DataSource):
         return ChannelReader(self._source(), schema)
 
     def streamReader(self, schema: StructType) -> ChannelStreamReader:  # noqa: N802
-        from penstock.core.errors import InvalidArgument
+        from penstock.core.vocabulary.errors import InvalidArgument
         from penstock.spark.reading import ChannelStreamReader
         from penstock.spark.starts import Places
 
@@ -96,7 +96,7 @@ class PenstockSource(DataSource):
 
 
 def _stored(session: Session, options: SourceOptions) -> list[pa.Schema]:
-    from penstock.core.errors import NameDoesNotExist
+    from penstock.core.vocabulary.errors import NameDoesNotExist
     from penstock.spark.channels import links_of
 
     links = links_of(session, options)
@@ -113,7 +113,7 @@ def source_with(url: str) -> type[PenstockSource]:
     """The format with a realm of its own to fall back on. Raises ``InvalidArgument``."""
     if not url:
         return PenstockSource
-    from penstock.client.urls import parse_url
+    from penstock.client.connection.urls import parse_url
 
     parse_url(url)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument
-from penstock.core.names import destination_name
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.names import destination_name
 from penstock.spark.choice import Choice
 
 Place = str | int | datetime

@@ -27,9 +27,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.client.sync import Channel, Session
-from penstock.client.urls import safe
-from penstock.core.errors import (
+from penstock.client.connection.urls import safe
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.channel.producers import LASTING_PREFIX
+from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     InvalidEvent,
@@ -37,7 +38,6 @@ from penstock.core.errors import (
     NoSuchStage,
     PenstockError,
 )
-from penstock.core.producers import LASTING_PREFIX
 from penstock.spark.connections import ask_realm
 from penstock.spark.errors import tells_spark
 from penstock.spark.options import SinkOptions

@@ -1,1 +1,1 @@
-"""Adapters of the ports in ``core.ports``: a data directory, or memory."""
+"""Adapters of the ports in ``core.vocabulary.ports``: a data directory, or memory."""

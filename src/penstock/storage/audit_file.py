@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import Offload
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import Offload
 from penstock.storage.disk import Disk
 
 NAMES = {

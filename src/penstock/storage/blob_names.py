@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.core.errors import InvalidName
+from penstock.core.vocabulary.errors import InvalidName
 
 BLOB_ROOTS = ("segments", "snapshots")
 """The first part of every blob's name."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.ports import Buffer
 
 _VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 """Buffers one ``pwritev`` takes."""

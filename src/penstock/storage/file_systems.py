@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.core.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
-from penstock.core.ports import BlobInfo, Buffer, Offload
+from penstock.core.vocabulary.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
+from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
 from penstock.storage.blob_names import check_blob_name
 
 _IN_ONE_STEP: Final = ("s3", "gcs", "abfs")
@@ -24,7 +24,7 @@ _ASIDE: Final = ".put-"
 
 
 class FileSystemBlobs:
-    """The :class:`~penstock.core.ports.Blobs` below one folder, of one writer at a time.
+    """The :class:`~penstock.core.vocabulary.ports.Blobs` below one folder, of one writer at a time.
 
     Nobody ever sees a part of a blob: an object store shows it when all has come, elsewhere it is
     written aside and renamed. ``extend`` writes the whole blob anew.
@@ -38,22 +38,24 @@ class FileSystemBlobs:
         self._offload = offload
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.ports.Blobs.put`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.put`."""
         check_blob_name(name)
         await self._offload(lambda: self._put(name, chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.ports.Blobs.extend`: after a failure it is as it was."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`: after a failure it is as it
+        was."""
         check_blob_name(name)
         await self._offload(lambda: self._extend(name, at, chunks))
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.get`. The range has to lie inside the
+        blob."""
         check_blob_name(name)
         return await self._offload(lambda: memoryview(self._get(name, offset, length)))
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock.core.ports.Blobs.list`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.list`."""
         return await self._offload(lambda: self._list(prefix))
 
     async def delete(self, name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     Damaged,
     Fenced,
     InvalidArgument,
@@ -14,7 +14,7 @@ from penstock.core.errors import (
     StorageFailed,
     Trimmed,
 )
-from penstock.core.ports import (
+from penstock.core.vocabulary.ports import (
     BlobInfo,
     Block,
     Buffer,
@@ -30,7 +30,7 @@ from penstock.storage.watching import Watches
 
 
 class MemoryJournal:
-    """A :class:`~penstock.core.ports.Journal` that is a list."""
+    """A :class:`~penstock.core.vocabulary.ports.Journal` that is a list."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
@@ -38,7 +38,8 @@ class MemoryJournal:
         self._closed = False
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock.core.ports.Journal.append`; ``sync`` has no meaning here."""
+        """See :meth:`penstock.core.vocabulary.ports.Journal.append`; ``sync`` has no meaning
+        here."""
         self._check_open()
         written = b"".join(block)
         tail = self._floor + len(self._blocks)
@@ -56,7 +57,7 @@ class MemoryJournal:
             raise InvalidArgument(f"cannot reserve {size} bytes")
 
     async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock.core.ports.Journal.read`."""
+        """See :meth:`penstock.core.vocabulary.ports.Journal.read`."""
         self._check_open()
         if first <= self._floor:
             raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
@@ -93,20 +94,20 @@ class MemoryJournal:
 
 
 class MemoryBlobs:
-    """:class:`~penstock.core.ports.Blobs` in a dictionary."""
+    """:class:`~penstock.core.vocabulary.ports.Blobs` in a dictionary."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.ports.Blobs.put`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.put`."""
         check_blob_name(name)
         written = b"".join(chunks)
         if self._blobs.setdefault(name, written) != written:
             raise Fenced(f"{name} exists with other bytes")
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.ports.Blobs.extend`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`."""
         check_blob_name(name)
         if name not in self._blobs:
             raise NameDoesNotExist(f"there is no blob {name}")
@@ -116,7 +117,8 @@ class MemoryBlobs:
         self._blobs[name] = whole[:at] + b"".join(chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.get`. The range has to lie inside the
+        blob."""
         check_blob_name(name)
         if name not in self._blobs:
             raise NameDoesNotExist(f"there is no blob {name}")
@@ -143,7 +145,8 @@ class MemoryBlobs:
 
 
 class MemoryPages:
-    """:class:`~penstock.core.ports.Pages` in dictionaries; nothing outlives the process."""
+    """:class:`~penstock.core.vocabulary.ports.Pages` in dictionaries; nothing outlives the
+    process."""
 
     def __init__(self) -> None:
         self._channels: dict[int, dict[Place, bytes]] = {}
@@ -156,7 +159,7 @@ class MemoryPages:
         self._check_open()
 
     def allocate(self, channel: int, body: Buffer) -> Place:
-        """See :meth:`penstock.core.ports.Pages.allocate`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.allocate`."""
         self._check_open()
         size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
         self._ends[channel] = offset + (size // 8 + 1) * 8
@@ -165,14 +168,14 @@ class MemoryPages:
         return place
 
     async def flush(self, *, sync: bool = True) -> None:
-        """See :meth:`penstock.core.ports.Pages.flush`; ``sync`` has no meaning here."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.flush`; ``sync`` has no meaning here."""
         self._check_open()
         for channel, place, body in self._pending:
             self._channels.setdefault(channel, {})[place] = bytes(body)
         self._pending.clear()
 
     def view(self, channel: int, place: Place) -> memoryview:
-        """See :meth:`penstock.core.ports.Pages.view`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.view`."""
         body = self._channels.get(channel, {}).get(place)
         if body is None:
             raise Damaged(f"channel {channel} has no body at byte {place.offset} in memory")
@@ -196,7 +199,7 @@ class MemoryPages:
         self._check_open()
 
     async def release(self, channel: int, places: Sequence[Place]) -> None:
-        """See :meth:`penstock.core.ports.Pages.release`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.release`."""
         self._check_open()
         held, gone = self._channels.get(channel, {}), set(places)
         for place in places:
@@ -206,7 +209,7 @@ class MemoryPages:
         ]
 
     async def drop(self, channel: int) -> None:
-        """See :meth:`penstock.core.ports.Pages.drop`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.drop`."""
         self._check_open()
         self._channels.pop(channel, None)
         self._pending = [body for body in self._pending if body[0] != channel]
@@ -225,7 +228,7 @@ class MemoryPages:
 
 
 class MemoryRegistry:
-    """A :class:`~penstock.core.ports.Registry` in a dictionary."""
+    """A :class:`~penstock.core.vocabulary.ports.Registry` in a dictionary."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
@@ -235,7 +238,7 @@ class MemoryRegistry:
         return self._records.get(key)
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock.core.ports.Registry.cas`."""
+        """See :meth:`penstock.core.vocabulary.ports.Registry.cas`."""
         if not key:
             raise InvalidArgument("a registry key has at least one character")
         held = self._records.get(key)

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.disk import Disk, Entry
 
 

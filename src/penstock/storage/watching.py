@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from weakref import ReferenceType, ref
 
-from penstock.core.ports import Record
+from penstock.core.vocabulary.ports import Record
 
 
 class Watch:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from penstock.core.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
 from penstock.tables.files import ID_COLUMN, DataFile
 from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State

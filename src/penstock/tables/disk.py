@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from penstock.core.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 
 
 class Folder:

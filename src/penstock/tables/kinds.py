@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 _SAME: Final = frozenset(
     str(kind)

@@ -32,8 +32,8 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.columns.ipc import schema_bytes, schema_from
-from penstock.core.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
+from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 from penstock.tables.disk import Folder, local_path
 from penstock.tables.files import DataFile
 from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.ipc import schema_bytes
-from penstock.columns.lifting import flat_table
-from penstock.columns.schema import ChannelSchema
-from penstock.columns.segments import ids_of_column
-from penstock.core.errors import Damaged, InvalidArgument, NameDoesNotExist
-from penstock.core.names import file_part
+from penstock.columns.events.lifted_columns import flat_table
+from penstock.columns.files.segments import ids_of_column
+from penstock.columns.schema.ipc import schema_bytes
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.vocabulary.errors import Damaged, InvalidArgument, NameDoesNotExist
+from penstock.core.vocabulary.names import file_part
 
 _SEGMENTS: Final = "segments"
 _NUMBERED: Final = re.compile(r"\.(\d+)\Z")

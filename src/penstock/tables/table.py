@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
 from penstock.tables.disk import filesystem_of, is_local, local_path
 from penstock.tables.files import (
     ID_COLUMN,

@@ -17,7 +17,7 @@ from typing import cast
 
 from msgspec import structs
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     Damaged,
     Fenced,
     InvalidArgument,
@@ -27,7 +27,16 @@ from penstock.core.errors import (
     StorageFailed,
     Trimmed,
 )
-from penstock.core.ports import Blobs, Block, Journal, Pages, PagesInfo, Place, Record, Registry
+from penstock.core.vocabulary.ports import (
+    Blobs,
+    Block,
+    Journal,
+    Pages,
+    PagesInfo,
+    Place,
+    Record,
+    Registry,
+)
 
 
 class JournalContract(ABC):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.disk import Entry, LockHeld
 
 SECTOR = 512

@@ -141,7 +141,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.elapsed_s
 
     def now_us(self) -> int:
-        """The loop is a :class:`~penstock.core.ports.Clock`, too."""
+        """The loop is a :class:`~penstock.core.vocabulary.ports.Clock`, too."""
         return START_US + int(self.elapsed_s * 1_000_000)
 
     def _run_once(self) -> None:

@@ -6,8 +6,8 @@ import socket
 from types import TracebackType
 from typing import TypeVar
 
-from penstock.client.urls import parse_url
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.client.connection.urls import parse_url
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable
 
-from penstock.core.channel import Channel
-from penstock.core.effects import Deliver, Effect, FindLanes, Finished
-from penstock.core.ids import IdSet, Span
-from penstock.core.lanes import AssignLanes
-from penstock.core.listing import ids_in, listed
-from penstock.core.messages import (
+from penstock.core.channel.channel import Channel
+from penstock.core.channel.state import Rules
+from penstock.core.durable.lanes import AssignLanes
+from penstock.core.ids.id_lists import ids_in, listed
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished
+from penstock.core.vocabulary.messages import (
     Cause,
     Command,
     Digest,
@@ -23,7 +24,6 @@ from penstock.core.messages import (
     StoredFact,
     Sweep,
 )
-from penstock.core.state import Rules
 
 
 class Play:

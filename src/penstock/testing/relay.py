@@ -13,7 +13,7 @@ import socket
 import threading
 from types import TracebackType
 
-from penstock.client.urls import parse_url
+from penstock.client.connection.urls import parse_url
 
 _PIECE_BYTES = 64 << 10
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.ports import inline
+from penstock.core.vocabulary.ports import inline
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 

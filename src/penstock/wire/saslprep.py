@@ -5,7 +5,7 @@ from __future__ import annotations
 import stringprep
 import unicodedata
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 _PROHIBITED = (
     stringprep.in_table_c12,

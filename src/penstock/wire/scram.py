@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Mapping
 
 from penstock.api.access import Verifier
-from penstock.core.errors import AuthenticationFailed, InvalidArgument
+from penstock.core.vocabulary.errors import AuthenticationFailed, InvalidArgument
 from penstock.wire.saslprep import prepared
 
 MECHANISM = "SCRAM-SHA-256"

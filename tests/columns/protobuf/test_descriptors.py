@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from penstock.columns.protobuf import Descriptors, checked_descriptors, descriptor_set
 from penstock.columns.protobuf.descriptors import DESCRIPTORS_BYTES_MAX
-from penstock.core.errors import InvalidDescriptor, InvalidEvent, Unavailable
+from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
 from tests.protocols import ORDER, shop
 
 

@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 import penstock
-from penstock.columns.body import body_of
+from penstock.columns.events.body import body_of
 from penstock.columns.protobuf import TYPE_HEADER, Messages, descriptors_of, fields_of
 from penstock.columns.selectors import Selector
 from tests.protocols import ORDER, shop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns import more
+from penstock.columns.schema import overflow
 
 Row = dict[str, Any]
 
@@ -46,9 +46,11 @@ def batch_of(events: Sequence[Row]) -> pa.RecordBatch:
         if any(value is not None for value in values):
             columns[name] = pa.array(values, kind)
     properties = [_fitting(event) for event in events]
-    overflow = [_overflowing(event) for event in events]
-    if any(overflow):
-        columns["more"] = pa.array([more.encoded(o) if o else None for o in overflow], pa.binary())
+    left_over = [_overflowing(event) for event in events]
+    if any(left_over):
+        columns["more"] = pa.array(
+            [overflow.encoded(o) if o else None for o in left_over], pa.binary()
+        )
     if any(properties):
         columns["properties"] = _struct(properties)
     headers = [event.get("headers") for event in events]

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns import more
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.columns.schema import overflow
 from penstock.columns.selectors import Selector
 from tests.columns.selectors.batches import batch_of
 
@@ -50,7 +50,7 @@ def test_what_goes_beyond_the_columns() -> None:
 @pytest.mark.spec("F1")
 def test_a_name_in_the_overflow_column_wins() -> None:
     batch = batch_of([{"data": b"", "properties": {"n": 1}}] * 2)
-    batch = batch.append_column("more", pa.array([more.encoded({"n": "x"}), None], pa.binary()))
+    batch = batch.append_column("more", pa.array([overflow.encoded({"n": "x"}), None], pa.binary()))
 
     assert Selector("n = 1").mask(batch).to_pylist() == [False, True]
     assert Selector("n = 'x'").mask(batch).to_pylist() == [True, False]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 
-from penstock.columns import more
+from penstock.columns.schema import overflow
 from penstock.columns.selectors import ColumnStatistics, Selector
 from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.wording import canonical
@@ -129,7 +129,7 @@ def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
 def _in_more(batch: pa.RecordBatch) -> set[str]:
     """Properties that found no column in some event."""
     cells = batch.column("more").to_pylist() if "more" in batch.schema.names else []
-    return {f"properties.{name}" for cell in cells if cell for name in more.decoded(cell)}
+    return {f"properties.{name}" for cell in cells if cell for name in overflow.decoded(cell)}
 
 
 def _has_bounds(kind: Any) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.channel_types.off_heap import TYPE
-from penstock.core.errors import MemoryLimit
-from penstock.core.ids import Span
-from penstock.core.messages import Digest, Publish
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import MemoryLimit
+from penstock.core.vocabulary.messages import Digest, Publish
 from tests.core.plays import play_of
 
 

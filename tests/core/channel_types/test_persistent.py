@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.channel_types.persistent import TYPE
-from penstock.core.ids import Span
-from penstock.core.messages import Digest
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Digest
 
 
 @pytest.mark.spec("C1a")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.channel_types.simple import TYPE
-from penstock.core.ids import Span
-from penstock.core.messages import Ack, Attach, CreateDurable, Digest, Edit
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Ack, Attach, CreateDurable, Digest, Edit
 from penstock.testing.play import publish, span
 from tests.core.plays import outstanding, play_of
 

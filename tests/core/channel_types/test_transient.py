@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.ids import Span
-from penstock.core.messages import (
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import (
     Ack,
     Attach,
     Cause,

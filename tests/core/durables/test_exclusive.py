@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.errors import DurableInUse, InvalidArgument
-from penstock.core.holding import Hold
-from penstock.core.ids import IdSet
-from penstock.core.messages import (
+from penstock.core.channel.holding import Hold
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import DurableInUse, InvalidArgument
+from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
     Attach,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import IllegalState, InvalidArgument
-from penstock.core.ids import Span
-from penstock.core.messages import (
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock.core.vocabulary.messages import (
     Ack,
     Attach,
     CreateDurable,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids import Span
-from penstock.core.messages import Ack, Detach, Digest, Publish, PurgeDurable, RollBack
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Ack, Detach, Digest, Publish, PurgeDurable, RollBack
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import IllegalState, InvalidArgument
-from penstock.core.messages import Ack, Attach, Detach, RollBack, Skip
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock.core.vocabulary.messages import Ack, Attach, Detach, RollBack, Skip
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 

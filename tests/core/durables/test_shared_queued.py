@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import IllegalState
-from penstock.core.ids import Span
-from penstock.core.messages import Ack, Attach, Detach, Digest, Publish, PurgeDurable, RollBack
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.messages import (
+    Ack,
+    Attach,
+    Detach,
+    Digest,
+    Publish,
+    PurgeDurable,
+    RollBack,
+)
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play
 

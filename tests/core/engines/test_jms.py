@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.core.engines.jms import ENGINE
-from penstock.core.ids import IdSet
-from penstock.core.messages import (
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import (
     Ack,
     Appended,
     Attach,

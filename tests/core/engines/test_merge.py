@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.directory import Directory
 from penstock.core.engines.merge import ENGINE
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import IdSet
-from penstock.core.messages import (
+from penstock.core.ids.ids import IdSet
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import (
     Ack,
     Attach,
     Cause,

@@ -7,8 +7,8 @@ from typing import Any
 
 from proton import Collector, Connection, Event, Message, Transport
 
-from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
 
 
 class Pair:

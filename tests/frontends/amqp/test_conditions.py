@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.core.errors import CapacityReached, InvalidName, PenstockError, error_classes
+from penstock.core.vocabulary.errors import (
+    CapacityReached,
+    InvalidName,
+    PenstockError,
+    error_classes,
+)
 from penstock.frontends.amqp.addresses import durable_name_of, parsed
 from penstock.frontends.amqp.conditions import CONDITIONS, condition_of, description_of
 

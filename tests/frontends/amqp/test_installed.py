@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import penstock
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 
 def test_proton_is_installed() -> None:

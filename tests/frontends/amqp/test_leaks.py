@@ -7,11 +7,11 @@ import gc
 import pytest
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 from penstock.frontends.amqp import connection
 from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
 from penstock.wire.amqp.sections import section
 from penstock.wire.amqp.types import Symbol, UInt, symbols
 from tests.frontends.amqp.frames import (

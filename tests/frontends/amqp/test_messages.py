@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.batch import EventBatch, stamp
-from penstock.columns.body import body_of
-from penstock.columns.check import check_body
-from penstock.columns.event import Event
-from penstock.core.ids import Span
+from penstock.columns.events.batch import EventBatch, stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_body
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
 from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.lone import body_of_one
 from penstock.frontends.amqp.outgoing import Messages
-from penstock.runtime.rows import Rows
+from penstock.frontends.amqp.single_message import body_of_one
+from penstock.runtime.store.outgoing_batch import Rows
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,

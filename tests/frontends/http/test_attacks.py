@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import penstock
-from penstock.core.errors import AuthenticationFailed, InvalidArgument
-from penstock.core.rights import Principal
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import AuthenticationFailed, InvalidArgument
 from penstock.frontends.http.access import Guard
 from tests.frontends.http.asking import Reply, Web
 from tests.frontends.http.known import ANN, Known

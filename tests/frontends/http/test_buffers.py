@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import Unavailable
-from penstock.core.rights import ANONYMOUS, Principal
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.frontends.http.buffers import SMALL_BYTES, Buffers
 
 ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")

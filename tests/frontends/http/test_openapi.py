@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import penstock
-from penstock.core.errors import error_classes
+from penstock.core.vocabulary.errors import error_classes
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.publishing import ARROW, NDJSON
 from penstock.frontends.http.routes import TABLE

@@ -8,10 +8,10 @@ import socket
 import pytest
 
 import penstock
-from penstock.core.errors import LimitReached
-from penstock.core.rights import Principal
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import LimitReached
 from penstock.frontends.http.quotas import KNOWN_MAX, Quotas
-from penstock.runtime.quota import ConnectionLimits
+from penstock.runtime.access.quota import ConnectionLimits
 from penstock.testing.stores import StillClock
 from tests.frontends.http.asking import Web
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.errors import LimitReached
-from penstock.core.rights import ANONYMOUS, Principal
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import LimitReached
 from penstock.frontends.http.shares import Shares
 from tests.access.realms import QUICK
 from tests.client.patience import eventually

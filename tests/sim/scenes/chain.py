@@ -8,9 +8,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.event import Event
-from penstock.core.errors import CapacityReached, PenstockError
-from penstock.core.messages import Definition, Storage
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import CapacityReached, PenstockError
+from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger

@@ -7,10 +7,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.event import Event
-from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition, Storage
-from penstock.core.starts import FromEarliest, FromId
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.start_positions import FromEarliest, FromId
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Outlet, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

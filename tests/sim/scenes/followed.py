@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.event import Event
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.messages import Definition
 from tests.runtime.merge_model import KEY, MergeModel, Properties
 from tests.sim.clients import stored
 from tests.sim.programs import Program, Steady

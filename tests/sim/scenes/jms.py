@@ -10,9 +10,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.event import Event
-from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import stored
 from tests.sim.consumers import Seat, datas_of, unasked

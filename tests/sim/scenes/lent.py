@@ -11,12 +11,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.event import Event
-from penstock.core.errors import NoSuchTransaction, PenstockError
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
-from penstock.runtime.transactions import Part
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.writer.transactions import Part
 from penstock.testing.loop import pass_time
 from penstock.testing.network import MACHINE
 from tests.sim.clients import Outlet, Publisher, answer, body

@@ -7,10 +7,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.event import Event
-from penstock.core.errors import PenstockError
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger

@@ -7,10 +7,10 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.batch import EventBatch
-from penstock.columns.event import Event
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 from tests.sim.clients import Outlet, Publisher, Worker, stored

@@ -10,9 +10,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.event import Event
-from penstock.core.errors import ConnectionLost, DurableInUse, PenstockError, Unavailable
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import ConnectionLost, DurableInUse, PenstockError, Unavailable
+from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import stored
 from tests.sim.consumers import IsDone, is_stale, unasked
@@ -21,7 +21,7 @@ from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
 
 if TYPE_CHECKING:
-    from penstock.client.delivered import DeliveredEvent
+    from penstock.client.reading.delivered import DeliveredEvent
     from tests.sim.world import World
 
 STORE = "line"

@@ -8,11 +8,11 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.event import Event
-from penstock.core.counters import Counters
-from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition
-from penstock.core.starts import FromEarliest, FromId, FromLatest
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts

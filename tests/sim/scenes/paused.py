@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.columns.event import Event
-from penstock.core.errors import NameAlreadyBound, PenstockError, PublishingPaused, StorageFailed
-from penstock.core.messages import Definition
-from penstock.runtime.transactions import Part
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import (
+    NameAlreadyBound,
+    PenstockError,
+    PublishingPaused,
+    StorageFailed,
+)
+from penstock.core.vocabulary.messages import Definition
+from penstock.runtime.writer.transactions import Part
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.event import Event
-from penstock.core.errors import PenstockError
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.columns.event import Event
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Found, Publisher, stored
 from tests.sim.promises import Ledger

@@ -7,16 +7,16 @@ import contextlib
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.columns.event import Event
-from penstock.core.errors import (
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
     AlreadyCommitted,
     NameAlreadyBound,
     NoSuchTransaction,
     PenstockError,
 )
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.runtime.transactions import Part
+from penstock.core.vocabulary.messages import Definition
+from penstock.runtime.writer.transactions import Part
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger

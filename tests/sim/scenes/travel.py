@@ -7,11 +7,11 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.columns.event import Event
-from penstock.columns.exports import FORMAT, Manifest
-from penstock.core.errors import NameDoesNotExist, PenstockError
-from penstock.core.exported_file import ExportedFile
-from penstock.core.messages import Definition
+from penstock.columns.events.event import Event
+from penstock.columns.files.exports import FORMAT, Manifest
+from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

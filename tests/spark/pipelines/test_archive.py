@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.columns.ipc import schema_from
-from penstock.core.errors import IllegalState, InvalidArgument
-from penstock.core.names import escaped, file_part
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.schema.ipc import schema_from
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock.core.vocabulary.names import escaped, file_part
 from penstock.spark import register
 from penstock.spark.archiving import ArchiveSource, Lake, Written, commit, compact
 from penstock.spark.archiving import register as name_archive

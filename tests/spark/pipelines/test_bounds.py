@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.bounds import (
     bound,
     check_selector,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.columns_kept import remembered
 
 FIRST = {"event_id": "bigint", "ccy": "string", "bid": "double"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Event
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow]
 

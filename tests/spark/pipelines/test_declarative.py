@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.client.sync import Session
+from penstock.client.sync.sync import Session
 from penstock.spark.jvm import find_jvm, java_home
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]

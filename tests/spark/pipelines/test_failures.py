@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     InvalidEvent,
@@ -33,7 +33,7 @@ ZeroDivisionError: integer division or modulo by zero
 OURS = """[PYTHON_DATA_SOURCE_ERROR] Failed to commit: Traceback (most recent call last):
   File "/opt/penstock/spark/writing.py", line 9, in commit
     publish()
-penstock.core.errors.NoSuchStage: the realm has lost rows of this write
+penstock.core.vocabulary.errors.NoSuchStage: the realm has lost rows of this write
 and more
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.client.sync import Session
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.keyed import Keyed, check_keyed
 from penstock.spark.pipelines.step import Batch, ChannelTarget, TableTarget
 from tests.spark.pipelines.deltas import rows_in

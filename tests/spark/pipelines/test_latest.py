@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import InvalidArgument, StepFailed
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import InvalidArgument, StepFailed
 from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
 from penstock.spark.pipelines.steps.latest import Latest

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.client.sync import Channel
+from penstock.client.sync.sync import Channel
 from penstock.tables import Table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines import Pipeline, Query, Source
 from penstock.spark.pipelines.steps.query import said, used_in, written_parameters
 

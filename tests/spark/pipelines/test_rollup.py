@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import IllegalState, InvalidArgument, StepFailed
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
 from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
 from penstock.spark.pipelines.running import late_rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import CannotConnect, NoSuchStage
+from penstock.core.vocabulary.errors import CannotConnect, NoSuchStage
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.pipelines.runner import Run, Supervised
 from penstock.spark.pipelines.standing import Keeping

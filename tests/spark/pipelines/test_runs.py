@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import penstock
-from penstock.client.sync import Channel, Session
-from penstock.core.errors import IllegalState, InvalidArgument, StepFailed
+from penstock.client.sync.sync import Channel, Session
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
 from penstock.spark import register
 from penstock.spark.pipelines import Pipeline, Report, parse, run
 from penstock.spark.pipelines.standing import Keeping, alone, is_running

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import IllegalState
+from penstock.core.vocabulary.errors import IllegalState
 from penstock.spark.pipelines import Pipeline, Query, Source
 from penstock.spark.pipelines.standing import (
     Keeping,

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import penstock
-from penstock.client.sync import Session
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.states import Rules, states
 
 KEYS = (1, 2, 3, 40)

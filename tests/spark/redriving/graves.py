@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.client.sync import Channel, Session
-from penstock.columns.event import Event
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.events.event import Event
 
 
 def buried(

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.client.sync import Session
-from penstock.columns.event import Event
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.redriving.dead import dead_store, seen
 from penstock.spark.redriving.redrive import OnRealm, Outcome, Redrive, Redriven, nothing
 from penstock.spark.redriving.verdict import Rules, Verdict

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from penstock.client.sync import Session
-from penstock.columns.layout import UTC_MICROSECONDS
+from penstock.client.sync.sync import Session
+from penstock.columns.schema.layout import UTC_MICROSECONDS
 
 START_US = 1_357_000_000_000_000
 """When the archives of these tests begin: early in 2013."""

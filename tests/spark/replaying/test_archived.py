@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.columns.archives import DAY
-from penstock.columns.batch import ids_of
-from penstock.core.errors import InvalidArgument
+from penstock.columns.events.batch import ids_of
+from penstock.columns.files.archives import DAY
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.replaying.archived import Archived, Bounds
 from tests.spark.replaying.histories import START_US, archive, events
 

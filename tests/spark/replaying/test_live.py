@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.sync import Session
-from penstock.columns.batch import ids_of
-from penstock.columns.event import Event
-from penstock.core.errors import NameDoesNotExist
+from penstock.client.sync.sync import Session
+from penstock.columns.events.batch import ids_of
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.spark.replaying.archived import Archived, Bounds
 from penstock.spark.replaying.live import Live, RealmOutlet, WallTimer
 from tests.spark.replaying.histories import archive, events

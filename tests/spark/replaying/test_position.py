@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.errors import IllegalState, InvalidArgument
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.spark.replaying.position import FILE, PositionFile, opened, write
 
 WHAT = {"archive": "lake/flights", "until": ""}

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.client.sync import Session
-from penstock.core.errors import IllegalState, InvalidArgument
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.spark.replaying.archived import Archived, Bounds
 from penstock.spark.replaying.pace import FLAT_OUT, Pace
 from penstock.spark.replaying.replay import Reached, Replay, Route

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from penstock.client.sync import Channel, Session
-from penstock.columns.archives import ArchiveLayout
-from penstock.columns.event import Event
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.events.event import Event
+from penstock.columns.files.archives import ArchiveLayout
 from penstock.spark.replaying.rows import (
     body_of_stored,
     effective_times,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp import frames
 from penstock.wire.amqp.frames import Frame, Frames, flow, frame_of, frames_in
 from penstock.wire.amqp.types import Symbol, UInt, ULong, written

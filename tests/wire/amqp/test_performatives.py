@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp.performatives import (
     ADDRESS_MAX,
     COORDINATOR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.sasl import Init, Response, SaslFrames
 from penstock.wire.amqp.types import Described, Symbol, ULong, written

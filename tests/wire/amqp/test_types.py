@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp.types import (
     NESTING_MAX,
     Array,

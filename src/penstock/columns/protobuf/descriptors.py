@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.errors import InvalidDescriptor, InvalidEvent, Unavailable
+from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
 
 DESCRIPTORS_BYTES_MAX: Final = 960 << 10
 """Bytes of a channel's descriptors: they travel with what describes the channel."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import compute as pc
 from penstock.columns.protobuf.descriptors import Descriptors, descriptors_of
-from penstock.core.errors import InvalidEvent
+from penstock.columns.schema import compute as pc
+from penstock.core.vocabulary.errors import InvalidEvent
 
 TYPE_HEADER = "message_type"
 """The header that names the type of the message in an event's data."""

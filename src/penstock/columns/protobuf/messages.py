@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns.event import Event
+from penstock.columns.events.event import Event
 from penstock.columns.protobuf.descriptors import Descriptors, descriptors_of, require_protobuf
 from penstock.columns.protobuf.fields import TYPE_HEADER
-from penstock.core.errors import InvalidEvent
+from penstock.core.vocabulary.errors import InvalidEvent
 
 
 class Messages:

@@ -13,7 +13,7 @@ from penstock.columns.selectors.parser import parse
 from penstock.columns.selectors.selector import Selector, selector_of
 from penstock.columns.selectors.statistics import ColumnStatistics
 from penstock.columns.selectors.summaries import summary_of
-from penstock.core.errors import InvalidSelector
+from penstock.core.vocabulary.errors import InvalidSelector
 
 __all__ = [
     "ColumnStatistics",

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.schema.layout import LOGICAL_NAME
 from penstock.columns.selectors.compiler import microseconds
 from penstock.columns.selectors.expressions import (
     Arithmetic,

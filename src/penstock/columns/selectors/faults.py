@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.errors import InvalidSelector
+from penstock.core.vocabulary.errors import InvalidSelector
 
 _SHOWN_MAX: Final = 72
 """Most characters of the faulty line an error message repeats."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import more
-from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.schema import overflow
+from penstock.columns.schema.layout import LOGICAL_NAME
 from penstock.columns.selectors.expressions import Step
 from penstock.columns.selectors.lanes import Column
 
@@ -32,7 +32,7 @@ class Overflow:
     def __init__(self, column: Column) -> None:
         self._rows = len(column)
         self._cells: dict[int, dict[str, Any]] = {
-            int(row): more.decoded(column[int(row)].as_py())
+            int(row): overflow.decoded(column[int(row)].as_py())
             for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         }
 

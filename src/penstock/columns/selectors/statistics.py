@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import add, mul, sub
 from typing import Any, Final, NamedTuple
 
-from penstock.columns.layout import PRIORITY_DEFAULT
+from penstock.columns.schema.layout import PRIORITY_DEFAULT
 from penstock.columns.selectors.comparison import MIRRORED
 from penstock.columns.selectors.compiler import microseconds, since_epoch
 from penstock.columns.selectors.expressions import (

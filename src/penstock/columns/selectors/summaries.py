@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.layout import LOGICAL_NAME
+from penstock.columns.schema.layout import LOGICAL_NAME
 from penstock.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, ColumnStatistics
 
 BYTES_MAX: Final = 2_048

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.channel_type import ChannelType, Home
-from penstock.core.messages import Digest, Spans
+from penstock.core.channel.channel_type import ChannelType, Home
+from penstock.core.vocabulary.messages import Digest, Spans
 
 
 class Mixed:

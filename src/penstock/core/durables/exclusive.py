@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.seat import Kind, Seat
+from penstock.core.durable.seat import Kind, Seat
 
 
 class Exclusive:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.seat import Kind, Seat
+from penstock.core.durable.seat import Kind, Seat
 
 
 class Priority:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.core.durable import Durable
-from penstock.core.engine import Engine
-from penstock.core.ids import IdSet, Span
-from penstock.core.interest import Interest, wanted_of
-from penstock.core.messages import Spans
+from penstock.core.channel.engine import Engine
+from penstock.core.channel.interest import Interest, wanted_of
+from penstock.core.durable.durable import Durable
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Spans
 
 
 class Jms:

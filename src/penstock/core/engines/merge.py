@@ -3,7 +3,7 @@ which deltas are merged (SEM K2-K4)."""
 
 from __future__ import annotations
 
-from penstock.core.engine import Engine
+from penstock.core.channel.engine import Engine
 from penstock.core.engines.default import Default
 
 

@@ -3,18 +3,18 @@
 Proton's engine keeps connections, sessions and links by the standard (:mod:`.engine`); what they
 mean in a realm is said here: topics are channels, queues are queues, subscriptions are
 subscriptions and durables. Messages become events and events messages in :mod:`.incoming` (a lone
-one in :mod:`.lone`) and :mod:`.outgoing`; the guide's page on AMQP is their table.
+one in :mod:`.single_message`) and :mod:`.outgoing`; the guide's page on AMQP is their table.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.hub import AmqpHub
-    from penstock.frontends.native import NativeListener
+    from penstock.frontends.native.listener import NativeListener
 
 
 def hub_of(listener: NativeListener) -> AmqpHub:

@@ -8,15 +8,15 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from penstock.core.errors import (
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
     AccessDenied,
     InvalidName,
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.messages import Definition
-from penstock.core.names import NAME_LENGTH_MAX, destination_name
-from penstock.core.rights import Principal
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
 from penstock.runtime.realm import RunningRealm
 
 Kind = Literal["channel", "queue"]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from proton import Link, Terminus, symbol
 
 from penstock.columns.selectors import Selector
-from penstock.core.channel import Channel
-from penstock.core.errors import (
+from penstock.core.channel.channel import Channel
+from penstock.core.durable.queue import READERS
+from penstock.core.vocabulary.errors import (
     DurableInUse,
     LimitReached,
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.queue import READERS
-from penstock.core.starts import FromEarliest, FromLatest
+from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from penstock.frontends.amqp.addresses import (
     LOOKS,
     SENDS,
@@ -31,10 +31,8 @@ from penstock.frontends.amqp.addresses import (
     wanted_kind,
 )
 from penstock.frontends.amqp.consumers import Consumer, Manner
-from penstock.frontends.amqp.ends import Incoming, Outgoing
-from penstock.frontends.amqp.places import place_of
-from penstock.frontends.amqp.producers import Producer
-from penstock.frontends.amqp.termini import (
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.link_terms import (
     Wish,
     capabilities,
     check_dynamic,
@@ -43,6 +41,8 @@ from penstock.frontends.amqp.termini import (
     takes_rejections,
     wish_of,
 )
+from penstock.frontends.amqp.places import place_of
+from penstock.frontends.amqp.producers import Producer
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     InvalidEvent,
     NameDoesNotExist,
     PenstockError,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 from proton import Event, Link, Session, symbol
 
-from penstock.core.errors import (
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import (
     ConnectionLost,
     InvalidEvent,
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.core.rights import ANONYMOUS, Principal
 from penstock.frontends.amqp.conditions import (
     DECODE,
     LOCKED,
@@ -26,20 +26,26 @@ from penstock.frontends.amqp.conditions import (
     description_of,
     no_text,
 )
-from penstock.frontends.amqp.containing import Containing
-from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, Engine
+from penstock.frontends.amqp.fault_barrier import Containing
 from penstock.frontends.amqp.gate import Gate
-from penstock.frontends.amqp.gathering import Gathering
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
 from penstock.frontends.amqp.links import Links
-from penstock.frontends.amqp.opening import Sole, not_opened, opened, sole_policy, sole_properties
+from penstock.frontends.amqp.open_frame import (
+    Sole,
+    not_opened,
+    opened,
+    sole_policy,
+    sole_properties,
+)
+from penstock.frontends.amqp.read_batching import Gathering
 from penstock.frontends.amqp.signing_in import SignIn, without_sasl
 from penstock.frontends.amqp.transactions import Transactions
-from penstock.frontends.connection_info import ConnectionInfo
-from penstock.frontends.reading import Reading
-from penstock.frontends.transports import close, host_of
-from penstock.runtime.askers import Asker, asker
-from penstock.runtime.quota import Pace
+from penstock.frontends.shared.backpressure import Reading
+from penstock.frontends.shared.connection_info import ConnectionInfo
+from penstock.frontends.shared.transports import close, host_of
+from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.access.quota import Pace
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:

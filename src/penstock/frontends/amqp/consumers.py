@@ -10,25 +10,25 @@ import structlog
 from msgspec import Struct
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import IllegalState, PenstockError
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Demand, RollBack, Spans
-from penstock.core.releasing import Release
+from penstock.core.channel.release import Release
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import IllegalState, PenstockError
+from penstock.core.vocabulary.messages import Demand, RollBack, Spans
 from penstock.frontends.amqp.conditions import (
     STOLEN,
     TOO_LARGE,
     condition_of_attached,
     description_of,
 )
-from penstock.frontends.amqp.ends import Outgoing
+from penstock.frontends.amqp.link_ends import Outgoing
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
-from penstock.runtime.bodies import Body
-from penstock.runtime.group import Group
-from penstock.runtime.rows import Rows
-from penstock.runtime.unit_of_work import Acknowledged
-from penstock.runtime.work import Do, Reply
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.requests import Do, Reply
+from penstock.runtime.writer.unit_of_work import Acknowledged
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection

@@ -30,10 +30,10 @@ from proton import (
     ulong,
 )
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import no_text
-from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.flows import Flows, key_of
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
     DECLARED,

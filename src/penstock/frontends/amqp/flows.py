@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from cproton_ffi import ffi
 from cproton_ffi import lib as pn
 
-from penstock.core.errors import RemoteProtocolViolation
-from penstock.frontends.amqp.ends import Incoming, Outgoing
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
 from penstock.frontends.amqp.outcomes import Pointer
 from penstock.wire.amqp import frames
 from penstock.wire.amqp.frames import Frame, Frames

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 from proton import Session
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import FRAMING, NOT_ALLOWED, NOT_IMPLEMENTED, TOO_MUCH
 from penstock.wire.amqp.performatives import (
     ATTACH,

@@ -9,20 +9,20 @@ from weakref import WeakKeyDictionary
 import structlog
 from msgspec import Struct
 
-from penstock.core.durable import Durable
-from penstock.core.errors import NameAlreadyBound, PenstockError
+from penstock.core.durable.durable import Durable
+from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
-from penstock.frontends.amqp.opening import CLOSE
+from penstock.frontends.amqp.open_frame import CLOSE
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.frontends.amqp.places import Places
-from penstock.runtime.rows import Rows
+from penstock.runtime.store.outgoing_batch import Rows
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.attaching import Attached
     from penstock.frontends.amqp.producers import Producer
-    from penstock.frontends.native import NativeListener
+    from penstock.frontends.native.listener import NativeListener
 
 _WRITTEN_MAX: Final = 4
 

@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.columns.body import body_of_columns
-from penstock.columns.layout import (
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.schema.layout import (
     FIELDS,
     HEADERS,
     PROPERTY_COLUMNS_MAX,
     UTC_MICROSECONDS,
     check_property_name,
 )
-from penstock.columns.properties import NO_PROPERTIES, PropertyColumns, property_columns
-from penstock.core.errors import InvalidEvent, RemoteProtocolViolation
-from penstock.frontends.amqp import residue
+from penstock.columns.schema.properties import NO_PROPERTIES, PropertyColumns, property_columns
+from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
+from penstock.frontends.amqp import message_header
 from penstock.frontends.amqp.conditions import Unreadable
-from penstock.frontends.amqp.meanings import (
+from penstock.frontends.amqp.header_cache import (
     KNOWN_BYTES_MAX,
     KNOWN_MAX,
     Annotations,
@@ -35,7 +35,7 @@ from penstock.frontends.amqp.meanings import (
     annotations_in,
     header_in,
 )
-from penstock.frontends.amqp.residue import Residue
+from penstock.frontends.amqp.message_header import Residue
 from penstock.frontends.amqp.typed import ARROW, EPOCH, KEPT, NoProperty, in_range, property_of
 from penstock.wire.amqp.sections import (
     DATA,
@@ -192,7 +192,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
         rest["zero_ttl"] = True
     _note_rest(sections, annotations, kind, sizes, rest)
     if rest and (text := _residue(rest)) is not None:
-        headers[residue.HEADER] = text
+        headers[message_header.HEADER] = text
     ttl = header.ttl
     if not ttl and expires_ms:
         ttl = max(1, expires_ms - now_ms)
@@ -231,7 +231,7 @@ def _residue(rest: dict[str, Any]) -> str | None:
     try:
         return _residues_known[key]
     except KeyError:
-        text = residue.written(Residue(**rest))
+        text = message_header.written(Residue(**rest))
         if len(_residues_known) >= KNOWN_MAX:
             _residues_known.clear()
         _residues_known[key] = text
@@ -364,9 +364,9 @@ def _user_and_group(
         except UnicodeDecodeError:
             rest["user_id"] = user
     if group is not None:
-        properties[residue.GROUP_ID] = _text(group, "group-id")
+        properties[message_header.GROUP_ID] = _text(group, "group-id")
     if isinstance(sequence, UInt):
-        properties[residue.GROUP_SEQUENCE] = int(sequence)
+        properties[message_header.GROUP_SEQUENCE] = int(sequence)
 
 
 def _other_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from proton import Condition, Endpoint, Link, Session
 
-from penstock.core.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.amqp.addresses import remove
 from penstock.frontends.amqp.attaching import Attached, Attaching
 from penstock.frontends.amqp.conditions import (
@@ -19,8 +19,8 @@ from penstock.frontends.amqp.conditions import (
     condition_of_attached,
     description_of,
 )
-from penstock.frontends.amqp.ends import Incoming, Outgoing
 from penstock.frontends.amqp.engine import refuse
+from penstock.frontends.amqp.link_ends import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection

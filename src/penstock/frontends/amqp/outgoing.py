@@ -10,12 +10,12 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.layout import LOGICAL_NAME, PRIORITY_MAX
-from penstock.columns.rows import Rows as EventRows
-from penstock.frontends.amqp import residue
-from penstock.frontends.amqp.residue import PLAIN, Residue
+from penstock.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
+from penstock.columns.schema.rows import Rows as EventRows
+from penstock.frontends.amqp import message_header
+from penstock.frontends.amqp.message_header import PLAIN, Residue
 from penstock.frontends.amqp.typed import EPOCH, exact, message_value
-from penstock.runtime.rows import Rows
+from penstock.runtime.store.outgoing_batch import Rows
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -127,7 +127,9 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[R
     tags = _values(batch, "tag", count, None)
     headers = _headers(batch, count)
     containers = headers.pop("application_id", [None] * count)
-    residues = [residue.read(text) for text in headers.pop(residue.HEADER, [None] * count)]
+    residues = [
+        message_header.read(text) for text in headers.pop(message_header.HEADER, [None] * count)
+    ]
     rows = EventRows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
     narrow = _narrow(batch) if has_properties else {}
@@ -135,7 +137,10 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[R
     for row in range(count):
         own = residues[row]
         properties = dict(rows.properties(row)) if has_properties else {}
-        group = properties.pop(residue.GROUP_ID, None), properties.pop(residue.GROUP_SEQUENCE, None)
+        group = (
+            properties.pop(message_header.GROUP_ID, None),
+            properties.pop(message_header.GROUP_SEQUENCE, None),
+        )
         annotations, applied = _application_properties(properties, own, narrow)
         if tags[row] is not None:
             annotations += [_TAG_KEY, written(tags[row])]
@@ -154,8 +159,8 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[R
     return rests, containers, residues
 
 
-_TAG_KEY: Final = written(Symbol(residue.TAG))
-_PROPERTIES_KEY: Final = written(Symbol(residue.PROPERTIES))
+_TAG_KEY: Final = written(Symbol(message_header.TAG))
+_PROPERTIES_KEY: Final = written(Symbol(message_header.PROPERTIES))
 
 
 def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
@@ -249,10 +254,10 @@ def _message_properties(
     user = header("user")
     group_id, sequence = group
     if group_id is not None and not isinstance(group_id, str):
-        applied += (written(residue.GROUP_ID), written(group_id))
+        applied += (written(message_header.GROUP_ID), written(group_id))
         group_id = None
     if sequence is not None and not (type(sequence) is int and 0 <= sequence <= _UINT_MAX):
-        applied += (written(residue.GROUP_SEQUENCE), written(message_value(sequence)[0]))
+        applied += (written(message_header.GROUP_SEQUENCE), written(message_value(sequence)[0]))
         sequence = None
     values = [
         _id(header("message_id"), own.message_id),

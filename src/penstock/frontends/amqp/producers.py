@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     InvalidEvent,
     NameDoesNotExist,
     NoSuchTransaction,
@@ -22,11 +22,11 @@ from penstock.frontends.amqp.conditions import (
     condition_of_attached,
     description_of,
 )
-from penstock.frontends.amqp.ends import Incoming
 from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.lone import Lone
+from penstock.frontends.amqp.link_ends import Incoming
 from penstock.frontends.amqp.outcomes import RELEASED, Pointer
-from penstock.runtime.bodies import Body, body_from
+from penstock.frontends.amqp.single_message import Lone
+from penstock.runtime.store.bodies import Body, body_from
 from penstock.wire.amqp.sections import entries, fields, sections_of
 from penstock.wire.amqp.types import Byte
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from penstock.core.errors import (
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
     AuthenticationFailed,
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.core.rights import Principal
 from penstock.wire import scram
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
-    from penstock.runtime.access import Access
+    from penstock.runtime.access.access import Access
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from msgspec import Struct, field
 
-from penstock.core.errors import LimitReached, PenstockError, RemoteProtocolViolation
+from penstock.core.vocabulary.errors import LimitReached, PenstockError, RemoteProtocolViolation
 from penstock.frontends.amqp.addresses import Destination
 from penstock.frontends.amqp.conditions import (
     DECODE,
@@ -20,10 +20,10 @@ from penstock.frontends.amqp.conditions import (
     description_of,
 )
 from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.ends import Incoming
+from penstock.frontends.amqp.link_ends import Incoming
 from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
-from penstock.runtime.bodies import Body
-from penstock.runtime.unit_of_work import Acknowledged, UnitOfWork
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork
 from penstock.wire.amqp.performatives import DECLARE, DISCHARGE, Unfit, check_fields
 from penstock.wire.amqp.sections import VALUE, sections_of
 from penstock.wire.amqp.types import Described, read

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from penstock.core.errors import AuthenticationFailed, CrossSite, InvalidArgument
-from penstock.core.rights import Principal
-from penstock.runtime.access import Access
-from penstock.runtime.logins import CSRF_HEADER
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import AuthenticationFailed, CrossSite, InvalidArgument
+from penstock.runtime.access.access import Access
+from penstock.runtime.access.logins import CSRF_HEADER
 
 COOKIE: Final = "penstock_session"
 """What the name of the session's cookie begins with."""

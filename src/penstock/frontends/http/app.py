@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 import structlog
 
-from penstock.core.errors import (
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
     PenstockError,
@@ -21,8 +22,7 @@ from penstock.core.errors import (
     SignInLocked,
     Unavailable,
 )
-from penstock.core.names import destination_name
-from penstock.core.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http import metrics
 from penstock.frontends.http.buffers import SMALL_BYTES
 from penstock.frontends.http.joining import join_of
@@ -42,8 +42,8 @@ from penstock.frontends.http.routing import (
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
-from penstock.runtime.askers import asker
-from penstock.runtime.incidents import incident, told
+from penstock.runtime.access.askers import asker
+from penstock.runtime.internal_errors import incident, told
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer

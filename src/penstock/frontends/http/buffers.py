@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.core.errors import Unavailable
-from penstock.core.rights import ANONYMOUS, Principal
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import Unavailable
 
 SMALL_BYTES: Final = 16 << 10
 """Of each body, which nobody is held to account for."""

@@ -7,15 +7,15 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from penstock.columns.batch import EventBatch
-from penstock.columns.event import Event
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
-from penstock.core.channel import Channel
-from penstock.core.errors import PenstockError
-from penstock.core.messages import Spans
+from penstock.core.channel.channel import Channel
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.rows import Rows
-from penstock.runtime.subscriptions import Opened
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.subscriptions.subscriptions import Opened
 
 READING_S: Final = 10.0
 """How long one page may take: a selector that matches nothing among millions has to ask again."""

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.layout import UTC_MICROSECONDS, cause_and_reason
-from penstock.core.messages import Spans
+from penstock.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
+from penstock.core.vocabulary.messages import Spans
 from penstock.frontends.http.collecting import Collected
 from penstock.frontends.http.realm_shapes import DeadAnswer, DeadGroup
-from penstock.runtime.rows import Rows
+from penstock.runtime.store.outgoing_batch import Rows
 
 GROUPS_MAX = 1_000
 """Groups told of; reasons may be as many as there are events."""

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from penstock.api.requests import Kind
-from penstock.columns.ipc import schema_from
-from penstock.core.errors import InvalidArgument
-from penstock.core.ids import Span
-from penstock.core.messages import Definition
-from penstock.core.names import destination_name
+from penstock.columns.schema.ipc import schema_from
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http.documents import channel_answer
 from penstock.frontends.http.finding import found, may_read, may_write_at, named
 from penstock.frontends.http.realm_shapes import NameAnswer, NamesQuery
@@ -36,7 +36,7 @@ from penstock.frontends.http.shapes import (
     SegmentAnswer,
     StoragePlace,
 )
-from penstock.runtime.departed import missing as missing_ids
+from penstock.runtime.subscriptions.missing_ids import missing as missing_ids
 
 SEGMENTS_MAX = 1_000
 

@@ -7,8 +7,8 @@ import msgspec
 from penstock.api.channels import ChannelInfo
 from penstock.frontends.http.measures import oldest_ms
 from penstock.frontends.http.shapes import ChannelAnswer
-from penstock.runtime.documents import channel_document
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.subscriptions.documents import channel_document
 
 
 def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:

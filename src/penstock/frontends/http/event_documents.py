@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.columns.documents import message_in
-from penstock.columns.event import Event
+from penstock.columns.events.event import Event
 from penstock.columns.protobuf import Messages
-from penstock.core.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.shapes import PREVIEW_BYTES, EventAnswer, EventDetail, EventViews
 

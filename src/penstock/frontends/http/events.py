@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.columns.event import Event
-from penstock.core.errors import NameDoesNotExist
-from penstock.core.ids import Span
-from penstock.core.queue import READERS
-from penstock.core.starts import AnyStart, FromId
+from penstock.columns.events.event import Event
+from penstock.core.durable.queue import READERS
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import NameDoesNotExist
+from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.frontends.http import publishing
 from penstock.frontends.http.collecting import Collected, collect, count_that_fits
 from penstock.frontends.http.event_documents import detail_of, document_of, messages_of, picked
@@ -27,8 +27,8 @@ from penstock.frontends.http.shapes import (
     PublishedAnswer,
     PublishQuery,
 )
-from penstock.runtime.departed import missing
-from penstock.runtime.subscriptions import Opened
+from penstock.runtime.subscriptions.missing_ids import missing
+from penstock.runtime.subscriptions.subscriptions import Opened
 
 
 async def browse(call: Call[EventsQuery, None]) -> EventsPage:

@@ -8,12 +8,18 @@ from typing import Any
 from msgspec import Struct
 
 from penstock.api.requests import Kind
-from penstock.core.channel import Channel
-from penstock.core.errors import InvalidArgument
-from penstock.core.messages import Definition
-from penstock.core.names import destination_name
-from penstock.core.rights import READING, WRITING
-from penstock.core.starts import AnyStart, FromEarliest, FromId, FromLatest, FromTime
+from penstock.core.access.rights import READING, WRITING
+from penstock.core.channel.channel import Channel
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.start_positions import (
+    AnyStart,
+    FromEarliest,
+    FromId,
+    FromLatest,
+    FromTime,
+)
 from penstock.frontends.http.routing import Call
 from penstock.runtime.realm import RunningRealm
 

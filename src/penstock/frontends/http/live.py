@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.columns.batch import EventBatch
+from penstock.columns.events.batch import EventBatch
 from penstock.columns.protobuf import Messages
 from penstock.columns.selectors import Selector
-from penstock.core.errors import PenstockError, RealmStopping
-from penstock.core.messages import Spans
-from penstock.core.starts import AnyStart, FromId
+from penstock.core.vocabulary.errors import PenstockError, RealmStopping
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.frontends.http.event_documents import document_of, messages_of
 from penstock.frontends.http.finding import Store, start_of
 from penstock.frontends.http.measures import rates_of
@@ -28,7 +28,7 @@ from penstock.frontends.http.realm_shapes import RatesQuery
 from penstock.frontends.http.routing import Call, Events
 from penstock.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.rows import Rows
+from penstock.runtime.store.outgoing_batch import Rows
 
 WINDOW: Final = 100
 """Events granted to a viewer that it has not been sent yet."""

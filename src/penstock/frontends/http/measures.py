@@ -8,12 +8,12 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from penstock.core.channel import Channel
-from penstock.core.queue import READERS
+from penstock.core.channel.channel import Channel
+from penstock.core.durable.queue import READERS
 from penstock.frontends.http.realm_shapes import ChannelRate, DurableRate, Rates
 from penstock.frontends.http.shapes import CounterAnswer
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.views import durable_info
+from penstock.runtime.subscriptions.views import durable_info
 
 CHANNELS_MAX: Final = 1_000
 """Channels and queues told of each second."""

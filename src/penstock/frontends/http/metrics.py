@@ -19,16 +19,16 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from penstock.core.channel import Channel
-from penstock.core.conservation import MEANINGS
-from penstock.core.queue import READERS
-from penstock.core.timings import BOUNDS_US
+from penstock.core.channel.channel import Channel
+from penstock.core.channel.conservation import MEANINGS
+from penstock.core.durable.queue import READERS
+from penstock.core.vocabulary.timings import BOUNDS_US
 from penstock.frontends.http.measures import bytes_of, oldest_ms, stores_of
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.views import durable_info
+from penstock.runtime.subscriptions.views import durable_info
 
 if TYPE_CHECKING:
-    from penstock.frontends.native import NativeListener
+    from penstock.frontends.native.listener import NativeListener
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from penstock.columns.batch import EventBatch
-from penstock.columns.event import Event
-from penstock.core.channel import Channel
-from penstock.core.errors import Unavailable
-from penstock.core.ids import IdSet, Span
-from penstock.core.messages import Spans
-from penstock.core.starts import AnyStart, FromEarliest, FromId
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+from penstock.core.channel.channel import Channel
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest, FromId
 from penstock.frontends.http.collecting import (
     PAGE_BYTES_MAX,
     READING_S,
@@ -25,7 +25,7 @@ from penstock.frontends.http.collecting import (
 )
 from penstock.frontends.http.finding import channel_of
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.rows import Rows
+from penstock.runtime.store.outgoing_batch import Rows
 
 LOOKED_AT_MAX: Final = 1_000_000
 """Stored events that one page looks at, at most; the next one goes on from there."""

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.api.access import AclInfo
-from penstock.core.errors import IllegalState
-from penstock.core.rights import Principal
-from penstock.frontends.accounts import check_exists
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import IllegalState
 from penstock.frontends.http.finding import cursor_of
 from penstock.frontends.http.people_shapes import (
     AclChange,
@@ -29,7 +28,8 @@ from penstock.frontends.http.people_shapes import (
 )
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import After, Done, NoQuery, Page
-from penstock.runtime.accounts import checked_resource, new_password
+from penstock.frontends.native.accounts import check_exists
+from penstock.runtime.access.accounts import checked_resource, new_password
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

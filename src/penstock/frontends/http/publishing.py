@@ -9,20 +9,20 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.columns.body import body_of
-from penstock.columns.check import check_body
 from penstock.columns.documents import event_of
-from penstock.columns.event import Event
-from penstock.columns.ipc import table_from_stream
+from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_body
+from penstock.columns.events.event import Event
+from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
-from penstock.columns.tables import bodies_of_table
-from penstock.core.errors import InvalidArgument, Unavailable
-from penstock.core.owners import owned
+from penstock.columns.schema.ipc import table_from_stream
+from penstock.core.access.name_owners import owned
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.routing import Call, Content
 from penstock.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer, PublishQuery
-from penstock.runtime.bodies import Body, body_from
+from penstock.runtime.store.bodies import Body, body_from
 
 EVENTS_MAX: Final = 100_000
 """Events of one request that are no Arrow."""

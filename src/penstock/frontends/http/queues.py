@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.core.ids import IdSet
-from penstock.core.queue import READERS
+from penstock.core.durable.queue import READERS
+from penstock.core.ids.ids import IdSet
 from penstock.frontends.http.collecting import Collected
 from penstock.frontends.http.event_documents import document_of, messages_of
 from penstock.frontends.http.finding import found

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.core.ports import Clock
-from penstock.core.rights import Principal
-from penstock.runtime.quota import ConnectionLimits, Quota
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.ports import Clock
+from penstock.runtime.access.quota import ConnectionLimits, Quota
 
 KNOWN_MAX: Final = 10_000
 """So many who asked last are known."""

@@ -10,10 +10,10 @@ import msgspec
 
 from penstock.api.joins import JoinInfo
 from penstock.api.requests import Kind
-from penstock.core.errors import IllegalState, NameDoesNotExist
-from penstock.core.names import destination_name
-from penstock.core.rights import READING
-from penstock.core.starts import FromId
+from penstock.core.access.rights import READING
+from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.http.collecting import Collected, collect
 from penstock.frontends.http.dead import DeadEvents
 from penstock.frontends.http.event_documents import document_of, messages_of

@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from penstock.core.errors import InvalidArgument, PenstockError
-from penstock.core.names import destination_name
-from penstock.core.rights import Principal
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.core.vocabulary.names import destination_name
 
 if TYPE_CHECKING:
     from penstock.frontends.http.access import Guard

@@ -7,23 +7,23 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from penstock.api.requests import Kind
-from penstock.columns.ipc import schema_from
+from penstock.columns.schema.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
 from penstock.columns.selectors.checking import checked
 from penstock.columns.selectors.explaining import explained
 from penstock.core.bounds import GivenName
-from penstock.core.messages import Spans
-from penstock.core.names import destination_name
-from penstock.core.queue import READERS
-from penstock.core.starts import FromId
+from penstock.core.durable.queue import READERS
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.http.collecting import Collected, collect
 from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store, channel_of, may_read_at, store_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import Answer, Body, NoQuery
-from penstock.runtime.delivery import Outlet
-from penstock.runtime.rows import Rows
-from penstock.runtime.subscriptions import Opened
+from penstock.runtime.delivery.delivery import Outlet
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.subscriptions.subscriptions import Opened
 
 MATCHES_MAX: Final = 100_000
 """Matching events counted, at most."""

@@ -21,15 +21,14 @@ from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from penstock.core.errors import (
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
     AddressInUse,
     ConnectionLost,
     InvalidArgument,
     PenstockError,
     Unavailable,
 )
-from penstock.core.rights import Principal
-from penstock.frontends.handshakes import Handshake, TlsServer
 from penstock.frontends.http import metrics
 from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
@@ -43,8 +42,9 @@ from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
 from penstock.frontends.http.shares import Shares
 from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
-from penstock.frontends.native import NativeListener, check_exposed
-from penstock.runtime.askers import Asker
+from penstock.frontends.native.listener import NativeListener, check_exposed
+from penstock.frontends.shared.handshakes import Handshake, TlsServer
+from penstock.runtime.access.askers import Asker
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """Of a request's first line and headers."""

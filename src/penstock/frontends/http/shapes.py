@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX
-from penstock.core.messages import Definition, Storage
+from penstock.core.vocabulary.messages import Definition, Storage
 
 T = TypeVar("T")
 

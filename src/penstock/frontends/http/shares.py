@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.core.errors import LimitReached
-from penstock.core.lockout import network_of
-from penstock.core.rights import ANONYMOUS, Principal
+from penstock.core.access.lockout import network_of
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import LimitReached
 
 
 class Shares:

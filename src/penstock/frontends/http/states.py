@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.core.errors import InvalidArgument, NameDoesNotExist
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.frontends.http.finding import found
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import Answer, Id, Moment, Query
-from penstock.runtime.key_states import state_of
+from penstock.runtime.subscriptions.key_state import state_of
 
 KeyType = Literal["string", "int", "float", "bool", "time"]
 

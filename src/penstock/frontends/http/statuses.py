@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 
 _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
     400: (

@@ -14,15 +14,10 @@ from typing import Final
 
 from penstock.api.requests import Kind
 from penstock.api.transfers import ExportBegun
-from penstock.columns.exports import (
-    FORMAT,
-    MANIFEST,
-    Manifest,
-    manifest_from,
-)
-from penstock.core.errors import Damaged, DamagedExport
-from penstock.core.exported_file import ExportedFile
-from penstock.core.names import destination_name, file_part
+from penstock.columns.files.exports import FORMAT, MANIFEST, Manifest, manifest_from
+from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.vocabulary.errors import Damaged, DamagedExport
+from penstock.core.vocabulary.names import destination_name, file_part
 from penstock.frontends.http.destinations import may_bury
 from penstock.frontends.http.documents import channel_answer
 from penstock.frontends.http.finding import named
@@ -30,8 +25,8 @@ from penstock.frontends.http.measures import moment
 from penstock.frontends.http.realm_shapes import ImportQuery
 from penstock.frontends.http.routing import Call, Download, Route, Upload
 from penstock.frontends.http.shapes import ChannelAnswer, NoQuery
-from penstock.runtime.exporting import Exports
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.transfer.exports import Exports
 
 BLOCK: Final = tarfile.BLOCKSIZE
 MANIFEST_BYTES_MAX: Final = 64 << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.columns.layout import RESERVED_PREFIX, key_path
+from penstock.columns.schema.layout import RESERVED_PREFIX, key_path
 from penstock.spark.nulls import NULLS
 from penstock.spark.pipelines.states import column_of
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument, InvalidSelector
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidSelector
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

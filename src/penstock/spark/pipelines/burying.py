@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.standing import QUERY
 from penstock.spark.pipelines.step import Context, Flow, Step

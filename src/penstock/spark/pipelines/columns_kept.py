@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from pyarrow import fs
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 _FILE: Final = "columns.json"
 _BEGUN: Final = "query/offsets"

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from penstock.client.urls import parse_url
-from penstock.core.errors import InvalidArgument
+from penstock.client.connection.urls import parse_url
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.step import Step, StreamStep

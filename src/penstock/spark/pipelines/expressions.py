@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 _TOKENS: Final = re.compile(
     r"""\s+|--[^\n]*|/\*.*?\*/

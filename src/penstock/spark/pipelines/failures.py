@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     PenstockError,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument, StepFailed, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, StepFailed, Unavailable
 from penstock.spark.options import URL_VARIABLE
 from penstock.spark.pipelines.burying import Burial, bury
 from penstock.spark.pipelines.definition import Pipeline, known_source

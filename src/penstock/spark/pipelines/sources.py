@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, field
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from typing import IO, Final
 import msgspec
 from msgspec import Struct, field
 
-from penstock.core.errors import IllegalState
+from penstock.core.vocabulary.errors import IllegalState
 from penstock.spark.cache import cache_directory
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.step import Progress

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.nulls import NULLS
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.expressions import judged_by_spark

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeA
 
 from msgspec import Struct, field
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.standing import QUERY
 from penstock.spark.pipelines.step import ASAP, AVAILABLE_NOW, Batch, ChannelTarget, Flow

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import fs
 
-from penstock.core.errors import Corrupt, IllegalState, InvalidArgument
+from penstock.core.vocabulary.errors import Corrupt, IllegalState, InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

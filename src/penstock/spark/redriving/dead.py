@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.peeking import PEEK_MAX
-from penstock.client.sync import Channel, Queue, Session
-from penstock.columns.batch import ids_of
-from penstock.columns.layout import FIELDS, HEADERS, STAMPED
-from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import NameDoesNotExist
+from penstock.client.reading.peeking import PEEK_MAX
+from penstock.client.sync.sync import Channel, Queue, Session
+from penstock.columns.events.batch import ids_of
+from penstock.columns.schema.layout import FIELDS, HEADERS, STAMPED
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.vocabulary.errors import NameDoesNotExist
 
 VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
     **STAMPED,

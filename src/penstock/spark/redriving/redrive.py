@@ -15,9 +15,9 @@ from typing import Final, Protocol
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.client.sync import Channel, Queue, Session
-from penstock.columns.batch import ids_of
-from penstock.core.errors import (
+from penstock.client.sync.sync import Channel, Queue, Session
+from penstock.columns.events.batch import ids_of
+from penstock.core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     InvalidArgument,

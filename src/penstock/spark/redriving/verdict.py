@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.columns.batch import Int64s, ids_of
-from penstock.columns.origin import origins_of, restored
-from penstock.core.errors import InvalidArgument
+from penstock.columns.events.batch import Int64s, ids_of
+from penstock.columns.events.origin import origins_of, restored
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.redriving.dead import SAID, VIEW_COLUMNS, rows_by_id
 from penstock.spark.replaying.rows import flat_body, marked, with_columns
 

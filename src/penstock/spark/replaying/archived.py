@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.columns.archives import DAY
-from penstock.columns.batch import ids_of
-from penstock.columns.layout import STAMPED, UTC_MICROSECONDS
+from penstock.columns.events.batch import ids_of
+from penstock.columns.files.archives import DAY
+from penstock.columns.schema.layout import STAMPED, UTC_MICROSECONDS
 from penstock.columns.selectors import Selector
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.replaying.ordering import Keyed, Source, merged, order_of
 from penstock.spark.replaying.rows import stored_rows
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.client.sync import Channel, Session
-from penstock.columns.batch import ids_of
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.events.batch import ids_of
 from penstock.columns.selectors import Selector
 from penstock.spark.replaying.archived import Bounds, History, chosen
 

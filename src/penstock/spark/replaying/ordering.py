@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.columns.batch import Int64s
+from penstock.columns.events.batch import Int64s
 
 
 class Keyed(NamedTuple):

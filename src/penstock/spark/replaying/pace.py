@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.columns.batch import Int64s
+from penstock.columns.events.batch import Int64s
 
 FLAT_OUT = 0.0
 """The speed at which nothing waits."""

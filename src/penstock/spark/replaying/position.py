@@ -16,8 +16,8 @@ import msgspec
 import pyarrow.fs as fs
 from msgspec import Struct, field
 
-from penstock.core.errors import IllegalState, InvalidArgument
-from penstock.core.producers import LASTING_PREFIX
+from penstock.core.channel.producers import LASTING_PREFIX
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 
 FORMAT: Final = 1
 FILE: Final = "position.json"

@@ -11,9 +11,9 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.columns.batch import ids_of, stamp
-from penstock.columns.schema import ChannelSchema
-from penstock.core.errors import IllegalState, Refused
+from penstock.columns.events.batch import ids_of, stamp
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.vocabulary.errors import IllegalState, Refused
 from penstock.spark.replaying.archived import ROWS, History
 from penstock.spark.replaying.ordering import (
     Keyed,

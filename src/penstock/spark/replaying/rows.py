@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.archives import CHANNEL, from_archive
-from penstock.columns.batch import Int64s
-from penstock.columns.layout import (
+from penstock.columns.events.batch import Int64s
+from penstock.columns.files.archives import CHANNEL, from_archive
+from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.schema.layout import (
     BODY,
     FIELDS,
     HEADERS,
@@ -22,7 +23,6 @@ from penstock.columns.layout import (
     STAMPED,
     STAMPED_FIELDS,
 )
-from penstock.columns.tables import bodies_of_table
 
 _PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
 _OF_THE_TABLE: Final = ("origin", "channel")

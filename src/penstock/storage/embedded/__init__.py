@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.errors import (
+from penstock.core.vocabulary.errors import (
     Damaged,
     DataDirectoryInUse,
     InvalidArgument,
     NewerFormat,
     StorageFailed,
 )
-from penstock.core.ports import Clock, Offload, Record
+from penstock.core.vocabulary.ports import Clock, Offload, Record
 from penstock.storage.audit_file import NAMES as AUDIT_LOGS
 from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
 from penstock.storage.embedded.blobs import FileBlobs

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 
-from penstock.core.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
-from penstock.core.ports import BlobInfo, Buffer, Offload
+from penstock.core.vocabulary.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
+from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
 from penstock.storage.blob_names import BLOB_ROOTS, check_blob_name
 from penstock.storage.disk import Disk, make_directories, write_all
 
@@ -16,7 +16,8 @@ _TEMPORARY = ".put-"
 
 
 class FileBlobs:
-    """The :class:`~penstock.core.ports.Blobs` in ``<root>/segments`` and ``<root>/snapshots``.
+    """The :class:`~penstock.core.vocabulary.ports.Blobs` in ``<root>/segments`` and
+    ``<root>/snapshots``.
 
     Every ``get`` maps the file anew. A view given out stays good after its blob was deleted or
     has grown.
@@ -34,14 +35,14 @@ class FileBlobs:
         self._names.sort()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.ports.Blobs.put`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.put`."""
         check_blob_name(name)
         await self._offload(lambda: self._put(name, chunks))
         self._note(name, sum(memoryview(chunk).nbytes for chunk in chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.ports.Blobs.extend`. When the disk refuses, what was there
-        before is put back as far as the disk lets us."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`. When the disk refuses, what was
+        there before is put back as far as the disk lets us."""
         check_blob_name(name)
         size = self._sizes.get(name)
         if size is None:
@@ -53,7 +54,8 @@ class FileBlobs:
             self._sizes[name] = at + sum(memoryview(chunk).nbytes for chunk in chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock.core.ports.Blobs.get`. The range has to lie inside the blob."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.get`. The range has to lie inside the
+        blob."""
         check_blob_name(name)
         if name not in self._sizes:
             raise NameDoesNotExist(f"there is no blob {name}")
@@ -64,7 +66,7 @@ class FileBlobs:
         return whole[offset:end]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock.core.ports.Blobs.list`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.list`."""
         found = []
         for name in self._names[bisect_left(self._names, prefix) :]:
             if not name.startswith(prefix):

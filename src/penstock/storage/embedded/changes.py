@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import Offload
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import Offload
 
 
 class Changes:

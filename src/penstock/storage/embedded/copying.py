@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from penstock.api.backup_files import is_data_file
-from penstock.core.errors import StorageFailed
-from penstock.core.ports import BlobInfo
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.ports import BlobInfo
 from penstock.storage.audit_file import NAMES as AUDIT_LOGS
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.journal import FileJournal

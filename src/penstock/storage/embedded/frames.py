@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.ports import Buffer
 
 FORMAT = 1
 """Of the journal's files."""

@@ -12,9 +12,17 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from penstock.core.errors import Damaged, Fenced, InvalidArgument, StorageFailed, Trimmed
-from penstock.core.ports import Block, Buffer, Clock, DamagedBlock, JournalInfo, Offload, Record
-from penstock.core.timings import Timings
+from penstock.core.vocabulary.errors import Damaged, Fenced, InvalidArgument, StorageFailed, Trimmed
+from penstock.core.vocabulary.ports import (
+    Block,
+    Buffer,
+    Clock,
+    DamagedBlock,
+    JournalInfo,
+    Offload,
+    Record,
+)
+from penstock.core.vocabulary.timings import Timings
 from penstock.storage.disk import Disk, write_all
 from penstock.storage.embedded.ahead import zeros_behind
 from penstock.storage.embedded.changes import Changes
@@ -81,7 +89,8 @@ class _Extent(NamedTuple):
 
 
 class FileJournal:
-    """The :class:`~penstock.core.ports.Journal` in a directory. One writer, one append at a time.
+    """The :class:`~penstock.core.vocabulary.ports.Journal` in a directory. One writer, one append
+    at a time.
 
     A sync that fails, or an append that is cancelled while it writes, leaves open what is on
     disk; the journal then refuses everything but reads until it is opened again.
@@ -135,7 +144,7 @@ class FileJournal:
         return tuple(self._damage)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock.core.ports.Journal.append`."""
+        """See :meth:`penstock.core.vocabulary.ports.Journal.append`."""
         self._changes.check_idle()
         if expected != self._tail:
             return await self._again(expected, block, sync=sync)
@@ -156,7 +165,7 @@ class FileJournal:
         return seq
 
     async def reserve(self, size: int) -> None:
-        """See :meth:`penstock.core.ports.Journal.reserve`."""
+        """See :meth:`penstock.core.vocabulary.ports.Journal.reserve`."""
         self._changes.check_idle()
         if size < 0:
             raise InvalidArgument(f"cannot reserve {size} bytes")
@@ -175,7 +184,7 @@ class FileJournal:
             await self._change(self._sync_tail, inline=True, syncs=True)
 
     async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock.core.ports.Journal.read`. Each block is checked again."""
+        """See :meth:`penstock.core.vocabulary.ports.Journal.read`. Each block is checked again."""
         if first <= self._floor:
             raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
         if not self._files:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from penstock.core.errors import Damaged, StorageFailed
+from penstock.core.vocabulary.errors import Damaged, StorageFailed
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
 from penstock.storage.embedded.records import RecordFiles

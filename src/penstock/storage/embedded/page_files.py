@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from xxhash import xxh3_64_intdigest
 
-from penstock.core.errors import Damaged, StorageFailed
-from penstock.core.ports import Buffer, DamagedBody, Place
+from penstock.core.vocabulary.errors import Damaged, StorageFailed
+from penstock.core.vocabulary.ports import Buffer, DamagedBody, Place
 from penstock.storage.disk import Disk, Entry, make_directories
 from penstock.storage.embedded.quarantine import Quarantine
 

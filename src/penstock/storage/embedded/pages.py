@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
-from penstock.core.errors import Damaged, StorageFailed
-from penstock.core.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, Place
+from penstock.core.vocabulary.errors import Damaged, StorageFailed
+from penstock.core.vocabulary.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, Place
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.changes import Changes
 from penstock.storage.embedded.page_files import Page, PageFiles, padded
@@ -66,7 +66,7 @@ class _Channel:
 
 
 class FilePages:
-    """The :class:`~penstock.core.ports.Pages` in ``<root>/pages``.
+    """The :class:`~penstock.core.vocabulary.ports.Pages` in ``<root>/pages``.
 
     A sync that fails, or a flush that is cancelled while it writes, leaves open what is on disk;
     the pages then refuse everything but reads until they are opened again.
@@ -101,7 +101,7 @@ class FilePages:
     # Writing
 
     async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
-        """See :meth:`penstock.core.ports.Pages.reserve`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.reserve`."""
         self._changes.check()
         assert self._restored, "restore says what is in use before anything is added"
         held = self._channels.setdefault(channel, _Channel(channel))
@@ -116,7 +116,7 @@ class FilePages:
         held.pages.extend(made)
 
     def allocate(self, channel: int, body: Buffer) -> Place:
-        """See :meth:`penstock.core.ports.Pages.allocate`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.allocate`."""
         self._changes.check_idle()
         size = memoryview(body).nbytes
         held = self._channels.get(channel)
@@ -131,7 +131,7 @@ class FilePages:
         return place
 
     async def flush(self, *, sync: bool = True) -> None:
-        """See :meth:`penstock.core.ports.Pages.flush`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.flush`."""
         self._changes.check()
         pending, self._pending = self._pending, []
         if not pending and not (sync and self._unsynced):
@@ -155,14 +155,14 @@ class FilePages:
     # Reading
 
     def view(self, channel: int, place: Place) -> memoryview:
-        """See :meth:`penstock.core.ports.Pages.view`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.view`."""
         page = self._page(channel, place)
         if page is None:
             raise Damaged(f"{self._files.path(channel, place.page)} is not there")
         return self._files.view(page, place)
 
     async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
-        """See :meth:`penstock.core.ports.Pages.check`. A copy goes to ``quarantine``."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.check`. A copy goes to ``quarantine``."""
         found: list[DamagedBody] = []
 
         def look() -> None:
@@ -176,7 +176,7 @@ class FilePages:
         return found
 
     def info(self, channel: int) -> PagesInfo:
-        """See :class:`penstock.core.ports.PagesInfo`."""
+        """See :class:`penstock.core.vocabulary.ports.PagesInfo`."""
         held = self._channels.get(channel) or _Channel(channel)
         return PagesInfo(len(held.pages), held.size, sum(page.used for page in held.pages))
 
@@ -185,7 +185,7 @@ class FilePages:
     async def restore(
         self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
     ) -> None:
-        """See :meth:`penstock.core.ports.Pages.restore`.
+        """See :meth:`penstock.core.vocabulary.ports.Pages.restore`.
 
         With ``keep_rest`` page files in which nothing is in use are renamed to ``<number>.kept``;
         no start removes those.
@@ -206,7 +206,7 @@ class FilePages:
         self._restored = True
 
     async def release(self, channel: int, places: Sequence[Place]) -> None:
-        """See :meth:`penstock.core.ports.Pages.release`."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.release`."""
         self._changes.check()
         held = self._channels.get(channel)
         if held is None:
@@ -234,7 +234,8 @@ class FilePages:
                 held.remove(page)
 
     async def drop(self, channel: int) -> None:
-        """See :meth:`penstock.core.ports.Pages.drop`. What is kept because of damage stays."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.drop`. What is kept because of damage
+        stays."""
         self._changes.check()
         held = self._channels.pop(channel, None)
         if held is None:
@@ -246,7 +247,7 @@ class FilePages:
         await self._changes.make(lambda: self._files.remove_all(channel, held.pages), inline=False)
 
     async def close(self) -> None:
-        """See :meth:`penstock.core.ports.Pages.close`. Views stay good."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.close`. Views stay good."""
         with self._changes.alone:
             try:
                 if not self._changes.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.ports import Buffer
+from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.disk import Disk, make_directories, write_all
 
 _NAME_MAX: Final = 230

@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote
 
 from xxhash import xxh3_64_intdigest
 
-from penstock.core.errors import Damaged, InvalidArgument
-from penstock.core.ports import Record
+from penstock.core.vocabulary.errors import Damaged, InvalidArgument
+from penstock.core.vocabulary.ports import Record
 from penstock.storage.disk import Disk, read_all, write_all
 
 _HEAD = struct.Struct("<8sQQQ")

@@ -14,7 +14,7 @@ from array import array
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.core.ports import DamagedBlock
+from penstock.core.vocabulary.ports import DamagedBlock
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,

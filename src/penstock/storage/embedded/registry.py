@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Sequence
 
-from penstock.core.errors import Damaged, Fenced, StorageFailed
-from penstock.core.ports import Offload, Record
+from penstock.core.vocabulary.errors import Damaged, Fenced, StorageFailed
+from penstock.core.vocabulary.ports import Offload, Record
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.journal import RECORD_KEY
 from penstock.storage.embedded.quarantine import Quarantine
@@ -15,7 +15,7 @@ from penstock.storage.watching import Watches
 
 
 class FileRegistry:
-    """The :class:`~penstock.core.ports.Registry` in ``<root>/registry``.
+    """The :class:`~penstock.core.vocabulary.ports.Registry` in ``<root>/registry``.
 
     Every record is read and checked at the start. A damaged one is copied to quarantine, and
     ``get`` and ``cas`` of its key raise ``Damaged``; all others work.
@@ -39,8 +39,9 @@ class FileRegistry:
         return self._records.get(key)
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock.core.ports.Registry.cas`. A full disk raises ``StorageFailed``
-        and changes nothing; after a failed directory sync no change is taken any more."""
+        """See :meth:`penstock.core.vocabulary.ports.Registry.cas`. A full disk raises
+        ``StorageFailed`` and changes nothing; after a failed directory sync no change is taken any
+        more."""
         record_name(key)
         self._check_whole(key)
         if key == RECORD_KEY:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.errors import Damaged, DataDirectoryInUse, InvalidArgument
-from penstock.core.ports import Record
+from penstock.core.vocabulary.errors import Damaged, DataDirectoryInUse, InvalidArgument
+from penstock.core.vocabulary.ports import Record
 from penstock.storage.disk import Disk, LockHeld
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
 from penstock.storage.embedded.quarantine import Quarantine

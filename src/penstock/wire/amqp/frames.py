@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp.types import listed, read, written
 
 BEGIN: Final = 0x11

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp.types import Bytes, Described, Symbol, UByte, listed, read, symbols, written
 
 PROTOCOL: Final = b"AMQP\x00\x01\x00\x00"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.amqp.types import Bytes, listed, read, skip
 
 HEADER: Final = 0x70

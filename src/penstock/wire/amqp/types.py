@@ -14,7 +14,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 
 Bytes = bytes | bytearray | memoryview
 

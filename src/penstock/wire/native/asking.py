@@ -7,7 +7,7 @@ import typing
 import msgspec
 
 from penstock.core.bounds import HEADER_BYTES_MAX
-from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.wire.native import messages as wire
 
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from penstock.core.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 
 PREFACE = b"PENSTCK\x01"
 """Name and wire version. A server that meets another version says so and closes."""

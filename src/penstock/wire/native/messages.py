@@ -21,8 +21,8 @@ from penstock.core.bounds import (
     Number,
     Text,
 )
-from penstock.core.errors import InvalidArgument, RemoteProtocolViolation
-from penstock.core.messages import Spans
+from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.vocabulary.messages import Spans
 
 # Part of this module for whoever uses it.
 # isort: off

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.sync import Session
-from penstock.columns.event import Event
-from penstock.core.errors import NameDoesNotExist
+from penstock.client.sync.sync import Session
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.tables import Table
 from tests.spark.pipelines.steps.programs import started
 

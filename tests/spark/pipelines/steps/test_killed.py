@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.sync import Channel, Session
-from penstock.columns.event import Event
+from penstock.client.sync.sync import Channel, Session
+from penstock.columns.events.event import Event
 from penstock.tables import Table
 from tests.spark.pipelines.steps.programs import started
 from tests.spark.redriving.graves import buried

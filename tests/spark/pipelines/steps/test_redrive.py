@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from penstock.client.sync import Session
-from penstock.columns.event import Event
-from penstock.core.errors import InvalidArgument, NameDoesNotExist
+from penstock.client.sync.sync import Session
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.pipelines import Pipeline, Source, parse
 from penstock.spark.pipelines.step import Outcome
 from penstock.spark.pipelines.steps.redrive import Redrive

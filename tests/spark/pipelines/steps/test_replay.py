@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock.client.sync import Session
-from penstock.columns.archives import DAY, ArchiveLayout
-from penstock.core.errors import InvalidArgument, NameDoesNotExist
+from penstock.client.sync.sync import Session
+from penstock.columns.files.archives import DAY, ArchiveLayout
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.pipelines import parse
 from penstock.spark.pipelines.step import Outcome
 from penstock.spark.pipelines.steps.replay import Replay, bounds_of, speed_of

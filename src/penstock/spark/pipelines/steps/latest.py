@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.choice import choice_of
 from penstock.spark.nulls import NULLS
 from penstock.spark.options import nearest
@@ -231,7 +231,7 @@ class AsOf:
 
     def _check_stored(self, channel: str) -> None:
         """Raises ``InvalidArgument`` where the channel has not, or no longer, all that counts."""
-        from penstock.client.sync import connect
+        from penstock.client.sync.sync import connect
 
         with connect(self._context.url) as session:
             info = session.channels.get(channel).info()

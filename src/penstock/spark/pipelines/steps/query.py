@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.step import (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import pyarrow as pa
 from msgspec import field
 
-from penstock.client.sync import Session, connect
-from penstock.core.errors import InvalidArgument
+from penstock.client.sync.sync import Session, connect
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.bounds import check_selector
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.step import Context, Outcome, Progress, Step, Work

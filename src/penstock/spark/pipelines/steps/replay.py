@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final
 
 from msgspec import field
 
-from penstock.client.sync import Session, connect
-from penstock.core.errors import InvalidArgument
-from penstock.core.names import unescaped
+from penstock.client.sync.sync import Session, connect
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.names import unescaped
 from penstock.spark.pipelines.bounds import (
     bound,
     check_selector,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import msgspec
 
-from penstock.core.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.expressions import calls, judged_by_spark, words_of
 from penstock.spark.pipelines.keyed import Keyed, check_keyed

@@ -1,0 +1,569 @@
+"""A conversation with a realm: survives its connections, and retries what is safe to retry.
+
+What users ask of it is in :mod:`penstock.client.handles.session`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+import pyarrow as pa
+
+from penstock.client.connection.arguments import check_wait
+from penstock.client.connection.credentials import Token
+from penstock.client.connection.pending import (
+    Answer,
+    Body,
+    Pending,
+    error_of,
+    is_lost,
+    reason_of,
+    reject,
+    resolve,
+)
+from penstock.client.connection.signing_in import SigningIn
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import Address, RealmUrl
+from penstock.columns.events.single_event import OneRow
+from penstock.columns.schema.ipc import schema_bytes
+from penstock.columns.schema.schema_cache import SchemaMemo
+from penstock.core.vocabulary.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    CannotConnect,
+    ConnectionLost,
+    PenstockError,
+    RemoteProtocolViolation,
+    SessionClosed,
+)
+from penstock.core.vocabulary.messages import Spans
+from penstock.wire.native import messages as wire
+from penstock.wire.native.asking import check_request
+
+T = TypeVar("T")
+
+ErrorListener = Callable[[PenstockError], None]
+Connector = Callable[[Callable[[], Link]], Any]
+
+CONNECT_TIMEOUT_S = 5.0
+RECONNECT_TIMEOUT_S = 60.0
+"""How long a session tries to come back before it gives up, unless told otherwise."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long an orderly end waits for a realm that says nothing any more, with nothing to confirm."""
+PING_AFTER_S = 10.0
+DEAD_AFTER_S = 30.0
+"""A connection on which nothing was heard this long, pings notwithstanding, is given up; so is
+one on which a subscription cannot be opened again for so long."""
+
+_CHANGES = (
+    *(wire.Settle, wire.PublishEvents, wire.CommitStages, wire.CommitStagedParts),
+    *(wire.CommitTransaction, wire.Bury),
+)
+"""Requests whose answers a close waits for."""
+
+_log = logging.getLogger("penstock.client")
+
+
+class Incoming(Protocol):
+    """A subscription, as the session sees it."""
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def failed(self, error: PenstockError) -> None: ...
+
+    async def reopen(self) -> None:
+        """The session has a new connection."""
+        ...
+
+
+@runtime_checkable
+class Recallable(Protocol):
+    """A subscription from which the realm may take back what it has delivered."""
+
+    def recalled(self, spans: Spans) -> None: ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A subscription whose application settles what it gets."""
+
+    def hurry(self) -> None:
+        """Send what was to be settled soon: nothing is sent any more after this turn."""
+        ...
+
+
+class Conversation:
+    """Requests and their answers, subscriptions and what they receive, over one connection at a
+    time."""
+
+    def __init__(
+        self,
+        url: RealmUrl,
+        *,
+        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
+        connector: Connector | None = None,
+        token: Token | None = None,
+    ) -> None:
+        """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
+        check_wait(reconnect_timeout, "reconnect_timeout", "seconds")
+        self.session_id = uuid.uuid4().hex
+        self._url = url
+        self._signing_in = SigningIn(url, token)
+        self._connector = connector
+        self._reconnect_timeout_s = reconnect_timeout
+        self._link: Link | None = None
+        self._welcome: wire.Welcome | None = None
+        self._next_request = 1
+        self._next_subscription = 1
+        self._pending: dict[int, Pending] = {}
+        self._incoming: dict[int, Incoming] = {}
+        self._schemas: list[bytes] = []
+        self._schema_numbers = SchemaMemo(self._number_schema)
+        self._row_numbers: dict[OneRow, int] = {}
+        self._greeting: asyncio.Future[wire.Welcome] | None = None
+        self._lost = asyncio.Event()
+        self._answered = asyncio.Event()
+        """Set by every answer, and by the loss of the connection."""
+        self._online = asyncio.Event()
+        self._root: asyncio.Task[None] | None = None
+        self._closed: PenstockError | None = None
+        self._farewell: PenstockError | None = None
+        """Why the realm ended the connection, when it said so."""
+        self._listeners: list[ErrorListener] = []
+        self.reconnects = 0
+
+    # --- coming and going ----------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect. Raises ``CannotConnect`` naming each address and its reason."""
+        await self._connect_once()
+        loop = asyncio.get_running_loop()
+        self._root = loop.create_task(self._stay_connected(), name="penstock-session")
+
+    async def close(self) -> None:
+        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+
+        It waits until the realm has confirmed what is on its way to it, however slow it is. Raises
+        ``ConnectionLost`` when that can not be had any more: what was settled last may be
+        delivered again. Closing again does nothing.
+        """
+        if self._closed is None:
+            for incoming in self._incoming.values():
+                if isinstance(incoming, Settling):
+                    incoming.hurry()
+            self._closed = SessionClosed("the session is closed")
+        self._end_incoming(self._closed)
+        if self._root is not None and self._root is not asyncio.current_task():
+            self._root.cancel()
+            await asyncio.wait([self._root])
+        self._root = None
+        try:
+            await self._confirmed()
+        finally:
+            await self._part()
+
+    async def _confirmed(self) -> None:
+        """Wait for the answers to what changes something, as long as the realm is there."""
+        owed = [each for each in self._pending.values() if isinstance(each.message, _CHANGES)]
+        is_there = self._link is not None and self._link.is_open
+        while is_there and self._link is not None:
+            if not any(each.sent and not each.answer.done() for each in owed):
+                return
+            self._answered.clear()
+            try:
+                async with asyncio.timeout(PING_AFTER_S):
+                    await self._answered.wait()
+            except TimeoutError:
+                self._ping()
+        unknown = [each.answer for each in owed if isinstance(each.message, wire.Settle)]
+        unknown = [each for each in unknown if not each.done() or is_lost(each)]
+        if unknown:
+            lost = ConnectionLost(
+                "the connection was lost before the realm had confirmed what was settled last: "
+                f"{len(unknown)} settlements, whose events may be delivered again"
+            )
+            for answer in unknown:
+                reject(answer, lost)
+            raise lost
+
+    async def _part(self) -> None:
+        """Say that nothing more comes, and hear what the realm still has to say, to its end: who
+        closes before it has taken all may destroy what is on its way to the other side."""
+        link, self._link = self._link, None
+        self._online.clear()
+        assert self._closed is not None, "it is being closed"
+        self._fail_everything(self._closed)
+        if link is None or not link.is_open:
+            return
+        link.send(wire.Bye())
+        link.finish()
+        try:
+            await link.gone(CLOSE_TIMEOUT_S)
+        except BaseException:
+            link.abort()
+            raise
+
+    def on_error(self, listener: ErrorListener) -> None:
+        """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
+        self._listeners.append(listener)
+
+    def report(self, error: PenstockError) -> None:
+        for listener in self._listeners:
+            listener(error)
+        if not self._listeners:
+            _log.warning("session.error: %s [%s]", error, error.code)
+
+    @property
+    def event_bytes_max(self) -> int:
+        """Size of the largest event the realm takes (SEM E7)."""
+        return self._welcome.event_bytes_max if self._welcome else 20 << 20
+
+    @property
+    def realm_id(self) -> str:
+        """Identity of the realm; the same over restarts."""
+        return self._welcome.realm if self._welcome else ""
+
+    async def _connect_once(self) -> None:
+        reasons = []
+        for address in self._url.addresses:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for may swallow close()
+                    await self._connect_to(address)
+            except (AuthenticationFailed, AccessDenied):
+                raise  # another address would say the same, and so would another time
+            except (OSError, PenstockError, TimeoutError) as error:
+                reasons.append(f"{address}: {reason_of(error)}")
+            else:
+                return
+        raise CannotConnect(
+            f"no realm answered ({'; '.join(reasons)}); is one running? "
+            "start it with: penstock serve --data DIR"
+        )
+
+    async def _connect_to(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        self._greeting = loop.create_future()
+        self._farewell = None
+        self._lost.clear()
+        if self._connector is not None:
+            link: Link = await self._connector(lambda: Link(self))
+        else:
+            _, link = await loop.create_connection(
+                lambda: Link(self), address.host, address.port, ssl=self._signing_in.tls
+            )
+        self._link = link
+        try:
+            await self._signing_in.say_hello(link, self.session_id, self._greeting)
+            welcome = self._recognised(await self._greeting)
+        except BaseException:
+            self._link = None
+            link.abort()
+            raise
+        self._welcome = welcome
+        # Without a pause between the two: nothing newer may overtake what waits for an answer.
+        for number, pending in list(self._pending.items()):
+            if pending.answer.done() and not pending.sent:
+                del self._pending[number]  # whoever asked has given up before it was sent
+            else:
+                self._send(pending)
+        self._online.set()
+
+    def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
+        if self._welcome is not None and self._welcome.realm != welcome.realm:
+            raise CannotConnect("another realm answers at this address now")
+        return welcome
+
+    async def _stay_connected(self) -> None:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(PING_AFTER_S):
+                        await self._lost.wait()
+                except TimeoutError:
+                    self._ping()
+                    continue
+                await self._reconnect()
+        except PenstockError as error:
+            self._closed = error
+            self._fail_everything(error)
+            self.report(error)
+        except asyncio.CancelledError:
+            if self._closed is None:  # nobody has closed it, and its loop ends
+                await self.close()
+            raise
+
+    def _ping(self) -> None:
+        link = self._link
+        if link is None:
+            return
+        silent_s = asyncio.get_running_loop().time() - link.heard_s
+        if silent_s > DEAD_AFTER_S:
+            link.abort()
+        elif self._online.is_set():
+            link.send(wire.Ping(0))  # also when events flow: the realm wants to hear of us
+
+    async def _reconnect(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._reconnect_timeout_s
+        pause_s = 0.05
+        while True:
+            try:
+                await self._connect_once()
+            except CannotConnect as error:
+                if loop.time() >= deadline:
+                    raise CannotConnect(f"the connection was lost, and {error}") from error
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 2.0)
+            else:
+                break
+        self.reconnects += 1
+        for number, incoming in list(self._incoming.items()):
+            try:
+                async with asyncio.timeout(DEAD_AFTER_S):
+                    await incoming.reopen()
+            except ConnectionLost:
+                return  # lost again: the next connection reopens everything
+            except TimeoutError:
+                if self._link is not None:
+                    self._link.abort()
+                return
+            except PenstockError as error:
+                self._incoming.pop(number, None)
+                incoming.failed(error)
+
+    # --- Receiver ------------------------------------------------------------------------
+
+    def received(  # noqa: C901, PLR0912  one case a message
+        self, link: Link, message: wire.FromServer, body: memoryview
+    ) -> None:
+        if link is not self._link and not isinstance(message, wire.Welcome):
+            return
+        match message:
+            case wire.Done(request, answer):
+                self._answered.set()
+                if pending := self._pending.pop(request, None):
+                    resolve(pending.answer, answer)
+            case wire.Delivery(number, schema):
+                if incoming := self._incoming.get(number):
+                    incoming.delivered(message, link.schemas[schema], body)
+            case wire.Failed(request, code, text):
+                self._answered.set()
+                if pending := self._pending.pop(request, None):
+                    reject(pending.answer, error_of(code, text))
+            case wire.Recalled(number, spans):
+                incoming = self._incoming.get(number)
+                if isinstance(incoming, Recallable):
+                    incoming.recalled(spans)
+            case wire.Finished(number):
+                if incoming := self._incoming.get(number):
+                    incoming.finished()
+            case wire.Closed(number, code, text):
+                if incoming := self._incoming.pop(number, None):
+                    incoming.failed(error_of(code, text))
+            case wire.Challenge(data):
+                self._signing_in.challenged(data)
+            case wire.Welcome():
+                if self._greeting is not None and not self._greeting.done():
+                    self._greeting.set_result(message)
+            case wire.Goodbye(code, text):
+                self._farewell = error_of(code, text)
+                if self._greeting is not None and not self._greeting.done():
+                    self._greeting.set_exception(self._farewell)
+                    self._greeting.exception()  # nobody may be waiting any more
+            case wire.Schema():
+                pass  # the link keeps them
+
+    def lost(self, link: Link, reason: BaseException | None) -> None:
+        if link is not self._link:
+            return
+        self._link = None
+        self._online.clear()
+        why = reason_of(reason or self._farewell)
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
+            self._greeting.exception()
+        for request, pending in list(self._pending.items()):
+            if isinstance(self._farewell, RemoteProtocolViolation):
+                # It would end the next connection as well, and the one after.
+                reject(self._pending.pop(request).answer, self._farewell)
+            elif pending.sent and not pending.resend:
+                what = type(pending.message).__name__
+                reject(
+                    self._pending.pop(request).answer,
+                    ConnectionLost(
+                        f"the connection was lost ({why}) before {what} was answered; "
+                        "whether it was done is unknown"
+                    ),
+                )
+        self._lost.set()
+        self._answered.set()
+
+    def _fail_everything(self, error: PenstockError) -> None:
+        pendings, self._pending = list(self._pending.values()), {}
+        for pending in pendings:
+            reject(pending.answer, error)
+        self._end_incoming(error)
+
+    def _end_incoming(self, error: PenstockError) -> None:
+        incomings, self._incoming = list(self._incoming.values()), {}
+        for incoming in incomings:
+            incoming.failed(error)
+
+    # --- asking --------------------------------------------------------------------------
+
+    def request(
+        self,
+        message: wire.Request,
+        bodies: Sequence[Body] = (),
+        *,
+        schemas: tuple[int, ...] = (),
+        resend: bool = True,
+        waits: bool = True,
+    ) -> asyncio.Future[Any]:
+        """Send ``message`` (its number is filled in); the future has the answer.
+
+        ``schemas`` are those of ``bodies``, by :meth:`schema_number`; with ``resend`` a lost
+        connection does not matter: it is asked again on the next one. Without a connection
+        everything ``waits`` for the next one, but what belongs to the one that was lost.
+        Raises ``InvalidArgument`` at once for what no realm could read.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.request_for(answer, message, bodies, schemas, resend=resend, waits=waits)
+        return answer
+
+    def request_for(
+        self,
+        answer: Answer,
+        message: wire.Request,
+        bodies: Sequence[Body] = (),
+        schemas: tuple[int, ...] = (),
+        *,
+        resend: bool = True,
+        waits: bool = True,
+    ) -> None:
+        """The same, and ``answer`` is told what comes of it."""
+        if self._closed is not None:
+            answer.set_exception(self._closed)
+            return
+        if waits and not bodies:  # else it is made of what the library has checked
+            check_request(message)
+        number = self._next_request
+        self._next_request += 1
+        message = msgspec.structs.replace(message, request=number)
+        pending = Pending(message, bodies, schemas, answer, resend)
+        self._pending[number] = pending
+        if self._link is not None and self._online.is_set():
+            self._send(pending)
+        elif not waits or self._is_reopening:
+            del self._pending[number]
+            reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or has given up."""
+        return self._closed is not None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now. What is asked without one waits for the next."""
+        return self._online.is_set()
+
+    @property
+    def _is_reopening(self) -> bool:
+        """Asked by the task that makes connections: it must not wait for the next one."""
+        return self._root is not None and asyncio.current_task() is self._root
+
+    async def ask(
+        self, message: wire.Request, answer: type[T], *, resend: bool = True, waits: bool = True
+    ) -> T:
+        """Send a request and wait for its answer, as a ``T``."""
+        found = await self.request(message, resend=resend, waits=waits)
+        return msgspec.convert(found, answer)
+
+    async def ask_to_open(
+        self, message: wire.Request, answer: type[T], afresh: Callable[[], None]
+    ) -> T:
+        """Ask for a subscription or seat. It belongs to a connection: when that is lost before
+        the answer, ``afresh`` forgets what has come, and it is asked for on the next one."""
+        while True:
+            try:
+                return await self.ask(message, answer, resend=False)
+            except ConnectionLost:
+                if self._is_reopening:
+                    raise  # the next connection reopens everything
+                afresh()
+
+    def hurry(self) -> None:
+        """Send what was asked now, not at the end of this turn of the loop, if it is all that is
+        on its way: nothing will come that it could leave with."""
+        if self._link is not None and len(self._pending) == 1:
+            self._link.flush()
+
+    def tell(self, message: wire.Message) -> None:
+        """Send something that has no answer; lost with the connection."""
+        if self._link is not None and self._online.is_set():
+            self._link.send(message)
+
+    def _send(self, pending: Pending) -> None:
+        link = self._link
+        if link is None:
+            return
+        pending.sent = True
+        for schema in pending.schemas:
+            if schema not in link.announced:
+                link.announced.add(schema)
+                link.send(wire.Schema(schema), self._schemas[schema])
+        link.send(pending.message, *pending.bodies)
+
+    async def drained(self) -> None:
+        """Wait until the connection takes more."""
+        link = self._link
+        if link is not None and not link.is_drained:
+            await link.drained()
+
+    # --- schemas and subscriptions -------------------------------------------------------
+
+    def schema_number(self, schema: pa.Schema) -> int:
+        return self._schema_numbers.of(schema)
+
+    def row_number(self, form: OneRow) -> int:
+        """The number of its schema."""
+        number = self._row_numbers.get(form)
+        if number is None:
+            number = self._row_numbers[form] = self.schema_number(form.schema)
+        return number
+
+    def _number_schema(self, schema: pa.Schema) -> int:
+        self._schemas.append(schema_bytes(schema))
+        return len(self._schemas) - 1
+
+    def add(self, incoming: Incoming) -> int:
+        """Register a subscription; gives its number."""
+        number = self._next_subscription
+        self._next_subscription += 1
+        self._incoming[number] = incoming
+        return number
+
+    def remove(self, number: int) -> None:
+        self._incoming.pop(number, None)
+
+    async def unsubscribe(self, number: int) -> None:
+        """End a subscription; with the session it has ended already."""
+        self.remove(number)
+        with contextlib.suppress(SessionClosed):
+            await self.request(wire.Unsubscribe(0, number))
+
+    def give_up(self, number: int, error: BaseException) -> None:
+        """A subscription was not opened: refused, or whoever wanted it does not any more; then
+        the realm is told, for it may be open there."""
+        self.remove(number)
+        if not isinstance(error, PenstockError):
+            self.request(wire.Unsubscribe(0, number), resend=False)

@@ -1,0 +1,74 @@
+"""Requests on their way, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, error_classes
+from penstock.wire.native import messages as wire
+
+Body = bytes | bytearray | memoryview
+
+_errors = error_classes()
+
+
+class Answer(Protocol):
+    """Who hears of an answer: a future, or whoever else it is for."""
+
+    def done(self) -> bool:
+        """Whether it has come, or nobody wants it any more."""
+        ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, error: PenstockError, /) -> None: ...
+
+    def exception(self) -> object:
+        """Called after :meth:`set_exception`: somebody may have stopped waiting, that is no
+        warning."""
+        ...
+
+
+class Pending(Struct):
+    """A request without an answer yet."""
+
+    message: wire.Request
+    bodies: Sequence[Body]
+    schemas: tuple[int, ...]
+    answer: Answer
+    resend: bool
+    """Whether it may be sent again on a new connection without changing the outcome."""
+    sent: bool = False
+
+
+def resolve(answer: Answer, result: Any) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def reject(answer: Answer, error: PenstockError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()
+
+
+def is_lost(answer: Answer) -> bool:
+    """Whether what has come is the loss of the connection: nobody knows what became of it."""
+    return isinstance(answer.exception(), ConnectionLost)
+
+
+def error_of(code: str, text: str) -> PenstockError:
+    """The error a realm has named."""
+    return _errors.get(code, PenstockError)(text)
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a connection was lost, or was not made."""
+    if error is None:
+        return "it was closed"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,81 @@
+"""How a client shows a realm who it is, on each of its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from typing import Any
+
+from penstock.client.connection.credentials import (
+    Credentials,
+    Token,
+    check_token_is_safe,
+    is_here,
+    tls_context,
+)
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import RealmUrl
+from penstock.core.vocabulary.errors import AuthenticationFailed
+from penstock.wire.native import messages as wire
+from penstock.wire.scram import MECHANISM, NONCE_BYTES, ScramClient
+
+
+class SigningIn:
+    """Of one session, for one connection after the other."""
+
+    def __init__(self, url: RealmUrl, token: Token | None = None) -> None:
+        """Raises ``InvalidArgument`` for files that do not do."""
+        self._credentials = Credentials(url, token)
+        if self._credentials.has_token:
+            check_token_is_safe(url)
+        self.tls: ssl.SSLContext | None = tls_context(url)
+        """How to speak TLS with the realm, if that is wanted."""
+        # A realm without authentication is on this machine; TLS has shown who another one is.
+        self._may_skip_proof = url.tls or all(is_here(each.host) for each in url.addresses)
+        self._challenges: list[asyncio.Future[bytes]] = []
+
+    async def say_hello(
+        self, link: Link, session: str, greeting: asyncio.Future[wire.Welcome]
+    ) -> None:
+        """Up to where ``greeting`` is what is left to wait for. Raises ``AuthenticationFailed``
+        for a realm that cannot prove that it knows the password, ``InvalidArgument``."""
+        shown = self._credentials
+        if not shown.password:
+            link.send(wire.Hello(_client_name(), session, shown.user, shown.token()))
+            return
+        loop = asyncio.get_running_loop()
+        self._challenges = [loop.create_future(), loop.create_future()]
+        question, outcome = self._challenges
+        exchange = ScramClient(shown.user, shown.password, secrets.token_urlsafe(NONCE_BYTES))
+        link.send(wire.Hello(_client_name(), session, shown.user, "", MECHANISM, exchange.first()))
+        await _first(question, greeting)
+        if not question.done():  # it asks for no password; or it has refused
+            if greeting.exception() is None and not self._may_skip_proof:
+                raise AuthenticationFailed(
+                    "the realm did not prove that it knows the password, so it may be another "
+                    "one; connect with penstocks://, or without a password"
+                )
+            return
+        link.send(wire.Proof(await asyncio.to_thread(exchange.final, question.result())))
+        await _first(outcome, greeting)
+        if outcome.done():
+            exchange.check(outcome.result())
+        elif greeting.exception() is None:
+            exchange.check(b"v=")
+
+    def challenged(self, data: bytes) -> None:
+        """The realm has asked, or shown its own proof."""
+        for waiting in self._challenges:
+            if not waiting.done():
+                waiting.set_result(data)
+                return
+
+
+async def _first(*awaited: asyncio.Future[Any]) -> None:
+    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _client_name() -> str:
+    return f"penstock-python@{socket.gethostname()}"

@@ -1,0 +1,141 @@
+"""The private event loop behind the blocking client: one thread, started on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
+
+T = TypeVar("T")
+
+WAIT_SLICE_S = 0.25
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def fast_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it is installed, asyncio's own loop elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class LoopThread:
+    """Runs coroutines for blocking callers. Safe to use from several threads."""
+
+    def __init__(self, loop_factory: LoopFactory = fast_loop) -> None:
+        self._loop = loop_factory()
+        self._pid = os.getpid()
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="penstock-loop", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(started.set)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_end_tasks(self._loop))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the loop and wait for its result.
+
+        Raises ``IllegalState`` on this very loop, and ``SessionClosed`` after a fork, and when
+        closed before or meanwhile. A loop of somebody else's that runs here, as in a notebook,
+        is theirs to block.
+        """
+        refusal = self._refusal()
+        if refusal is not None:
+            work.close()
+            raise refusal
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise SessionClosed("the session was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Run ``action`` on the loop, without waiting; from wherever."""
+        refusal = self._end()
+        if refusal is not None:
+            raise refusal
+        self._loop.call_soon_threadsafe(action)
+
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Run ``action`` on the loop after a while, without waiting."""
+        if self.is_own_thread:
+            self._loop.call_later(delay_s, action)
+        else:
+            self.soon(lambda: self._loop.call_later(delay_s, action))
+
+    def _end(self) -> PenstockError | None:
+        if os.getpid() != self._pid:
+            return SessionClosed(
+                "this session was opened before a fork; open another one in the child"
+            )
+        if not self._thread.is_alive() or self._loop.is_closed():
+            return SessionClosed("the session is closed")
+        return None
+
+    def _refusal(self) -> PenstockError | None:
+        ended = self._end()
+        if ended is not None:
+            return ended
+        if self.is_own_thread:
+            return IllegalState(
+                "a blocking call from the client's own thread (an error listener) would wait "
+                "for itself; hand the work to another thread"
+            )
+        return None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls can still be made: not closed, and not on the wrong side of a fork."""
+        return self._end() is None
+
+    @property
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        if os.getpid() != self._pid or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.is_own_thread:
+            self._thread.join()
+
+
+async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever still waits for something is told that it will not come."""
+    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+
+
+def _result(future: Future[T]) -> T:
+    """Wait in slices: a Ctrl-C that comes just as an endless wait begins could be lost."""
+    while True:
+        try:
+            return future.result(WAIT_SLICE_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()

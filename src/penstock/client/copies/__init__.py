@@ -1,0 +1,1 @@
+"""Copies of a realm: exports, imports, backups, and the object stores they go to."""

@@ -1,0 +1,201 @@
+"""A copy of a realm's sealed files at another place, kept up to date from the running realm.
+
+It is for readers of events (:mod:`penstock.spark.copies`), and no backup: what is in no file yet,
+durables and users are not in it. A blob of its own says which realm it is of, and knows for each
+file the stamp it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.api.backup_files import is_data_file
+from penstock.api.transfers import BackupBegun, CapturedFile
+from penstock.client.connection.connection import Conversation
+from penstock.core.vocabulary.errors import Damaged, InvalidArgument, PenstockError
+from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer
+from penstock.wire.native import messages as wire
+
+FILES: Final = "segments/"
+LABEL: Final = f"{FILES}copied-from.json"
+"""The blob that makes a place a copy. Written before the first file."""
+END_BYTES: Final = 64 << 10
+"""Files of the same length whose ends are the same are the same: there the ids, times and places of
+their batches are told, and a name is not given to other events of the same ids and times."""
+SAVED_EVERY: Final = 64
+"""Files after which the label is written again: a copy that is broken off goes on from there."""
+
+
+class CopyResult(Struct, frozen=True, kw_only=True):
+    """What a copy holds, and what was done this time."""
+
+    realm: str
+    """Identity of the realm."""
+    files: int
+    bytes: int
+    files_copied: int
+    """New, or longer than they were."""
+    bytes_copied: int
+    files_removed: int
+    files_left: int
+    """Of which the realm has no more events; ``prune`` removes them."""
+
+
+_Read = Callable[[int, IO[bytes]], Awaitable[None]]
+"""Writes a file from an offset on into another."""
+
+
+class _Label(Struct):
+    realm: str
+    name: str
+    stamps: dict[str, int]
+
+
+async def copy_files(
+    conversation: Conversation, target: Blobs, *, prune: bool = False
+) -> CopyResult:
+    """Bring a copy of the realm's sealed files up to date while the realm goes on.
+
+    Each file appears whole, or as it was before. Broken off, it goes on with what is missing. With
+    ``prune`` files are removed that the realm has no more. One writer at a time. Needs ``full`` on
+    the realm. Raises ``InvalidArgument`` for a place that is another realm's or no copy at all,
+    ``StorageFailed`` for one that refuses, ``IllegalState`` for a realm in memory, ``Unavailable``
+    while a backup is under way, ``ConnectionLost``.
+    """
+    there = {info.name: info for info in await target.list(FILES)}
+    known = await _label(target, there)
+    begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+    try:
+        _check_names(begun)
+        label = _checked(begun, known)
+        if known is None:
+            await target.put(LABEL, [msgspec.json.encode(label)])
+        there.pop(LABEL, None)
+        files = [(n, f) for n, f in enumerate(begun.files) if f.name.startswith(FILES)]
+        copied: list[CapturedFile] = []
+        for number, file in files:
+            held = there.get(file.name)
+            read = _reader(conversation, begun, number, file)
+            if held is not None and await _is_same(target, held, file, label.stamps, read):
+                label.stamps[file.name] = file.stamp
+                continue
+            with tempfile.TemporaryFile() as spool:
+                await read(0, spool)
+                await _written(target, file, spool, is_new=held is None)
+            label.stamps[file.name] = file.stamp
+            copied.append(file)
+            if len(copied) % SAVED_EVERY == 0:
+                await _save(target, label)
+        left = sorted(there.keys() - {file.name for _, file in files})
+        for name in left if prune else ():
+            await target.delete(name)
+            label.stamps.pop(name, None)
+        if known is None or label.stamps != known.stamps:
+            await _save(target, label)
+    finally:
+        with suppress(PenstockError):  # it would end by itself
+            await conversation.request(wire.EndBackup(0, begun.backup), resend=False, waits=False)
+    return CopyResult(
+        realm=begun.realm,
+        files=len(files),
+        bytes=sum(file.size for _, file in files),
+        files_copied=len(copied),
+        bytes_copied=sum(file.size for file in copied),
+        files_removed=len(left) if prune else 0,
+        files_left=0 if prune else len(left),
+    )
+
+
+async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
+    """None: nothing is there. Nothing that is no copy is touched: it may be a realm's own."""
+    if LABEL not in there:
+        if there:
+            raise InvalidArgument(
+                f"there are files that are no copy of a realm (as {min(there)}), and no {LABEL}; "
+                "give an empty place, never a realm's own data directory"
+            )
+        return None
+    content = bytes(await target.get(LABEL))
+    try:
+        return msgspec.json.decode(content, type=_Label)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"{LABEL} cannot be read: {error}; give an empty place") from error
+
+
+def _check_names(begun: BackupBegun) -> None:
+    """Raises ``InvalidArgument`` for a file no realm has."""
+    for file in begun.files:
+        if not is_data_file(file.name) or file.size < 0:
+            raise InvalidArgument(
+                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no data "
+                "directory has; nothing was copied"
+            )
+
+
+def _checked(begun: BackupBegun, known: _Label | None) -> _Label:
+    if known is None:
+        return _Label(begun.realm, begun.name, {})
+    if known.realm != begun.realm:
+        raise InvalidArgument(
+            f"there is a copy of another realm, {known.name} ({known.realm}); give each realm a "
+            "place of its own"
+        )
+    return _Label(begun.realm, begun.name, dict(known.stamps))
+
+
+async def _is_same(
+    target: Blobs,
+    held: BlobInfo,
+    file: CapturedFile,
+    stamps: Mapping[str, int],
+    read: _Read,
+) -> bool:
+    """Whether the copy of a file is the file, without reading all of it."""
+    if held.size != file.size:
+        return False
+    if file.stamp and stamps.get(file.name) == file.stamp:
+        return True
+    first = max(0, file.size - END_BYTES)
+    with tempfile.SpooledTemporaryFile(END_BYTES) as end:
+        await read(first, end)
+        end.seek(0)
+        return bytes(await target.get(file.name, first)) == end.read()
+
+
+def _reader(
+    conversation: Conversation, begun: BackupBegun, number: int, file: CapturedFile
+) -> _Read:
+    async def read(offset: int, into: IO[bytes]) -> None:
+        while offset < file.size:
+            message = wire.ReadBackup(0, begun.backup, number, offset)
+            part = await conversation.ask(message, bytes, resend=False, waits=False)
+            if not part:
+                raise Damaged(f"{file.name} is shorter than the realm said; begin again")
+            await asyncio.to_thread(into.write, part)
+            offset += len(part)
+
+    return read
+
+
+async def _written(target: Blobs, file: CapturedFile, spool: IO[bytes], *, is_new: bool) -> None:
+    spool.flush()
+    chunks: Sequence[Buffer] = ()
+    if file.size:
+        # A growing file may be larger than memory.
+        chunks = (memoryview(mmap.mmap(spool.fileno(), file.size, prot=mmap.PROT_READ)),)
+    if is_new:
+        await target.put(file.name, chunks)
+    else:
+        await target.extend(file.name, 0, chunks)
+
+
+async def _save(target: Blobs, label: _Label) -> None:
+    await target.extend(LABEL, 0, [msgspec.json.encode(label)])

@@ -1,0 +1,90 @@
+"""Places that are named by a URI: ``s3://bucket/prefix``, ``gs://``, ``hdfs://``, ``file:///mnt``.
+
+Who may use a store is said by its own environment (``AWS_ACCESS_KEY_ID``, profiles, roles, …) or
+by the URI; what a URI says of that is shown nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import pyarrow as pa
+
+from penstock.core.vocabulary.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+|/.+", re.DOTALL)
+_PUBLIC = frozenset(("scheme", "region", "endpoint_override"))
+"""Parameters whose values may be shown."""
+
+
+class Place(NamedTuple):
+    files: fs.FileSystem
+    folder: str
+    """Where the place is in the file system, without a ``/`` at the end."""
+    shown: str
+    """The URI, as it may be shown."""
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+
+def check_place(uri: str, what: str) -> str:
+    """The URI as it was given, if it may be one; nothing is asked. Raises ``InvalidArgument``
+    that calls it ``what``."""
+    if not _URI.fullmatch(uri):
+        raise InvalidArgument(
+            f"{what} is {shown(uri)!r}; it looks like s3://bucket/prefix, gs://bucket/prefix, "
+            "hdfs://host:8020/path or file:///mnt/realm"
+        )
+    return uri
+
+
+def place(uri: str, what: str) -> Place:
+    """Connect with a place. May ask the store; raises ``InvalidArgument`` that calls the URI
+    ``what``, and says nothing that is secret."""
+    check_place(uri, what)
+    from pyarrow import fs  # brings the clients of all stores: not before one is needed
+
+    try:
+        files, folder = fs.FileSystem.from_uri(uri)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        # Not as its cause: its text may have the whole URI.
+        reason = without_secrets(first_line(error), uri)
+        raise InvalidArgument(f"{what} {shown(uri)} cannot be used: {reason}") from None
+    return Place(files, folder.rstrip("/"), shown(uri))
+
+
+def shown(uri: str) -> str:
+    """A URI as it may be shown: without who asks, and without parameters."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return uri.partition("?")[0]
+    whole, _, _ = rest.partition("?")
+    _, signs_in, place = whole.rpartition("@")
+    if "@" in rest[len(whole) :]:  # a secret with a ? in it, or a parameter with an @
+        return f"{scheme}://***"
+    return f"{scheme}://***@{place}" if signs_in else f"{scheme}://{whole}"
+
+
+def without_secrets(text: str, uri: str) -> str:
+    """What somebody says of a URI, without the parts of it that are not shown."""
+    text = text.replace(uri, shown(uri))
+    rest = uri.partition("://")[2]
+    whole, _, query = rest.partition("?")
+    pieces = re.split("[:@]", whole.rpartition("@")[0]) + [
+        value for key, value in parse_qsl(query) if key not in _PUBLIC
+    ]
+    for piece in sorted({*pieces, *map(unquote, pieces)} - {""}, key=len, reverse=True):
+        text = text.replace(piece, "***")
+    return text
+
+
+def first_line(error: BaseException) -> str:
+    """What a store's client says; the rest are often its own files and lines."""
+    text = f"{error}" or type(error).__name__
+    return text.splitlines()[0]

@@ -1,0 +1,326 @@
+"""Channels, as a client sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+import pyarrow as pa
+
+from penstock.api.channels import ChannelOpened
+from penstock.client.connection.connection import Conversation
+from penstock.client.handles.attributes import ChannelAttributes
+from penstock.client.handles.definitions import definition_of
+from penstock.client.handles.destination import Destination
+from penstock.client.handles.durables import Durables
+from penstock.client.publishing.publishing import Publisher, ids_of_answer, parts_of, stage
+from penstock.client.publishing.streamed import Many
+from penstock.client.reading.archive_subscription import SeamlessSubscription
+from penstock.client.reading.merging import Merger, Registered, delta_of, key_name_of, registered_of
+from penstock.client.reading.start_positions import StartLike, check_range, start_of
+from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
+from penstock.columns.events.event import Event, Moment
+from penstock.columns.events.lifted_columns import flat_table
+from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.schema.ipc import batch_bytes
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.wire.native import messages as wire
+
+if TYPE_CHECKING:
+    from penstock.client.copies.transfer import FolderLike
+    from penstock.client.reading.key_state import KeyState
+    from penstock.columns.files.exports import Manifest
+
+
+class Channels:
+    """The channels of a realm: ``session.channels``."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    async def create(self, name: str, **attributes: Unpack[ChannelAttributes]) -> Channel:
+        """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
+        ``dead_event_store`` (a name), ``keys`` (property to depth), ``retain_consumed``,
+        ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``storage`` (a dict, SEM S).
+
+        Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
+        """
+        opened = await self._conversation.ask(
+            wire.CreateChannel(0, name, definition_of(attributes)), ChannelOpened, resend=False
+        )
+        return Channel(self._conversation, opened)
+
+    async def get(self, name: str) -> Channel:
+        """Raises ``NameDoesNotExist``."""
+        opened = await self._conversation.ask(wire.OpenChannel(0, name), ChannelOpened)
+        return Channel(self._conversation, opened)
+
+    async def list(self) -> list[str]:
+        """The names of all channels, sorted."""
+        names: list[str] = await self._conversation.request(wire.ListChannels(0))
+        return names
+
+    async def delete(self, name: str) -> None:
+        """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
+        await self._conversation.request(wire.DeleteChannel(0, name), resend=False)
+
+    async def export(self, name: str, folder: FolderLike) -> Manifest:
+        """Write a channel as it stands now into a new or empty folder:
+        events, durables, producers and counters (SEM C7). Traffic goes on.
+
+        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
+        nothing stays of it.
+        """
+        from penstock.client.copies.transfer import export
+
+        return await export(self._conversation, name, "channel", folder)
+
+    async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
+        """Make a channel out of an exported one, under its own name or another, every id kept
+        (SEM C7). All of it or nothing.
+
+        Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``,
+        ``NameDoesNotExist`` for a dead event store this realm does not have.
+        """
+        from penstock.client.copies.transfer import import_from
+
+        opened = await import_from(self._conversation, folder, "channel", name)
+        return Channel(self._conversation, opened)
+
+
+class Channel(Destination):
+    """One channel; state lives in the realm, this is a handle."""
+
+    _kind: ClassVar[wire.Kind] = "channel"
+
+    def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
+        super().__init__(conversation, opened)
+        self.durables = Durables(conversation, opened.channel, opened.name)
+        self._opened = opened
+
+    # --- publishing ----------------------------------------------------------------------
+
+    async def publish(
+        self,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        transient: bool = False,
+        deliver_at: Moment | None = None,
+    ) -> int:
+        """Publish one event; returns its id once it is safe.
+
+        With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is published
+        then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
+        ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
+        """
+        event = Event(
+            data,
+            tag=tag,
+            properties=properties,
+            headers=headers,
+            ttl=ttl,
+            persistent=persistent,
+            priority=priority,
+            transient=transient,
+            deliver_at=deliver_at,
+        )
+        return await self._publish(event)
+
+    async def publish_many(self, events: Many) -> range:
+        """Publish events in one step: consecutive ids, all or none.
+
+        They may come from a generator, asynchronous or not, or any other iterable: then some
+        thousands of them are held here at a time, and the realm puts them aside until the last
+        has come (setting ``limits.stage_bytes``). What ends it with an error publishes nothing.
+        """
+        return await self._publish_many(events)
+
+    async def publish_table(self, table: Any, *, delta: bool = False) -> range:
+        """Publish the rows of an Arrow, pandas or polars table in one step.
+
+        Columns ``data``, ``tag``, ``ttl``, ``priority``, ``persistent`` mean what they say; every
+        other column becomes a property. With ``delta`` the rows change events of a merge channel:
+        the key's column, and those that change. Raises ``InvalidEvent`` naming a column it
+        cannot take.
+        """
+        return await self._publish_table(table, delta=delta)
+
+    # --- merge channels ------------------------------------------------------------------
+
+    async def register(
+        self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
+    ) -> Registered:
+        """Publish the full event of a value of the publish key; updates of it go through what is
+        returned (SEM K2)::
+
+            eur = await rates.register("EUR", bid=1.0, ask=2.0)
+            await eur.update(ask=2.5)
+
+        Properties whose names are no Python words go into a dictionary. Raises ``IllegalState``
+        when the channel's engine is not merge.
+        """
+        name = key_name_of(self.name, self._opened.definition)
+        event = registered_of(name, key, {**(properties or {}), **named})
+        return Registered(name, key, await self._publish(event), self._publish)
+
+    async def update(
+        self, key: Any, properties: Mapping[str, Any] | None = None, /, **changes: Any
+    ) -> int:
+        """Change some properties of the event of a key, whoever registered it; returns the id of
+        the delta once it is safe. Where there is none, they are the event (SEM K4)."""
+        name = key_name_of(self.name, self._opened.definition)
+        return await self._publish(delta_of(name, key, {**(properties or {}), **changes}))
+
+    async def state(
+        self, key: Any, *, as_of: int | None = None, archive: str | None = None
+    ) -> KeyState:
+        """The state of a key of a merge channel: now, or as event ``as_of`` of this channel left
+        it. What is not on the channel any more is looked for in the channel's archive, or in
+        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join
+        from here feeds (SEM K5).
+
+        Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
+        """
+        from penstock.client.reading.key_state import StateQuestion, state_of
+
+        name = key_name_of(self.name, self._opened.definition)
+        asked = StateQuestion(self._opened, name, key, as_of, archive)
+        return await state_of(self._conversation, asked)
+
+    # --- publishing in two steps ---------------------------------------------------------
+
+    async def stage(self, table: Any) -> list[str]:
+        """Put the rows of a table aside on the realm, seen by nobody; gives the names of the
+        stages, in order. What is not committed within an hour, or by a restart, is dropped."""
+        parts = [
+            part
+            for body in bodies_of_table(table)
+            for part in parts_of(body, self._conversation.event_bytes_max)
+        ]
+        buffers = [memoryview(batch_bytes(part)) for part in parts]
+        return await stage(self._conversation, self.number, parts, buffers)
+
+    async def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
+        """Publish what was staged, by any session, in the order given and in one step (SEM X1).
+
+        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
+        (SEM X3), though the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
+        """
+        message = wire.CommitStages(0, self.number, producer, sequence, tuple(stages))
+        return ids_of_answer(await self._conversation.request(message))
+
+    async def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        await self._conversation.request(wire.DropStages(0, tuple(stages)))
+
+    async def publish_bodies(
+        self, bodies: Sequence[pa.RecordBatch], *, producer: str, sequence: int
+    ) -> range:
+        """Publish batches as :mod:`penstock.columns.schema.layout` describes them, in one step.
+
+        The same ``producer`` and ``sequence`` again, from any session, is answered with the ids of
+        the first time (SEM X3). Raises ``SequenceTooOld``, and as :meth:`publish` does.
+        """
+        publisher = Publisher(self._conversation, self.number, producer, sequence - 1)
+        return await publisher.publish(bodies)
+
+    # --- reading -------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        *,
+        start: StartLike = "latest",
+        selector: str = "",
+        timeout: float | None = None,
+        merged: bool = False,
+        archive: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
+    ) -> Subscription:
+        """Read stored events from ``start`` on, then live ones (SEM E6).
+
+        Where ``start`` lies in the channel's archive, events come from there first, under their
+        ids, and then without a gap from here. ``archive`` names another table; an empty
+        one means: only what is here. What is wrong with an archive is raised when the
+        subscription opens: ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``,
+        ``IllegalState`` for that of another channel.
+
+        On a merge channel the first event of a key is its state, and those that follow may be
+        deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
+        events (SEM K3).
+
+        Whoever does not read has no more than ``buffer_bytes`` waiting here and on their way; a
+        single event that is larger comes alone.
+        """
+        merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
+        return SeamlessSubscription(
+            self._conversation,
+            self._opened,
+            start_of(start),
+            archive=archive,
+            selector=selector,
+            timeout=timeout,
+            merger=merger,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def browse(
+        self,
+        *,
+        start: StartLike = 0,
+        end: int | None = None,
+        selector: str = "",
+        archive: str | None = "",
+    ) -> Subscription:
+        """Stored events from ``start`` up to and including ``end``, then the end.
+
+        Only what is on the channel, unless ``archive`` names a table, or is None: the channel's
+        own. Raises ``InvalidArgument`` for a range of no events.
+        """
+        check_range(start if isinstance(start, int) else None, end)
+        return SeamlessSubscription(
+            self._conversation,
+            self._opened,
+            start_of(start),
+            archive=archive,
+            selector=selector,
+            browse=True,
+            last_id=end,
+        )
+
+    async def read(
+        self,
+        *,
+        start: StartLike = 0,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        selector: str = "",
+        archive: str | None = None,
+    ) -> pa.Table:
+        """Events from ``start`` up to and including ``end`` as one table: ``event_id``,
+        ``published``, ``tag``, ``data`` and a column for each property ever published here;
+        ``columns`` chooses among them.
+
+        Those that have left the channel come from its archive, or from the one that is named, as
+        :meth:`subscribe` says.
+        """
+        schema = ChannelSchema.empty().grown(await self.columns())
+        reading = self.browse(start=start, end=end, selector=selector, archive=archive)
+        batches = [batch.to_arrow() async for batch in reading.batches()]
+        for batch in batches:
+            schema = schema.grown(batch.schema)
+        table = flat_table(batches, schema)
+        if columns is None:
+            return table
+        unknown = [name for name in columns if name not in table.column_names]
+        if unknown:
+            raise InvalidArgument(
+                f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
+            )
+        return table.select(list(columns))

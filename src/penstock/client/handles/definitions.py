@@ -1,0 +1,74 @@
+"""Attributes of channels and queues, as users give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.api.requests import Kind
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Definition, Storage
+
+_NOT_OF: dict[Kind, frozenset[str]] = {
+    "channel": frozenset({"kind", "max_deliveries"}),
+    "queue": frozenset({"kind", "archive"}),
+}
+
+
+def definition_of(
+    attributes: Mapping[str, Any], kind: Kind = "channel", current: Definition | None = None
+) -> Definition:
+    """What ``attributes`` make of a new definition, or of the ``current`` one.
+
+    Raises ``InvalidArgument`` naming what is wrong.
+    """
+    tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
+    known = [
+        field.name
+        for field in msgspec.structs.fields(Definition)
+        if field.name not in _NOT_OF[kind]
+    ]
+    unknown = sorted(set(attributes) - set(known))
+    if unknown:
+        raise InvalidArgument(
+            f"no {kind} attribute {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    storage = attributes.get("storage")
+    if storage is not None and not isinstance(storage, Mapping):
+        raise InvalidArgument(f"storage is {type(storage).__name__}; pass a dictionary")
+    _check_storage(storage or {})
+    changed = {**tree.get("storage", {}), **(storage or {})}
+    if attributes.get("descriptors"):
+        attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
+    tree = {**tree, **attributes, "storage": changed, "kind": kind}
+    try:
+        found = msgspec.convert(tree, Definition)
+        msgspec.msgpack.encode(found)  # a number may be too large to be sent
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise InvalidArgument(f"{kind} attributes: {error}") from error
+    return found
+
+
+def _descriptors(given: object) -> bytes:
+    from penstock.columns.protobuf import descriptor_set  # brings Arrow
+    from penstock.columns.protobuf.descriptors import check_size
+
+    try:
+        found = descriptor_set(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"descriptors: {error}") from error
+    check_size(found)
+    return found
+
+
+def _check_storage(given: Mapping[str, Any]) -> None:
+    known = [field.name for field in msgspec.structs.fields(Storage)]
+    unknown = sorted(str(name) for name in set(given) - set(known))
+    if unknown:
+        raise InvalidArgument(
+            f"no storage property {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    if given.get("sync", "group") not in ("group", "none"):
+        raise InvalidArgument(f"storage.sync is {given['sync']!r}; it is 'group' or 'none'")

@@ -1,0 +1,217 @@
+"""Durable subscriptions of a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Never
+
+from penstock.api.durables import DurableInfo, Outstanding
+from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.connection import Conversation
+from penstock.client.handles.attributes import DurableType
+from penstock.client.reading.browsing import DurableBrowse
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.reading.durable_subscription import DurableSubscription, Handler
+from penstock.client.reading.holding import DurableHold
+from penstock.client.reading.start_positions import StartLike, check_range, start_of
+from penstock.client.reading.subscription import Subscription
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.wire.native import messages as wire
+
+
+class Durables:
+    """The durables of one channel: ``channel.durables``."""
+
+    def __init__(self, conversation: Conversation, channel: int, name: str) -> None:
+        self._conversation = conversation
+        self._channel = channel
+        self._of = name
+
+    async def create(
+        self,
+        name: str,
+        *,
+        type: DurableType = "shared",
+        start: StartLike = "earliest",
+        selector: str = "",
+        persistent: bool | None = None,
+        max_deliveries: int = 0,
+        cluster_wide: bool = False,
+        strict_order: bool = False,
+        order_by: str = "",
+        **attributes: Never,
+    ) -> Durable:
+        """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
+
+        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later
+        one at any window: later ones sent already are recalled (SEM D11). With ``order_by``, for
+        type ``serial``, the same holds among the events of one value of that property (a lane);
+        different lanes are served to different clients at the same time.
+
+        With ``max_deliveries`` an event rolled back as often is dead for this durable and goes to
+        the channel's dead event store, which it has to have (SEM T10). Raises
+        ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
+        """
+        if attributes:
+            raise InvalidArgument(
+                f"no durable attribute {', '.join(sorted(attributes))}; there are type, start, "
+                "selector, persistent, max_deliveries, cluster_wide, strict_order, order_by"
+            )
+        message = wire.CreateDurable(
+            0,
+            self._channel,
+            name,
+            type,
+            start_of(start),
+            selector,
+            persistent,
+            _deliveries(max_deliveries),
+            cluster_wide,
+            strict_order,
+            _property(order_by),
+        )
+        made = await self._conversation.ask(message, DurableInfo, resend=False)
+        return Durable(self._conversation, self._channel, made.name)
+
+    async def get(self, name: str) -> Durable:
+        """Raises ``NameDoesNotExist``."""
+        info = await Durable(self._conversation, self._channel, name).info()
+        return Durable(self._conversation, self._channel, info.name)
+
+    async def list(self) -> list[DurableInfo]:
+        """Every durable of the channel as it stands, by name."""
+        return await self._conversation.ask(wire.ListDurables(0, self._channel), _INFOS)
+
+    async def delete(self, name: str) -> None:
+        """End a durable for good. Raises ``NameDoesNotExist``."""
+        await self._conversation.request(wire.DeleteDurable(0, self._channel, name), resend=False)
+
+
+_INFOS: Any = list[DurableInfo]
+
+
+def _deliveries(given: object) -> int:
+    if type(given) is not int or given < 0:
+        raise InvalidArgument(
+            f"max_deliveries is {given!r}; give a whole number of deliveries, or 0 for no limit"
+        )
+    return given
+
+
+def _property(given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidArgument(f"order_by is {given!r}; give the name of a property")
+    return given
+
+
+class Durable:
+    """One durable; state lives in the realm, this is a name to ask by."""
+
+    def __init__(self, conversation: Conversation, channel: int, name: str) -> None:
+        self.name = name
+        self._conversation = conversation
+        self._channel = channel
+        self._puller: DurableSubscription | None = None
+        self._fetching = asyncio.Lock()
+
+    async def info(self) -> DurableInfo:
+        """Counts, position, clients (SEM D17)."""
+        return await self._conversation.ask(
+            wire.DescribeDurable(0, self._channel, self.name), DurableInfo
+        )
+
+    def subscribe(
+        self,
+        handler: Handler | None = None,
+        *,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+    ) -> DurableSubscription:
+        """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
+
+        With a ``handler`` each event is given to it while the subscription is open: returning
+        acknowledges when ``auto_ack``, an exception rolls back and is reported.
+        """
+        if window is not None:
+            check_count(window, "window")
+        if window is not None and auto_ack:
+            raise InvalidArgument("a window means manual acknowledgement; leave out one of the two")
+        return DurableSubscription(
+            self._conversation,
+            self._channel,
+            self.name,
+            window=window,
+            auto_ack=auto_ack,
+            selector=selector,
+            timeout=timeout,
+            handler=handler,
+        )
+
+    async def fetch(self, count: int, timeout: float = 0.0) -> list[DeliveredEvent]:
+        """Up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
+
+        The seat taken for it stays until :meth:`close` or the end of the session.
+        """
+        batches = await self.fetch_batches(count, timeout)
+        return [event for batch in batches for event in batch]
+
+    async def fetch_batches(self, count: int, timeout: float = 0.0) -> list[DeliveredBatch]:
+        """As :meth:`fetch`, in columns."""
+        check_count(count, "count")
+        check_timeout(timeout)
+        async with self._fetching:  # one seat: who fetches meanwhile waits for its turn
+            if self._puller is None:
+                puller = DurableSubscription(
+                    self._conversation, self._channel, self.name, pull=True
+                )
+                await puller.open()
+                self._puller = puller
+            return await self._puller.pull(count, timeout)
+
+    async def flush(self) -> None:
+        """Wait until what was settled of fetched events is on disk."""
+        if self._puller is not None:
+            await self._puller.flush()
+
+    def browse(self) -> Subscription:
+        """What is outstanding, in order, then the end; changes nothing (SEM D16)."""
+        return DurableBrowse(self._conversation, self._channel, self.name)
+
+    async def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
+        """Which events from ``start`` up to and including ``end`` are outstanding, by id, and how
+        often they were delivered again; changes nothing (SEM D16)."""
+        check_range(start, end)
+        last = (1 << 62) if end is None else end
+        message = wire.DescribeOutstanding(0, self._channel, self.name, start, last + 1)
+        return await self._conversation.ask(message, Outstanding)
+
+    def hold(self) -> DurableHold:
+        """Have the durable for yourself, and take its events by id instead of receiving them."""
+        return DurableHold(self._conversation, self._channel, self.name)
+
+    async def purge(
+        self, *, start: int | None = None, end: int | None = None, selector: str = ""
+    ) -> int:
+        """Take events from ``start`` up to and including ``end`` off what is outstanding here;
+        other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
+        position only (SEM D)."""
+        check_range(start, end)
+        message = wire.PurgeDurable(0, self._channel, self.name, start, end, selector)
+        return await self._conversation.ask(message, int, resend=False)
+
+    async def unbind(self) -> int:
+        """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.
+
+        What they hold goes back as if their clients had gone (SEM D13); these get
+        ``DurableUnbound`` and may subscribe again.
+        """
+        message = wire.UnbindDurable(0, self._channel, self.name)
+        return await self._conversation.ask(message, int, resend=False)
+
+    async def close(self) -> None:
+        """Leave the seat :meth:`fetch` has taken."""
+        if self._puller is not None:
+            await self._puller.close()
+            self._puller = None

@@ -1,0 +1,45 @@
+"""A session that is about to be opened: awaited, or entered with ``async with``."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from types import TracebackType
+from typing import Any
+
+from penstock.client.handles.session import Session
+
+
+class Opening(Coroutine[Any, Any, Session]):
+    """What ``connect`` gives: ``await`` it for a session, or have ``async with`` close it, too.
+
+    A coroutine in all else: it may become a task, and is opened once.
+    """
+
+    def __init__(self, opened: Coroutine[Any, Any, Session]) -> None:
+        self._opened = opened
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, Any, Session]:
+        return self._opened.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._opened.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._opened.throw(*error)
+
+    def close(self) -> None:
+        self._opened.close()
+
+    async def __aenter__(self) -> Session:
+        self._session = await self._opened
+        return await self._session.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._session is not None, "it was entered"
+        await self._session.__aexit__(kind, error, traceback)

@@ -1,0 +1,186 @@
+"""Queues, as a client sees them: each event goes to one reader (SEM Q)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+from penstock.api.channels import ChannelOpened
+from penstock.client.connection.arguments import check_timeout
+from penstock.client.connection.connection import Conversation
+from penstock.client.handles.attributes import QueueAttributes
+from penstock.client.handles.definitions import definition_of
+from penstock.client.handles.destination import Destination
+from penstock.client.publishing.streamed import Many
+from penstock.client.reading.peeking import PEEK_DEFAULT, Peeked, peek
+from penstock.client.reading.reader import WINDOW_DEFAULT, Reader
+from penstock.columns.events.event import Event, Moment
+from penstock.wire.native import messages as wire
+
+if TYPE_CHECKING:
+    from penstock.client.copies.transfer import FolderLike
+    from penstock.columns.files.exports import Manifest
+
+
+class Queues:
+    """The queues of a realm: ``session.queues``."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    async def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
+        """Make a queue (SEM C3). Attributes as of a channel, and ``max_deliveries``: an event
+        rolled back as often goes to the dead event store (SEM T10).
+
+        Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
+        """
+        definition = definition_of(attributes, "queue")
+        message = wire.CreateChannel(0, name, definition)
+        opened = await self._conversation.ask(message, ChannelOpened, resend=False)
+        return Queue(self._conversation, opened)
+
+    async def get(self, name: str) -> Queue:
+        """Raises ``NameDoesNotExist``."""
+        opened = await self._conversation.ask(wire.OpenChannel(0, name, "queue"), ChannelOpened)
+        return Queue(self._conversation, opened)
+
+    async def list(self) -> list[str]:
+        """The names of all queues, sorted."""
+        names: list[str] = await self._conversation.request(wire.ListChannels(0, "queue"))
+        return names
+
+    async def delete(self, name: str) -> None:
+        """Remove a queue with its events. Raises ``NameDoesNotExist``."""
+        await self._conversation.request(wire.DeleteChannel(0, name, "queue"), resend=False)
+
+    async def export(self, name: str, folder: FolderLike) -> Manifest:
+        """Write a queue as it stands now into a new or empty folder:
+        events, redelivery counts, producers and counters (SEM C7). Traffic goes on.
+
+        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
+        nothing stays of it.
+        """
+        from penstock.client.copies.transfer import export
+
+        return await export(self._conversation, name, "queue", folder)
+
+    async def import_from(self, folder: FolderLike, name: str = "") -> Queue:
+        """Make a queue out of an exported one, under its own name or another, every id kept
+        (SEM C7). All of it or nothing.
+
+        Raises ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``,
+        ``NameDoesNotExist`` for a dead event store this realm does not have.
+        """
+        from penstock.client.copies.transfer import import_from
+
+        opened = await import_from(self._conversation, folder, "queue", name)
+        return Queue(self._conversation, opened)
+
+
+class Queue(Destination):
+    """One queue; state lives in the realm, this is a handle."""
+
+    _kind: ClassVar[wire.Kind] = "queue"
+
+    def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
+        super().__init__(conversation, opened)
+        self._relays = opened.definition.type == "transient"
+        """Its events go to who is there, or nowhere (SEM C1e)."""
+        self._idle: list[Reader] = []
+        """Seats of :meth:`pop` that nobody uses right now."""
+
+    # --- events going in -----------------------------------------------------------------
+
+    async def push(
+        self,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        deliver_at: Moment | None = None,
+    ) -> int:
+        """Put one event on the queue; returns its id once it is safe.
+
+        With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is put there
+        then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
+        ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
+        """
+        event = Event(
+            data,
+            tag=tag,
+            properties=properties,
+            headers=headers,
+            ttl=ttl,
+            persistent=persistent,
+            priority=priority,
+            deliver_at=deliver_at,
+        )
+        return await self._publish(event)
+
+    async def push_many(self, events: Many) -> range:
+        """Put events on the queue in one step: consecutive ids, all or none."""
+        return await self._publish_many(events)
+
+    async def push_table(self, table: Any) -> range:
+        """Put the rows of an Arrow, pandas or polars table on the queue in one step; columns as
+        for :meth:`Channel.publish_table`."""
+        return await self._publish_table(table)
+
+    # --- events coming out ---------------------------------------------------------------
+
+    def reader(
+        self,
+        *,
+        transactional: bool = False,
+        window: int = WINDOW_DEFAULT,
+        selector: str = "",
+        timeout: float | None = None,
+    ) -> Reader:
+        """Read events, each of which goes to one reader; ``timeout`` ends an iteration when
+        nothing comes for so many seconds.
+
+        A plain reader's events are gone once handed out, a transactional one's when it commits;
+        it has at most ``window`` uncommitted ones (SEM Q1, Q2).
+        """
+        return Reader(
+            self._conversation,
+            self.number,
+            transactional=transactional,
+            window=window,
+            selector=selector,
+            timeout=timeout,
+            relayed=self._relays,
+        )
+
+    async def pop(self, timeout: float | None = None) -> Event | None:
+        """Take the next event off the queue; None when none comes for ``timeout`` seconds.
+
+        Without ``timeout`` it waits for ever. The seat taken for it stays until :meth:`close` or
+        the end of the session.
+        """
+        check_timeout(timeout)
+        reader = self._idle.pop() if self._idle else Reader(self._conversation, self.number)
+        try:
+            found = await reader.fetch_batches(1, timeout)
+        except BaseException:
+            await reader.close()
+            raise
+        self._idle.append(reader)
+        return found[0][0] if found else None
+
+    async def peek(self, count: int = PEEK_DEFAULT, *, selector: str = "") -> Peeked:
+        """The first ``count`` events, and whether there are more; changes nothing (SEM Q4).
+
+        For those after it: ``selector="event_id > 41"``, with the last id seen.
+        """
+        return await peek(self._conversation, self.number, count, selector)
+
+    async def close(self) -> None:
+        """Leave the seats :meth:`pop` has taken."""
+        idle, self._idle = self._idle, []
+        for reader in idle:
+            await reader.close()

@@ -1,0 +1,67 @@
+"""What waits for its time to be published on a channel or queue (SEM X4)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.api.channels import ChannelOpened
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.subscription import Subscription
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.start_positions import FromId
+from penstock.wire.native import messages as wire
+
+_OPENED: Any = ChannelOpened | None
+
+
+class Scheduled(Struct, frozen=True):
+    """An event that waits."""
+
+    number: int
+    """Its number in the schedule; the event gets its id when it is published."""
+    deliver_at: datetime
+    """When it will be published, in UTC."""
+    event: Event
+
+
+class Schedule:
+    """``channel.scheduled`` or ``queue.scheduled``."""
+
+    def __init__(self, conversation: Conversation, destination: int) -> None:
+        self._conversation = conversation
+        self._destination = destination
+
+    async def list(self) -> list[Scheduled]:
+        """What waits, in the order it was published."""
+        store = await self._store()
+        if store is None:
+            return []
+        waiting = Subscription(self._conversation, store, FromId(0), browse=True)
+        return [_scheduled(event) async for event in waiting]
+
+    async def cancel(self, number: int) -> bool:
+        """Take an event off the schedule; False: it is not there (any more)."""
+        if type(number) is not int or number < 0:
+            raise InvalidArgument(f"{number!r} is no number of a schedule; publish returned it")
+        store = await self._store()
+        if store is None:
+            return False
+        message = wire.PurgeChannel(0, store, number, number)
+        return await self._conversation.ask(message, int, resend=False) > 0
+
+    async def _store(self) -> int | None:
+        """The hidden store; None: nothing ever waited."""
+        answer = await self._conversation.request(wire.OpenSchedule(0, self._destination))
+        opened: ChannelOpened | None = msgspec.convert(answer, _OPENED)
+        return None if opened is None else opened.channel
+
+
+def _scheduled(event: Event) -> Scheduled:
+    assert event.event_id is not None, "it was received"
+    assert event.deliver_at is not None, "it waits for its time"
+    return Scheduled(event.event_id, event.deliver_at, event)

@@ -1,0 +1,181 @@
+"""A session with a realm: where everything a client does begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.api.joins import Redriven
+from penstock.api.realm import RealmInfo
+from penstock.api.transactions import TransactionInfo
+from penstock.client.connection.connection import (
+    RECONNECT_TIMEOUT_S,
+    Connector,
+    Conversation,
+    ErrorListener,
+)
+from penstock.client.connection.credentials import Token
+from penstock.client.connection.urls import RealmUrl
+from penstock.client.handles.access import Access
+from penstock.client.handles.channels import Channels
+from penstock.client.handles.destination import Destination
+from penstock.client.handles.joins import Joins
+from penstock.client.handles.queues import Queues
+from penstock.client.handles.wait_for_events import wait_for_events
+from penstock.client.publishing.publishing import parts_of, stage
+from penstock.client.publishing.transaction import JointTransaction, Named, describe
+from penstock.columns.schema.ipc import batch_bytes
+from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.wire.native import messages as wire
+
+if TYPE_CHECKING:
+    from penstock.client.copies.backup import BackupResult, FolderLike
+    from penstock.client.copies.copy_files import CopyResult
+    from penstock.core.vocabulary.ports import Blobs
+
+
+class Session(Conversation):
+    """Opened by :func:`connect`; closed by :meth:`close` or at the end of ``async with``."""
+
+    def __init__(
+        self,
+        url: RealmUrl,
+        *,
+        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
+        connector: Connector | None = None,
+        token: Token | None = None,
+    ) -> None:
+        """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
+        super().__init__(url, reconnect_timeout=reconnect_timeout, connector=connector, token=token)
+        self.access = Access(self)
+        self.channels = Channels(self)
+        self.queues = Queues(self)
+        self.joins = Joins(self)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except ConnectionLost:
+            if error is None:
+                raise  # else it was reported, and what went wrong before is what matters
+
+    async def info(self) -> RealmInfo:
+        """What the realm says of itself."""
+        return await self.ask(wire.DescribeRealm(0), RealmInfo)
+
+    async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
+        """Wait until one of the channels and queues has an event of the id given with it, or a
+        later one; False: none has for ``timeout`` seconds."""
+        return await wait_for_events(self, starts, timeout)
+
+    # --- transactions --------------------------------------------------------------------
+
+    def transaction(self) -> JointTransaction:
+        """Publish to several channels and queues in one step (SEM X4)::
+
+        async with session.transaction() as tx:
+            await tx.publish(orders, b"...")
+            await tx.publish(work, b"...")
+        """
+        return JointTransaction(self)
+
+    async def is_committed(self, transaction_id: str) -> bool:
+        """Whether a transaction, of this session or another, was committed (SEM X2).
+
+        Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
+        """
+        return (await describe(self, transaction_id)).state == "committed"
+
+    # --- publishing in two steps ---------------------------------------------------------
+
+    async def stage(
+        self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
+    ) -> list[str]:
+        """Put batches aside for a channel or queue, seen by nobody; gives the names of the
+        stages, in order. The batches are bodies as :mod:`penstock.columns.schema.layout` has them;
+        what is not committed within an hour, or by a restart of the realm, is dropped. So is what
+        was staged under the same ``group``, by others that do the same work, with a commit."""
+        parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
+        buffers = [memoryview(batch_bytes(part)) for part in parts]
+        return await stage(self, store.number, parts, buffers, group)
+
+    async def commit_stages(
+        self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
+    ) -> dict[int, range]:
+        """Publish what was staged for several channels and queues, by any session, in one step
+        (SEM X4): pairs of the number of a store and its stages; gives the ids by number.
+
+        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
+        (SEM X3), whatever it names now: it counts for the whole realm. Raises ``NoSuchStage``,
+        ``SequenceTooOld``, ``NameDoesNotExist`` for a store that is gone, ``CapacityReached``.
+        """
+        parts = tuple((number, tuple(names)) for number, names in stages)
+        message = wire.CommitStagedParts(0, producer, sequence, parts)
+        info = await self.ask(message, TransactionInfo)
+        return {number: range(first, end) for number, (first, end) in info.spans}
+
+    async def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget what was staged; what was committed stays."""
+        await self.request(wire.DropStages(0, tuple(stages)))
+
+    # --- administration ------------------------------------------------------------------
+
+    async def redrive(
+        self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
+    ) -> Redriven:
+        """Publish dead events again, each once, and take them out of their store (SEM T10).
+
+        Each goes where it came from, or all go ``to`` a channel or queue; those that have no
+        place to go back to stay. A redrive that was interrupted is resumed by the next one.
+        Raises ``NameDoesNotExist``, ``InvalidSelector``.
+        """
+        message = wire.Redrive(0, source, to, selector, dry_run)
+        return await self.ask(message, Redriven, resend=dry_run)
+
+    async def pause_publishing(self) -> None:
+        """Refuse publishes and commits of all clients from now on, also after a restart; the
+        realm's own work, reading and administration go on (SEM X5)."""
+        await self.request(wire.PausePublishing(0, True))
+
+    async def resume_publishing(self) -> None:
+        """Take publishes and commits again (SEM X5)."""
+        await self.request(wire.PausePublishing(0, False))
+
+    async def back_up(self, folder: FolderLike) -> BackupResult:
+        """Write all that the realm has stored into a folder, as it stands now; traffic goes on.
+
+        A folder with an earlier backup of this realm is brought up to date: segment files that
+        are in it already are not read again. A name that ends in ``.tar`` makes one file. Needs
+        ``full`` on the realm. Raises ``InvalidArgument``, ``IllegalState`` for a realm in memory,
+        ``Unavailable`` while another backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        """
+        from penstock.client.copies.backup import back_up
+
+        return await back_up(self, folder)
+
+    async def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
+        """Bring a copy of the realm's sealed files up to date, for readers elsewhere; traffic goes
+        on. ``penstock store copy`` does it with a URI.
+
+        Files the copy has are not read again; each appears whole. ``prune`` removes those the
+        realm has no more. Needs ``full`` on the realm. Raises ``InvalidArgument`` for a place that
+        is no copy of this realm, ``StorageFailed``, ``IllegalState`` for a realm in memory,
+        ``Unavailable`` while a backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        """
+        from penstock.client.copies.copy_files import copy_files
+
+        return await copy_files(self, place, prune=prune)
+
+
+__all__ = ["RECONNECT_TIMEOUT_S", "ErrorListener", "Session"]

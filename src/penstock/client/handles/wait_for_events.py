@@ -1,0 +1,57 @@
+"""Waiting for events of several channels and queues at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from penstock.client.connection.connection import Conversation
+from penstock.client.handles.channels import Channel
+from penstock.client.handles.destination import Destination
+from penstock.client.reading.subscription import Subscription
+from penstock.core.vocabulary.start_positions import FromId
+
+QUEUE_LOOK_S = 0.1
+"""Between two looks at queues: they have readers, and tell nobody else of their events. Several
+are looked at in turn, so that many cost no more than one."""
+
+
+async def wait_for_events(
+    conversation: Conversation, starts: Mapping[Destination, int], timeout: float
+) -> bool:
+    """Whether one of them has an event of the given id or a later one within ``timeout`` s."""
+    has_come = asyncio.Event()
+    pause = QUEUE_LOOK_S * sum(not isinstance(each, Channel) for each in starts)
+    async with AsyncExitStack() as opened:
+        looks = [
+            _subscribed(
+                await opened.enter_async_context(
+                    Subscription(conversation, each.number, FromId(start), first_credit=1)
+                ),
+                has_come,
+            )
+            if isinstance(each, Channel)
+            else _queue(each, start, has_come, pause)
+            for each, start in starts.items()
+        ]
+        try:
+            async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+                waiting = [group.create_task(look) for look in looks]
+                await has_come.wait()
+                for task in waiting:
+                    task.cancel()
+        except TimeoutError:
+            return False
+    return True
+
+
+async def _subscribed(subscription: Subscription, has_come: asyncio.Event) -> None:
+    if await subscription.next_batch() is not None:
+        has_come.set()
+
+
+async def _queue(queue: Destination, start: int, has_come: asyncio.Event, pause: float) -> None:
+    while (await queue.info()).last_event_id < start:  # noqa: ASYNC110  nobody sets an event
+        await asyncio.sleep(pause)
+    has_come.set()

@@ -1,0 +1,1 @@
+"""Publishing: batches, producers that send again after a lost connection, transactions."""

@@ -1,0 +1,160 @@
+"""A pipelined producer: many events under way, gathered into columns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.client.connection.arguments import check_count, check_wait
+from penstock.client.connection.connection import Conversation
+from penstock.client.publishing.batching import Gathered, Gathering
+from penstock.client.publishing.publishing import Publisher
+from penstock.core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
+
+ProducerErrorListener = Callable[[PenstockError, int], None]
+"""Called with the refusal and the number of events refused."""
+
+
+class Producer:
+    """Sends without waiting; :meth:`flush` waits until everything sent so far is safe.
+
+    Events are published in the order sent. One that cannot be stored is left out; those gathered
+    together are published together: when the realm refuses them, all of them are refused. In
+    both cases ``on_error`` (or else the session's listeners) is told.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        publisher: Publisher,
+        *,
+        batch_events: int = 1_024,
+        batch_bytes: int = 1 << 20,
+        linger_ms: float = 1.0,
+        on_error: ProducerErrorListener | None = None,
+    ) -> None:
+        check_count(batch_events, "batch_events")
+        check_count(batch_bytes, "batch_bytes", "bytes")
+        check_wait(linger_ms, "linger_ms", "milliseconds")
+        self._conversation = conversation
+        self._publisher = publisher
+        self._gathering = Gathering(batch_events, batch_bytes)
+        self._linger_s = linger_ms / 1_000
+        self._on_error = on_error
+        self._under_way: set[asyncio.Future[range]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._order = asyncio.Lock()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.acknowledged = 0
+        """Events known to be safe."""
+
+    async def send(
+        self,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+    ) -> None:
+        """Queue an event; waits only when too much is under way."""
+        if self._closed:
+            raise SessionClosed("the producer is closed")
+        full = self._gathering.add(data, tag, properties, ttl, persistent, priority)
+        if full:
+            await self._send_gathered()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._linger_s, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._timer = None
+        self._start(self._send_gathered())
+
+    def send_gathered_soon(self, gathered: Gathered) -> None:
+        """Publish events that were gathered elsewhere, after those under way."""
+        self._start(self.send_gathered(gathered))
+
+    def _start(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(sending)
+        self._sending.add(task)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, PenstockError):
+            self._failed(error, 0)
+
+    async def _send_gathered(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gathered = self._gathering.take()
+        if gathered is not None:
+            await self.send_gathered(gathered)
+
+    async def send_gathered(self, gathered: Gathered) -> None:
+        """Publish events that were gathered elsewhere, after those under way."""
+        try:
+            async with self._order:  # asyncio's lock is fair: first come, first sent
+                body = self._body(gathered)
+                if body is None:
+                    return
+                ids = await self._publisher.begin([body])
+        except PenstockError as error:
+            self._failed(error, gathered.count)
+            return
+        self._under_way.add(ids)
+        ids.add_done_callback(lambda done: self._answered(done, gathered.count))
+
+    def _body(self, gathered: Gathered) -> pa.RecordBatch | None:
+        """The events as columns; those that cannot be stored are reported and left out."""
+        try:
+            return gathered.body()
+        except InvalidEvent:
+            refusals = gathered.weed()
+            for refusal in refusals:
+                self._failed(refusal, 1)
+            if not refusals:
+                raise
+            return gathered.body() if gathered.count else None
+
+    def _answered(self, ids: asyncio.Future[range], count: int) -> None:
+        self._under_way.discard(ids)
+        error = None if ids.cancelled() else ids.exception()
+        if error is None:
+            self.acknowledged += count
+        elif isinstance(error, PenstockError):
+            self._failed(error, count)
+
+    def _failed(self, error: PenstockError, count: int) -> None:
+        if self._on_error is not None:
+            self._on_error(error, count)
+        else:
+            error.add_note(f"{count} pipelined events were not published")
+            self._conversation.report(error)
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is safe or has been reported as refused."""
+        await self._send_gathered()
+        while self._sending:
+            await asyncio.wait(list(self._sending))
+        while self._under_way:
+            await asyncio.wait(list(self._under_way))
+
+    async def close(self) -> None:
+        """Flush, and take no more."""
+        self._closed = True
+        await self.flush()
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

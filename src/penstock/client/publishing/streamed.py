@@ -1,0 +1,131 @@
+"""Publishing what comes from an iterator in one step, holding a part of it at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.client.connection.threads import LoopThread
+from penstock.client.publishing.publishing import Publisher, bodies_of_events
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import PenstockError
+
+CHUNK_EVENTS_MAX = 16_384
+CHUNK_BYTES_MAX = 4 << 20
+"""What is taken from an iterator before it is sent, at most, and an event more."""
+
+Many: TypeAlias = Iterable[Event] | AsyncIterable[Event]
+
+
+class Chunk:
+    """Events until there are enough of them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._size = 0
+
+    def add(self, event: Event) -> bool:
+        """Whether it is time to send them."""
+        self.events.append(event)
+        self._size += _size_of(event)
+        return len(self.events) >= CHUNK_EVENTS_MAX or self._size >= CHUNK_BYTES_MAX
+
+
+def _size_of(event: Event) -> int:
+    """About what it takes in memory; what is nested in properties is not looked into."""
+    values = event.properties.values() if event.properties else ()
+    return len(event.data) + sum(len(v) if isinstance(v, str | bytes) else 8 for v in values)
+
+
+def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """All of them, in lists of bounded size; one that is empty where there are none."""
+    chunk, was_full = Chunk(), False
+    for event in events:
+        if chunk.add(event):
+            yield chunk.events
+            chunk, was_full = Chunk(), True
+    if chunk.events or not was_full:
+        yield chunk.events
+
+
+async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
+    """The same, also of what comes with ``async for``."""
+    if isinstance(events, Iterable):
+        for ready in chunks(events):
+            yield ready
+        return
+    chunk, was_full = Chunk(), False
+    async for event in events:
+        if chunk.add(event):
+            yield chunk.events
+            chunk, was_full = Chunk(), True
+    if chunk.events or not was_full:
+        yield chunk.events
+
+
+async def bodies_of_all(events: Many) -> list[pa.RecordBatch]:
+    """All events as batches, in their order. Raises ``InvalidEvent``."""
+    return [body async for chunk in all_chunks(events) for body in bodies_of_events(chunk)]
+
+
+class Streamed:
+    """Events of one publish, added chunk by chunk: the realm keeps them aside until the last."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._held: list[pa.RecordBatch] = []
+        """Added, and not sent: what is all there is needs no staging."""
+        self._stages: list[str] = []
+
+    async def add(self, events: list[Event]) -> None:
+        """Raises ``InvalidEvent``, ``EventTooLarge``."""
+        bodies = bodies_of_events(events)
+        await self._stage()
+        self._held = bodies
+
+    async def _stage(self) -> None:
+        held, self._held = self._held, []
+        if held:
+            self._stages += await self._publisher.stage(held)
+
+    async def commit(self) -> range:
+        """Publish them; gives their ids. Raises what a publish raises, and ``NoSuchStage`` when
+        the realm was restarted meanwhile."""
+        if not self._stages:
+            return await self._publisher.publish(self._held)
+        await self._stage()
+        return await self._publisher.commit(self._stages)
+
+    async def abandon(self) -> None:
+        """Nothing of it is to be published."""
+        if self._stages:
+            with contextlib.suppress(PenstockError):  # the realm drops it by itself, later
+                await self._publisher.drop(self._stages)
+
+
+async def publish_streamed(publisher: Publisher, events: Many) -> range:
+    """Publish all events in one step; gives their ids."""
+    streamed = Streamed(publisher)
+    try:
+        async for chunk in all_chunks(events):
+            await streamed.add(chunk)
+        return await streamed.commit()
+    except BaseException:
+        await streamed.abandon()
+        raise
+
+
+def publish_streamed_from(loop: LoopThread, publisher: Publisher, events: Iterable[Event]) -> range:
+    """The same for a blocking caller, in whose thread the iterator runs."""
+    streamed = Streamed(publisher)
+    try:
+        for chunk in chunks(events):
+            loop.call(streamed.add(chunk))
+        return loop.call(streamed.commit())
+    except BaseException:
+        with contextlib.suppress(PenstockError):
+            loop.call(streamed.abandon())
+        raise

@@ -1,0 +1,432 @@
+"""Transactions: publishes that become visible together, or not at all (SEM X)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+import msgspec
+import pyarrow as pa
+
+from penstock.api.transactions import TransactionInfo
+from penstock.client.connection.connection import Conversation
+from penstock.client.publishing.publishing import FRAME_BODIES_MAX, STAGINGS_MAX, parts_of, stage
+from penstock.client.publishing.streamed import Many, bodies_of_all
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event, Moment
+from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.schema.ipc import batch_bytes
+from penstock.core.bounds import SPANS_MAX
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    AlreadyAborted,
+    AlreadyCommitted,
+    IllegalState,
+    InvalidArgument,
+    InvalidEvent,
+    NoSuchStage,
+    NoSuchTransaction,
+    PenstockError,
+    Refused,
+)
+from penstock.wire.native import messages as wire
+
+Spans = tuple[tuple[int, Span], ...]
+"""By number of the store: the ids its events got."""
+
+SINGLES_MAX = 1_024
+"""Events published one by one are turned into columns in runs of this many."""
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A channel or queue, of either client."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+
+class Gathered:
+    """What a transaction publishes to one store, in order."""
+
+    def __init__(self) -> None:
+        self._singles: list[Event] = []
+        self._bodies: list[pa.RecordBatch] = []
+
+    def add(self, event: Event) -> None:
+        """Raises ``InvalidEvent`` here, not at the commit."""
+        _check(body_of([event]))
+        self._singles.append(event)
+        if len(self._singles) == SINGLES_MAX:
+            self._end_run()
+
+    def add_bodies(self, bodies: Sequence[pa.RecordBatch]) -> None:
+        for body in bodies:
+            _check(body)
+        self._end_run()
+        self._bodies += bodies
+
+    def _end_run(self) -> None:
+        if self._singles:
+            self._bodies.append(body_of(self._singles))
+            self._singles.clear()
+
+    def parts(self, event_bytes_max: int) -> list[pa.RecordBatch]:
+        """In pieces that fit a frame. Raises ``EventTooLarge``."""
+        self._end_run()
+        return [part for body in self._bodies for part in parts_of(body, event_bytes_max)]
+
+
+def _check(body: pa.RecordBatch) -> None:
+    if "deliver_at" in body.schema.names:
+        raise InvalidEvent("a transaction publishes at its commit; leave out deliver_at")
+
+
+class Inline:
+    """The batches that travel with the commit itself."""
+
+    def __init__(self) -> None:
+        self.buffers: list[memoryview] = []
+        self.schemas: list[int] = []
+        self._size = 0
+
+    def take(
+        self, conversation: Conversation, number: int, bodies: Sequence[pa.RecordBatch]
+    ) -> wire.TransactionPart | None:
+        """All of a store's batches, if they are of one schema and still fit in; else None."""
+        if not bodies:
+            return wire.TransactionPart(number, 0, ())
+        schema = bodies[0].schema
+        if not all(body.schema.equals(schema, check_metadata=True) for body in bodies):
+            return None
+        if self._size + sum(body.nbytes for body in bodies) > FRAME_BODIES_MAX:
+            return None
+        buffers = [memoryview(batch_bytes(body)) for body in bodies]
+        if self._size + sum(map(len, buffers)) > FRAME_BODIES_MAX:
+            return None
+        self._size += sum(map(len, buffers))
+        self.buffers += buffers
+        self.schemas.append(conversation.schema_number(schema))
+        return wire.TransactionPart(number, self.schemas[-1], tuple(map(len, buffers)))
+
+
+class Unit:
+    """A unit of work: begun, filled, and ended once, by a commit or by an abort."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.id = uuid.uuid4().hex
+        """Ask :meth:`Session.is_committed` with it, in this session or another one."""
+        self._conversation = conversation
+        self._gathered: dict[int, Gathered] = {}
+        self._names: dict[int, str] = {}
+        self._ids: dict[int, range] = {}
+        self._state: Literal["open", "committed", "aborted"] = "open"
+        self._has_begun = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    # --- what it holds -------------------------------------------------------------------
+
+    async def _on(self, number: int, name: str) -> Gathered:
+        """Where to gather what is published to a store; the realm knows of it from then on."""
+        self._refuse_if_ended()
+        found = self._gathered.get(number)
+        if found is None:
+            await self._begin((number,))
+            self._names[number] = name
+            found = self._gathered.setdefault(number, Gathered())
+        return found
+
+    async def _begin(self, numbers: tuple[int, ...]) -> None:
+        await self._conversation.request(wire.BeginTransaction(0, self.id, numbers))
+        self._has_begun = True
+
+    def _refuse_if_ended(self) -> None:
+        if self._state == "committed":
+            raise AlreadyCommitted(f"transaction {self.id} was committed already; begin another")
+        if self._state == "aborted":
+            raise AlreadyAborted(f"transaction {self.id} was aborted already; begin another")
+
+    # --- ends ----------------------------------------------------------------------------
+
+    async def _committed(self) -> Spans:
+        """Commit; gives the spans of the ids, by number of the store. Once, whatever becomes of
+        the connection and the realm: a repeated commit is told of the first one, which is then
+        asked for its ids. A refusal leaves the transaction open."""
+        self._refuse_if_ended()
+        if not self._has_begun:
+            await self._begin(())
+        begun_again, stagings = False, 0
+        while True:
+            try:
+                return (await self._send_commit()).spans
+            except AlreadyCommitted:  # the answer was lost, and the request sent again
+                return (await describe(self._conversation, self.id)).spans
+            except NoSuchTransaction:  # the realm has restarted
+                if begun_again:
+                    raise
+                begun_again = True
+                await self._begin(tuple(self._gathered))
+            except NoSuchStage:  # it has restarted in between
+                stagings += 1
+                if stagings == STAGINGS_MAX:
+                    raise
+
+    def _leaving(self) -> tuple[wire.Leaving, ...]:
+        """What leaves stores with it."""
+        return ()
+
+    def _keep(self, spans: Spans) -> None:
+        self._state = "committed"
+        self._ids = {number: range(first, end) for number, (first, end) in spans}
+        self._gathered.clear()
+
+    def _ids_by_number(self) -> dict[int, range]:
+        if self._state != "committed":
+            raise IllegalState(f"transaction {self.id} is {self._state}; ids come with its commit")
+        return self._ids
+
+    async def _send_commit(self) -> TransactionInfo:
+        inline = Inline()
+        stages: list[str] = []
+        parts = []
+        for number, gathered in self._gathered.items():
+            bodies = gathered.parts(self._conversation.event_bytes_max)
+            if (part := inline.take(self._conversation, number, bodies)) is None:
+                buffers = [memoryview(batch_bytes(body)) for body in bodies]
+                names = await stage(self._conversation, number, bodies, buffers)
+                stages += names
+                part = wire.TransactionPart(number, 0, (), tuple(names))
+            parts.append(part)
+        message = wire.CommitTransaction(0, self.id, tuple(parts), self._leaving())
+        try:
+            answer = await self._conversation.request(
+                message, inline.buffers, schemas=tuple(inline.schemas)
+            )
+        except Refused:
+            if stages:
+                self._conversation.request(wire.DropStages(0, tuple(stages)))
+            raise
+        return msgspec.convert(answer, TransactionInfo)
+
+    async def abort(self) -> None:
+        """Publish nothing of it. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        self._refuse_if_ended()
+        if self._has_begun:
+            # A restart forgot it; or the answer was lost, and it is asked a second time.
+            with contextlib.suppress(NoSuchTransaction, AlreadyAborted):
+                await self._conversation.request(wire.AbortTransaction(0, self.id))
+        self._state = "aborted"
+        self._gathered.clear()
+
+    async def is_committed(self) -> bool:
+        """Whether the realm has stored it; it knows for 24 hours (SEM X2)."""
+        if not self._has_begun:
+            return False
+        return (await describe(self._conversation, self.id)).state == "committed"
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            await self._give_up(error)
+        elif self._state == "open":
+            try:
+                self._keep(await self._committed())
+            except Refused as refusal:
+                await self._give_up(refusal)
+                raise
+
+    async def _give_up(self, error: BaseException) -> None:
+        """An exception leaves the block: nothing of it is published."""
+        if self._state != "open":
+            return
+        try:
+            await self.abort()
+        except PenstockError as failure:
+            error.add_note(f"the transaction could not be aborted: {failure}")
+
+
+class Transaction(Unit):
+    """Publishes to one channel or queue in one step: ``channel.transaction()`` (SEM X1).
+
+    Nothing is seen before the commit; then all of it is, with consecutive ids.
+    """
+
+    def __init__(self, conversation: Conversation, number: int, name: str) -> None:
+        super().__init__(conversation)
+        self._number = number
+        self._name = name
+
+    async def __aenter__(self) -> Self:
+        await self._on(self._number, self._name)
+        return self
+
+    async def publish(
+        self,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        transient: bool = False,
+        deliver_at: Moment | None = None,
+    ) -> None:
+        """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
+        event = Event(
+            data,
+            tag=tag,
+            properties=properties,
+            headers=headers,
+            ttl=ttl,
+            persistent=persistent,
+            priority=priority,
+            transient=transient,
+            deliver_at=deliver_at,
+        )
+        (await self._on(self._number, self._name)).add(event)
+
+    async def publish_many(self, events: Many) -> None:
+        """Add events, in their order; from any iterable."""
+        bodies = await bodies_of_all(events)
+        (await self._on(self._number, self._name)).add_bodies(bodies)
+
+    async def publish_table(self, table: Any) -> None:
+        """Add the rows of an Arrow, pandas or polars table."""
+        (await self._on(self._number, self._name)).add_bodies(bodies_of_table(table))
+
+    async def commit(self) -> range:
+        """Publish all of it in one step; gives the ids once they are safe.
+
+        Raises ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused`` (it stays open then, and
+        may be committed again or aborted), ``AlreadyCommitted``, ``AlreadyAborted``.
+        """
+        self._keep(await self._committed())
+        return self.ids
+
+    @property
+    def ids(self) -> range:
+        """The ids of its events, once it is committed. Raises ``IllegalState`` before."""
+        return self._ids_by_number().get(self._number, range(0))
+
+
+class JointTransaction(Unit):
+    """Publishes to several channels and queues of a realm in one step:
+    ``session.transaction()`` (SEM X4)."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        super().__init__(conversation)
+        self._redriven: dict[int, IdSet] = {}
+        self._purged: dict[int, IdSet] = {}
+
+    async def publish(
+        self,
+        store: Named,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        transient: bool = False,
+        deliver_at: Moment | None = None,
+    ) -> None:
+        """Add one event for a channel or queue."""
+        event = Event(
+            data,
+            tag=tag,
+            properties=properties,
+            headers=headers,
+            ttl=ttl,
+            persistent=persistent,
+            priority=priority,
+            transient=transient,
+            deliver_at=deliver_at,
+        )
+        (await self._in(store)).add(event)
+
+    async def publish_many(self, store: Named, events: Many) -> None:
+        """Add events for a channel or queue, in their order; from any iterable."""
+        bodies = await bodies_of_all(events)
+        (await self._in(store)).add_bodies(bodies)
+
+    async def publish_table(self, store: Named, table: Any) -> None:
+        """Add the rows of an Arrow, pandas or polars table for a channel or queue."""
+        (await self._in(store)).add_bodies(bodies_of_table(table))
+
+    async def publish_bodies(self, store: Named, bodies: Sequence[pa.RecordBatch]) -> None:
+        """Add batches as :mod:`penstock.columns.schema.layout` describes them, for a channel or
+        queue."""
+        (await self._in(store)).add_bodies(bodies)
+
+    async def redrive(self, store: Named, ids: Iterable[int]) -> None:
+        """Take dead events off their store in the same step, as published again by this
+        transaction, changed or not (SEM T10). Nothing is evicted for what it publishes. When one
+        of them is not there any more, or in the hands of a reader, the commit raises
+        ``IllegalState`` and changes nothing."""
+        await self._in(store)
+        self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
+
+    async def purge(self, store: Named, ids: Iterable[int]) -> None:
+        """As :meth:`redrive`, for events that nobody wants any more (SEM T9)."""
+        await self._in(store)
+        self._purged.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
+
+    def _leaving(self) -> tuple[wire.Leaving, ...]:
+        none = IdSet()
+        leaving = tuple(
+            wire.Leaving(
+                number,
+                self._redriven.get(number, none).spans,
+                self._purged.get(number, none).spans,
+            )
+            for number in sorted({*self._redriven, *self._purged})
+        )
+        ranges = sum(len(each.redriven) + len(each.purged) for each in leaving)
+        if ranges > SPANS_MAX:
+            raise InvalidArgument(
+                f"this transaction takes {ranges} ranges of ids off their stores; {SPANS_MAX} may "
+                "be in one: commit some of it before"
+            )
+        return leaving
+
+    async def _in(self, store: Named) -> Gathered:
+        if not isinstance(store, Named):
+            raise InvalidArgument(
+                f"{type(store).__name__} is no channel or queue; give where to publish first"
+            )
+        return await self._on(store.number, store.name)
+
+    async def commit(self) -> dict[str, range]:
+        """Publish all of it in one step; gives the ids by name of the store, once they are safe.
+
+        Raises as :meth:`Transaction.commit` does.
+        """
+        self._keep(await self._committed())
+        return self.ids
+
+    @property
+    def ids(self) -> dict[str, range]:
+        """The ids of its events by name of the store, once it is committed. Raises
+        ``IllegalState`` before."""
+        return {self._names[number]: ids for number, ids in self._ids_by_number().items()}
+
+
+async def describe(conversation: Conversation, transaction: str) -> TransactionInfo:
+    """What became of a transaction. Raises ``NoSuchTransaction``."""
+    return await conversation.ask(wire.DescribeTransaction(0, transaction), TransactionInfo)

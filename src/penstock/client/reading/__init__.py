@@ -1,0 +1,1 @@
+"""Reading: subscriptions, durables, readers, browsing, archives, and their settlements."""

@@ -1,0 +1,46 @@
+"""Looking at what is outstanding at a durable, or on a queue; changes nothing (SEM D16, Q4)."""
+
+from __future__ import annotations
+
+from penstock.api.subscriptions import Subscribed
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.subscription import CREDIT_MAX, Subscription
+from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.wire.native import messages as wire
+
+
+class DurableBrowse(Subscription):
+    """In order, then the end; with ``count_max`` no more than so many events are sent."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        channel: int,
+        durable: str,
+        *,
+        selector: str = "",
+        count_max: int | None = None,
+    ) -> None:
+        super().__init__(conversation, channel, FromEarliest(), selector=selector, browse=True)
+        self._durable = durable
+        self._granted = CREDIT_MAX if count_max is None else count_max
+        self._renews_credit = count_max is None
+
+    async def _ask(self, start: object) -> int:
+        self._credit = self._granted
+        message = wire.BrowseDurable(
+            0,
+            self._channel,
+            self._number,
+            self._durable,
+            self._granted,
+            self._selector,
+            self._buffer_bytes,
+        )
+        answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
+        return answer.first_id
+
+    async def reopen(self) -> None:
+        if self._is_open:
+            self.failed(ConnectionLost("the connection was lost while browsing; browse again"))

@@ -1,0 +1,184 @@
+"""Events of a durable, in the hands of its client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client.reading.settlements import Settlements
+from penstock.columns.events.batch import EventBatch, stretches
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Publishers
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Spans
+
+if TYPE_CHECKING:
+    from penstock.client.reading.durable_subscription import DurableSubscription
+
+
+class DeliveredEvent(Event):
+    """An event to be acknowledged or rolled back.
+
+    Both are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing the
+    subscription or the session); a refusal is reported on the session and raised there. After the
+    close it has gone back: ``ack`` raises ``SessionClosed``.
+    """
+
+    __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
+
+    _subscription: DurableSubscription
+    _settlements: Settlements
+    """Its subscription's, at hand, too."""
+    _attachment: int
+    _number: int
+    """Its id, at hand for whoever settles it."""
+
+    async def ack(self, *, previous: bool = False) -> None:
+        """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
+        if previous:
+            self._subscription.settle_soon(
+                self._number, self._attachment, roll_back=False, previous=True
+            )
+            return
+        settlements = self._settlements
+        number = self._number
+        if settlements.takes_acks_of == self._attachment and number not in settlements.backs:
+            settlements.acks.append(number)
+        else:
+            self._subscription.settle_soon(number, self._attachment, roll_back=False)
+
+    async def rollback(self) -> None:
+        """Give it back: redelivered as its durable's type says."""
+        self._subscription.settle_soon(self._number, self._attachment, roll_back=True)
+
+
+class DeliveredBatch(EventBatch):
+    """Events of one delivery; settle them one by one, or all at once."""
+
+    __slots__ = ("_spans", "_subscription", "attachment")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        redeliveries: Mapping[int, int] | None,
+        subscription: DurableSubscription,
+        publishers: Publishers = (),
+        spans: Spans = (),
+    ) -> None:
+        """``spans`` are the ids of its events, where they are known without looking."""
+        super().__init__(batch, redeliveries, DeliveredEvent, publishers)
+        self._spans = spans
+        self._subscription = subscription
+        self.attachment = subscription.attachment
+
+    def __iter__(self) -> Iterator[DeliveredEvent]:
+        subscription, attachment = self._subscription, self.attachment
+        settlements = subscription.settlements
+        rows, numbers = self._in_order(), self.event_ids.tolist()
+        make = DeliveredEvent.__new__
+        for first, end in stretches(len(numbers)):
+            for row, data, properties, count in self._read(rows, first, end):
+                event = make(DeliveredEvent)  # as the batch it is one of does
+                event._rows = rows
+                event._row = row
+                event._data = data
+                event._properties = properties
+                event.redelivery_count = count
+                event._subscription = subscription
+                event._settlements = settlements
+                event._attachment = attachment
+                event._number = numbers[row]
+                yield event
+
+    def __getitem__(self, row: int) -> DeliveredEvent:
+        return self._owned(super().__getitem__(row), self.event_ids[row].item())
+
+    def _owned(self, event: Event, number: int) -> DeliveredEvent:
+        assert isinstance(event, DeliveredEvent), "made with this batch's event type"
+        event._subscription = self._subscription
+        event._settlements = self._subscription.settlements
+        event._attachment = self.attachment
+        event._number = number
+        return event
+
+    @property
+    def subscription(self) -> DurableSubscription:
+        """Who received it, and may settle it."""
+        return self._subscription
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
+        return self.attachment != self._subscription.attachment
+
+    def part(self, first: int, count: int | None = None) -> DeliveredBatch:
+        """``count`` of its events (None: all) from row ``first`` on."""
+        rows = self.to_arrow().slice(first, count)
+        part = DeliveredBatch(rows, self.redeliveries, self._subscription, self.publishers)
+        part.attachment = self.attachment
+        return part
+
+    def without(self, ids: IdSet) -> DeliveredBatch | None:
+        """Its other events; None when there are none."""
+        own = self.event_ids
+        kept = np.ones(len(own), dtype=bool)
+        # A delivery that comes again is behind later ids in a batch of several.
+        around = Span(int(own.min()), int(own.max()) + 1)
+        for first, end in ids.within(around).spans:
+            kept &= (own < first) | (own >= end)
+        if kept.all():
+            return self
+        if not kept.any():
+            return None
+        batch = self.to_arrow().filter(pa.array(kept))
+        return DeliveredBatch(batch, self.redeliveries, self._subscription, self.publishers)
+
+    async def ack(self) -> None:
+        """Acknowledge all of them; returns when that is on disk, at once when they are stale.
+        Raises ``SessionClosed`` when they went back as their subscription was closed."""
+        self._subscription.check_held(int(self.event_ids[0]), self.attachment)
+        if not self.is_stale:
+            await self._subscription.settle(self._ids())
+
+    async def rollback(self) -> None:
+        """Give all of them back; returns when that is on disk, at once when they are stale."""
+        if not self.is_stale:
+            await self._subscription.settle(self._ids(), roll_back=True)
+
+    def _ids(self) -> IdSet:
+        """The ids of its events."""
+        if self._spans:
+            return IdSet(self._spans)
+        ids = self.event_ids
+        if (np.diff(ids) == 1).all():
+            return IdSet((Span(int(ids[0]), int(ids[-1]) + 1),))
+        return IdSet.of(ids.tolist())
+
+
+def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
+    """Whether both can be one batch: same columns, same connection."""
+    return one.attachment == other.attachment and one.to_arrow().schema.equals(
+        other.to_arrow().schema, check_metadata=True
+    )
+
+
+def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
+    """The events of ``parts``, in that order, as one batch."""
+    first = parts[0]
+    redeliveries = {i: n for part in parts for i, n in (part.redeliveries or {}).items()}
+    publishers = first.publishers
+    if any(tuple(part.publishers) != tuple(publishers) for part in parts):
+        publishers = [named for part in parts for named in _publishers(part)]
+    batch = pa.concat_batches([part.to_arrow() for part in parts])
+    are_known = all(part._spans for part in parts)
+    spans = tuple(span for part in parts for span in part._spans) if are_known else ()
+    return DeliveredBatch(batch, redeliveries or None, first.subscription, publishers, spans)
+
+
+def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:
+    """Who published which, every id named."""
+    ids = IdSet.of(part.event_ids.tolist()).spans
+    return [(publisher, spans or ids) for publisher, spans in part.publishers]

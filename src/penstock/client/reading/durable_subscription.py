@@ -1,0 +1,486 @@
+"""A seat at a durable: events to be acknowledged or given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import TracebackType
+
+import pyarrow as pa
+
+from penstock.api.subscriptions import Subscribed
+from penstock.client.connection.arguments import check_timeout
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
+from penstock.client.reading.inbox import Begun, Inbox, Loops
+from penstock.client.reading.settlements import Settlements
+from penstock.client.reading.subscription import received_batch, received_spans, redelivery_counts
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
+from penstock.core.vocabulary.messages import Spans
+from penstock.wire.native import messages as wire
+
+MERGED_ROWS_MAX = 16_384
+"""Deliveries that wait are handed out as one batch up to about this many events."""
+
+Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
+
+
+class DurableSubscription:
+    """A seat at a durable.
+
+    Iterate it for events or :meth:`batches` for columns; settle them with their own ``ack`` and
+    ``rollback``, or with :meth:`ack` and :meth:`rollback` by id. After a reconnect the realm
+    delivers again what was unsettled, as to any client that was gone (SEM D13).
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        channel: int,
+        durable: str,
+        *,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+        handler: Handler | None = None,
+        pull: bool = False,
+    ) -> None:
+        self._conversation = conversation
+        self._channel = channel
+        self._durable = durable
+        self._window = window
+        self._auto_ack = auto_ack
+        self._selector = selector
+        check_timeout(timeout)
+        self._timeout = timeout
+        self._handler = handler
+        self._pull = pull
+        self._inbox: Inbox[DeliveredBatch] = Inbox()
+        self._number = 0
+        self._is_open = False
+        self.settlements = Settlements(conversation)
+        """What was acknowledged or rolled back and has no answer yet."""
+        self._handling: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        """Held by whoever opens or closes: a seat is left before the next one is taken."""
+        self.loops: Loops[DeliveredBatch] = Loops()
+        self._met = asyncio.Event()
+        self._met.set()
+        self._demand = 0
+        """What a synchronous consumer still waits for; :attr:`_met` is clear until the realm says
+        that this, or what it was before it was called back, has come."""
+        self.attachment = 0
+        """Counts the seats taken: what was delivered over an earlier one has gone back."""
+        self._is_strict = False
+        self._recalled = IdSet()
+        """Taken back by the realm (SEM D11), and not handed out again since."""
+        self._has_recalled = False
+        """Whether some were since a batch was taken."""
+        self.has_rolled_back = False
+        """Another thread has given something back since a batch was taken."""
+        self._closed_through = 0
+        """Events of attachments up to this one have gone back: somebody has closed it."""
+
+    async def open(self) -> DurableSubscription:
+        """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
+        async with self._changing:
+            await self._open()
+        return self
+
+    async def _open(self) -> None:
+        if not self._is_open:
+            self._inbox = Inbox()  # the last one may have ended with the seat
+            self._number = self.settlements.subscription = self._conversation.add(self)
+            try:
+                await self._attach()
+            except BaseException as error:
+                self._conversation.give_up(self._number, error)
+                raise
+            self._is_open = True
+            if self._handler is not None:
+                loop = asyncio.get_running_loop()
+                self._handling = loop.create_task(self._handle(self._handler))
+
+    async def _attach(self) -> None:
+        self.attachment += 1
+        self.settlements.attachment = self.attachment
+        message = wire.Attach(
+            0,
+            self._channel,
+            self._number,
+            self._durable,
+            self._window,
+            self._pull,
+            self._selector,
+            self._auto_ack,
+        )
+        answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
+        self._is_strict = self.settlements.in_order = answer.strict_order
+        self.settlements.cumulative = answer.cumulative
+        self._recalled = IdSet()
+
+    def _forget(self) -> None:
+        """The seat was lost before it was known; what came with it is the realm's again."""
+        self._inbox = Inbox()
+
+    async def reopen(self) -> None:
+        if self._is_open:
+            self._inbox.clear()  # the realm has taken these back
+            self.settlements.forget()
+            await self._attach()
+            if self._demand:
+                self._conversation.tell(wire.Demand(self._number, self._demand))
+            else:
+                self._met.set()
+
+    # --- Incoming ------------------------------------------------------------------------
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        batch = received_batch(message, schema, body)
+        counts = redelivery_counts(message) if message.redeliveries else None
+        spans = received_spans(message, schema, body)
+        self._inbox.put(DeliveredBatch(batch, counts, self, message.publishers, spans))
+
+    def recalled(self, spans: Spans) -> None:
+        ids = IdSet(Span(*span) for span in spans)
+        self._inbox.reduce(lambda batch: batch.without(ids))
+        self._recalled.add_all(ids)
+        self._has_recalled = True
+        self._conversation.tell(wire.RecallSeen(self._number))
+
+    def finished(self) -> None:
+        self._met.set()
+
+    def failed(self, error: PenstockError) -> None:
+        self._inbox.clear()  # the realm has taken these back
+        self.loops.forget()
+        self._inbox.fail(error)
+        self._met.set()
+
+    # --- taking --------------------------------------------------------------------------
+
+    async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+        """The next events; None when none come for ``timeout`` seconds.
+
+        What an iteration has left comes first.
+        """
+        check_timeout(timeout)
+        if not self._is_open:
+            await self.open()
+        return await self._next(self._timeout if timeout is None else timeout)
+
+    async def _next(self, timeout: float | None) -> DeliveredBatch | None:
+        for rest in reversed(self.loops.rests()):
+            self._leave(*rest)
+        batch = await self._inbox.get(timeout)
+        while self._is_strict and batch is not None and self.settlements.rolls_back:
+            self._inbox.put_back(batch)  # part of it may be recalled
+            await self.settlements.rolled_back()
+            if self.settlements.has_lost_rollback:
+                self._inbox.clear()  # all of it has gone back
+            batch = await self._inbox.get(timeout)
+        if batch is not None and len(self._inbox):
+            batch = self._with_waiting(batch)
+        if batch is not None:
+            self._handed(batch)
+        return batch
+
+    def _leave(self, batch: DeliveredBatch, count: int) -> None:
+        rest = None if batch.is_stale else batch.part(count).without(self._recalled)
+        if rest is not None:
+            self._inbox.put_back(rest)
+
+    def _handed(self, batch: DeliveredBatch) -> None:
+        self.has_rolled_back = self._has_recalled = False
+        if self._recalled:
+            self._recalled.remove_all(IdSet.of(batch.event_ids.tolist()))
+
+    @property
+    def may_recall(self) -> bool:
+        """Whether an event of the batch taken last may have been recalled since."""
+        if not self._is_strict:
+            return False
+        settlements = self.settlements
+        waits = self.has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
+        return waits or self._has_recalled
+
+    async def is_recalled(self, event: Event) -> bool:
+        """Whether the realm has taken an event back, once all rollbacks are answered."""
+        await self.settlements.rolled_back()
+        return self.settlements.has_lost_rollback or event.event_id in self._recalled
+
+    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None:
+        """What the realm has not taken back of ``batch`` from ``row`` on, once all rollbacks are
+        answered."""
+        await self.settlements.rolled_back()
+        if batch.is_stale or self.settlements.has_lost_rollback:
+            return None
+        self._has_recalled = self.has_rolled_back = False
+        return batch.part(row).without(self._recalled)
+
+    def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
+        """One batch of all that is here already.
+
+        Settled together they return their credit together; taken one by one, ever smaller
+        deliveries would answer ever smaller settlements.
+        """
+        parts, rows = [batch], len(batch)
+        while (following := self._inbox.waiting()) is not None and rows < MERGED_ROWS_MAX:
+            if not may_join(batch, following):
+                break
+            parts.append(self._inbox.take())
+            rows += len(following)
+        return batch if len(parts) == 1 else joined(parts)
+
+    def batches(self) -> AsyncIterator[DeliveredBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        return self.loops.add(self._batches)
+
+    async def _batches(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+        self.loops.begins(begun, opens=not self._is_open)
+        try:
+            while (batch := await self.next_batch()) is not None:
+                if self._auto_ack:
+                    begun.begin(batch)  # until it is done with
+                yield batch
+                if not self._is_open:
+                    return
+                if self._auto_ack:
+                    begun.forget()
+                    await batch.ack()
+        finally:
+            if self.loops.ends(begun):
+                await self.close()
+
+    def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
+        return self.loops.add(self._events)
+
+    async def _events(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+        self.loops.begins(begun, opens=not self._is_open)
+        try:
+            while (batch := await self.next_batch()) is not None:
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    begun.begin(batch)
+                    for row, event in enumerate(batch):
+                        if self.may_recall:
+                            rest = await self._left_of(batch, row)
+                            begun.forget()
+                            break
+                        if batch.is_stale or self.has_ended:
+                            break  # the realm has taken the rest back, and delivers it again
+                        begun.count += not self._auto_ack
+                        yield event
+                        if not self._is_open:  # closed meanwhile: all of it has gone back
+                            return
+                        if self._auto_ack:  # until here it is not done with, and would come again
+                            await event.ack()
+                            begun.count += 1
+        finally:
+            if self.loops.ends(begun):
+                await self.close()
+
+    async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
+        """Up to ``count`` events, as many as come within ``timeout`` seconds.
+
+        When it is cancelled, what has come by then is given to the next one.
+        """
+        self.settlements.hurry()
+        await self._met.wait()  # an earlier one was cancelled, and is being called back
+        if self._is_strict:
+            await self.settlements.rolled_back()  # what that one has left may be recalled
+            if self.settlements.has_lost_rollback:
+                self._inbox.clear()  # all of it has gone back
+        self._inbox.raise_failure()
+        missing = count - self._inbox.rows
+        if missing > 0:
+            await self._demanded(missing, timeout)
+        found = []
+        while count > 0 and len(self._inbox):
+            batch = self._inbox.take()
+            if len(batch) > count:
+                self._inbox.put_back(batch.part(count))
+                batch = batch.part(0, count)
+            count -= len(batch)
+            self._handed(batch)
+            found.append(batch)
+        if not found:
+            self.settlements.raise_refusal()
+            self._inbox.raise_failure()
+        return found
+
+    async def _demanded(self, count: int, timeout: float) -> None:
+        """Ask for ``count`` events, and wait until they have come, or the time is up."""
+        self._met.clear()
+        self._demand = count
+        self._conversation.tell(wire.Demand(self._number, count))
+        try:
+            await asyncio.wait_for(self._met.wait(), timeout)
+        except TimeoutError:
+            self._call_back()
+            await self._met.wait()
+        except BaseException:
+            self._call_back()
+            raise
+        self._demand = 0
+
+    def _call_back(self) -> None:
+        if not self._met.is_set():
+            self._demand = 0
+            self._conversation.tell(wire.Demand(self._number, 0))
+
+    async def _handle(self, handler: Handler) -> None:
+        try:
+            while self._is_open and (batch := await self._next(None)) is not None:
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    for row, event in enumerate(batch):
+                        if self.may_recall:
+                            rest = await self._left_of(batch, row)
+                            break
+                        if batch.is_stale or self.has_ended or not self._is_open:
+                            break
+                        await self._handle_one(handler, event)
+        except PenstockError as error:
+            if not isinstance(error, SessionClosed):
+                self._conversation.report(error)
+
+    async def _handle_one(self, handler: Handler, event: DeliveredEvent) -> None:
+        try:
+            result = handler(event)
+            if result is not None:
+                await result
+        except Exception as error:  # noqa: BLE001  the application's: give back and report
+            if self._is_open:
+                await event.rollback()
+            failure = PenstockError(f"the handler failed on event {event.event_id}: {error!r}")
+            failure.__cause__ = error
+            self._conversation.report(failure)
+        else:
+            if self._auto_ack and self._is_open:
+                await event.ack()
+
+    # --- settling ------------------------------------------------------------------------
+
+    async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
+        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        await self.settle(IdSet.of(event_ids), previous=previous)
+
+    async def rollback(self, event_ids: Iterable[int]) -> None:
+        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        await self.settle(IdSet.of(event_ids), roll_back=True)
+
+    async def settle(self, ids: IdSet, *, roll_back: bool = False, previous: bool = False) -> None:
+        """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
+        disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
+        if not roll_back and self.attachment:
+            self.check_held(ids.lowest or 0, self.attachment)
+        if self.attachment <= self._closed_through:
+            return  # all of them are back
+        if roll_back:
+            ids.remove_all(self._recalled)  # these are back already
+        elif self._recalled and (recalled := self._recalled.overlap(ids)):
+            raise self._recall_of(recalled.lowest)
+        self.settlements.hurry()  # what was settled before is before it
+        if ids or not roll_back:
+            await self.settlements.send(ids, roll_back=roll_back, previous=previous)
+
+    def check_held(self, event_id: int, attachment: int) -> None:
+        """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13)."""
+        gone = f"event {event_id} has gone back to durable {self._durable}"
+        if attachment <= self._closed_through:
+            raise SessionClosed(
+                f"the subscription is closed, and {gone}, which delivers it again; acknowledge it "
+                "before you close"
+            )
+        if self._conversation.is_closed:
+            raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
+
+    def settle_soon(
+        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
+    ) -> None:
+        """Settle without waiting; what one turn of the loop settles travels together.
+
+        An event of an earlier attachment is the realm's again: nothing is sent for it. Raises
+        ``SessionClosed`` for one that is to be acknowledged and went back with a close.
+        """
+        if not roll_back:
+            self.check_held(event_id, attachment)
+        if attachment <= self._closed_through or attachment != self.attachment:
+            return
+        if not self._is_strict or event_id not in self._recalled:
+            self.settlements.soon(event_id, roll_back=roll_back, previous=previous)
+        elif not roll_back:
+            self.settlements.refuse(self._recall_of(event_id))
+
+    def settle_in_turn(
+        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
+    ) -> None:
+        """The same for another thread, which does not hear what comes of it: that is reported."""
+        try:
+            self.settle_soon(event_id, attachment, roll_back=roll_back, previous=previous)
+        except PenstockError as error:
+            self._conversation.report(error)
+
+    def _recall_of(self, event_id: int | None) -> IllegalState:
+        return IllegalState(
+            f"event {event_id} of durable {self._durable} was recalled: an earlier one was rolled "
+            "back and comes before it; it will be delivered again"
+        )
+
+    def hurry(self) -> None:
+        """Send what was settled and is not sent yet."""
+        self.settlements.hurry()
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is on disk.
+
+        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
+        connection was lost: those events may be delivered again.
+        """
+        await self.settlements.flush()
+
+    @property
+    def has_ended(self) -> bool:
+        """The realm, or the session, has ended it: what was not settled is the realm's again."""
+        return self._inbox.has_failed
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    async def close(self) -> None:
+        """Confirm what was settled, give back the rest, leave the seat."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self.loops.closed()
+        async with self._changing:
+            await self._close()
+
+    async def _close(self) -> None:
+        self._closed_through = self.attachment
+        try:
+            if self._handling is not None and self._handling is not asyncio.current_task():
+                self._handling.cancel()
+                await asyncio.wait([self._handling])
+            await self.settlements.confirm()
+        finally:
+            self._inbox.fail(SessionClosed("the subscription is closed"))
+            await self._conversation.unsubscribe(self._number)
+
+    async def __aenter__(self) -> DurableSubscription:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,150 @@
+"""A durable held as a whole: its events are taken, acknowledged and buried by id.
+
+Nothing is delivered. Who holds a durable reads its events where it likes; the realm only keeps
+the books, and keeps everybody else out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.api.durables import Outstanding
+from penstock.api.subscriptions import Subscribed
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.start_positions import check_range
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    PenstockError,
+    SessionClosed,
+)
+from penstock.wire.native import messages as wire
+from penstock.wire.native.asking import check_request
+
+
+class DurableHold:
+    """The only seat at a durable, whatever the durable's type.
+
+    When the connection is lost the realm takes back what was held, as from any client (SEM D13);
+    the seat is taken again on the next one, and what is asked meanwhile waits for it.
+    """
+
+    def __init__(self, conversation: Conversation, channel: int, durable: str) -> None:
+        self._conversation = conversation
+        self._channel = channel
+        self._durable = durable
+        self._number = 0
+        self._seated_on = -1
+        """The connection, by the number of reconnects before it, that the seat belongs to."""
+        self._failure: PenstockError | None = None
+        self._changed = asyncio.Event()
+        """Replaced once set: the seat was taken on another connection, or is lost for good."""
+
+    async def open(self) -> DurableHold:
+        """Take the seat. Raises ``DurableInUse``, ``NameDoesNotExist``, ``InvalidArgument`` where
+        the durable has ``order_by``."""
+        if self._number:
+            return self
+        self._failure = None
+        self._number = self._conversation.add(self)
+        try:
+            await self._attach()
+        except BaseException as error:
+            self._conversation.give_up(self._number, error)
+            self._number = 0
+            raise
+        return self
+
+    async def _attach(self) -> None:
+        connection = self._conversation.reconnects
+        message = wire.Attach(0, self._channel, self._number, self._durable, sole=True)
+        await self._conversation.ask_to_open(message, Subscribed, lambda: None)
+        self._seated_on = connection
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- Incoming ------------------------------------------------------------------------
+
+    async def reopen(self) -> None:
+        if self._number:
+            await self._attach()
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        raise AssertionError("nothing is delivered to whoever holds a durable")
+
+    def finished(self) -> None:
+        raise AssertionError("nothing was demanded")
+
+    def failed(self, error: PenstockError) -> None:
+        self._failure = error
+        self._tell()
+
+    # --- holding -------------------------------------------------------------------------
+
+    async def take(self, start: int, end: int) -> Outstanding:
+        """Have the outstanding events from ``start`` up to and including ``end`` in hands; gives
+        those that are, the ones taken before among them."""
+        check_range(start, end)
+        answer = await self._asked(wire.Hold(0, self._number, start, end + 1))
+        return msgspec.convert(answer, Outstanding)
+
+    async def ack(self, event_id: int) -> None:
+        """Acknowledge everything outstanding up to and including ``event_id``, held or not;
+        returns when that is on disk. Repeating it changes nothing."""
+        check_range(event_id, None)
+        spans = (Span(event_id, event_id + 1),)
+        await self._asked(wire.Settle(0, self._number, spans, previous=True))
+
+    async def bury(self, event_ids: Iterable[int], reason: str) -> int:
+        """Send outstanding events to the channel's dead event store, with the ``reason`` in their
+        origin (SEM T10); other durables keep them. Gives how many: what is acknowledged or buried
+        already is left out. Raises ``IllegalState`` where there is no dead event store."""
+        ids = IdSet.of(event_ids)
+        if not ids:
+            raise InvalidArgument("name the events to bury by their ids")
+        count: int = await self._asked(wire.Bury(0, self._number, ids.spans, reason))
+        return count
+
+    async def _asked(self, message: wire.Request) -> Any:
+        """The answer over a connection the seat belongs to. Asking twice does no harm."""
+        check_request(message)
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if not self._number:
+                raise SessionClosed("the durable is not held; open it first")
+            changed = self._changed
+            if self._seated_on == self._conversation.reconnects:
+                try:
+                    return await self._conversation.request(message, resend=False, waits=False)
+                except ConnectionLost:
+                    pass
+            await changed.wait()
+
+    async def close(self) -> None:
+        """Leave the seat: what was held and not acknowledged goes back (SEM D13)."""
+        number, self._number = self._number, 0
+        if number:
+            self._tell()
+            await self._conversation.unsubscribe(number)
+
+    async def __aenter__(self) -> DurableHold:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

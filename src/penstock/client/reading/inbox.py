@@ -1,0 +1,182 @@
+"""What a subscription has received and its application has not taken yet."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Callable, Sized
+from typing import Any, Generic, TypeVar
+
+from penstock.core.vocabulary.errors import PenstockError
+
+B = TypeVar("B", bound=Sized)
+L = TypeVar("L")
+
+
+class Begun(Generic[B]):
+    """The batch that a loop hands out event by event: whoever stops in the middle of it has the
+    rest still to come."""
+
+    def __init__(self) -> None:
+        self._batch: B | None = None
+        self.loop: Callable[[], Any] = _nobody
+        """Gives the loop while it goes on."""
+        self.count = 0
+        """Events of it that were handed out."""
+
+    def begin(self, batch: B) -> None:
+        self._batch, self.count = batch, 0
+
+    def rest(self) -> tuple[B, int] | None:
+        """The batch and how many events of it were handed out, if there are others; once."""
+        batch, self._batch = self._batch, None
+        return None if batch is None or self.count >= len(batch) else (batch, self.count)
+
+    def forget(self) -> None:
+        """What was left of it is not to come any more."""
+        self._batch = None
+
+
+def _nobody() -> None:
+    return None
+
+
+class Loops(Generic[B]):
+    """The loops over one subscription, by any number of tasks or threads, each with a batch."""
+
+    def __init__(self) -> None:
+        self._begun: dict[int, Begun[B]] = {}
+        self._running: set[int] = set()
+        self._have_opened = False
+
+    def add(self, loop_with: Callable[[Begun[B]], L]) -> L:
+        """A new loop, a generator, with the batch it hands out. When nobody has it any more, it
+        is over: a generator cannot say so by itself as early."""
+        begun = Begun[B]()
+        loop = loop_with(begun)
+        begun.loop = weakref.ref(loop)
+        self._begun[id(begun)] = begun
+        return loop
+
+    def begins(self, begun: Begun[B], *, opens: bool) -> None:
+        """A loop takes its first step; whether that opens the subscription."""
+        self._have_opened = self._have_opened or opens
+        self._running.add(id(begun))
+
+    def ends(self, begun: Begun[B]) -> bool:
+        """A loop is over, whoever may still have it; tells whether it is for this one to close
+        what loops have opened."""
+        begun.loop = _nobody
+        self._running.discard(id(begun))
+        return self._have_opened and not self._running
+
+    def rests(self) -> list[tuple[B, int]]:
+        """What loops that are over have left, and how many events of it were handed out; once."""
+        if not self._begun:
+            return []
+        over = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
+        left = [self._begun.pop(key).rest() for key in over]
+        return [rest for rest in left if rest is not None]
+
+    def left(self) -> list[tuple[B, int]]:
+        """The same of all loops, also of those that go on."""
+        left = [begun.rest() for begun in list(self._begun.values())]
+        return [rest for rest in left if rest is not None]
+
+    def closed(self) -> None:
+        """The subscription is closed, whoever has opened it."""
+        self._have_opened = False
+        self.forget()
+
+    def forget(self) -> None:
+        """What was left of all of them is not to come any more."""
+        for begun in list(self._begun.values()):
+            begun.forget()
+
+
+class Inbox(Generic[B]):
+    """Batches in order, then the end or an error."""
+
+    def __init__(self) -> None:
+        self._batches: deque[B] = deque()
+        self._arrived = asyncio.Event()
+        self._error: PenstockError | None = None
+        self._ended = False
+
+    def put(self, batch: B) -> None:
+        self._batches.append(batch)
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Nothing will follow."""
+        self._ended = True
+        self._arrived.set()
+
+    def fail(self, error: PenstockError) -> None:
+        self._error = error
+        self._arrived.set()
+
+    def raise_failure(self) -> None:
+        """Raises the error the subscription ended with, if it did."""
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the subscription ended with an error."""
+        return self._error is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will follow what waits."""
+        return self._ended
+
+    def clear(self) -> None:
+        self._batches.clear()
+
+    def put_back(self, batch: B) -> None:
+        """It was taken too early: it is the next one again."""
+        self._batches.appendleft(batch)
+
+    def reduce(self, left_of: Callable[[B], B | None]) -> None:
+        """Replace each batch that waits by what ``left_of`` says is left of it."""
+        left = map(left_of, self._batches)
+        self._batches = deque(batch for batch in left if batch is not None)
+
+    async def get(self, timeout: float | None) -> B | None:
+        """The next batch; None at the end, or when nothing comes for ``timeout`` seconds.
+
+        Raises the error the subscription ended with, once everything before it is taken.
+        """
+        while not self._batches:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return None
+            self._arrived.clear()
+            if timeout is None:
+                await self._arrived.wait()
+                continue
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
+        return self._batches.popleft()
+
+    def waiting(self) -> B | None:
+        """The next batch if it is here already; it stays."""
+        return self._batches[0] if self._batches else None
+
+    def take(self) -> B:
+        """The next batch, which is here."""
+        return self._batches.popleft()
+
+    @property
+    def rows(self) -> int:
+        """How many events wait."""
+        return sum(map(len, self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)

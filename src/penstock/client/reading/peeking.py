@@ -1,0 +1,70 @@
+"""Looking at a queue without taking anything (SEM Q4)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.browsing import DurableBrowse
+from penstock.client.reading.reader import READERS
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument
+
+PEEK_DEFAULT = 100
+PEEK_MAX = 1_000_000
+
+SCAN_EVENTS = 512
+"""Events the realm looks at in one step for a selector, however few are asked for: a step for
+each few of them takes a hundred times as long on a long queue."""
+
+
+class Peeked(Sequence[Event]):
+    """Events as they are on the queue, and whether there are more."""
+
+    def __init__(self, batches: Sequence[EventBatch], count: int) -> None:
+        events = [event for batch in batches for event in batch]
+        self.batches = tuple(batches)
+        """The same in columns, and the first of those there are more of."""
+        self._events = events[:count]
+        self.has_more = len(events) > count
+        """Whether the queue holds more of what was asked for."""
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        return self._events[index]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    def __repr__(self) -> str:
+        return f"Peeked({self._events!r}, has_more={self.has_more})"
+
+
+async def peek(conversation: Conversation, queue: int, count: int, selector: str) -> Peeked:
+    """Raises ``InvalidArgument``, ``InvalidSelector``."""
+    if type(count) is not int or not 1 <= count <= PEEK_MAX:
+        raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")
+    room = max(count + 1, SCAN_EVENTS) if selector else count + 1
+    while True:
+        browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=room)
+        with contextlib.suppress(ConnectionLost):  # nothing was taken: look again
+            return Peeked(await _first(browse, count), count)
+
+
+async def _first(browse: DurableBrowse, count: int) -> list[EventBatch]:
+    found: list[EventBatch] = []
+    async with browse:
+        while sum(map(len, found)) <= count and (batch := await browse.next_batch()) is not None:
+            found.append(batch)
+    return found

@@ -1,0 +1,450 @@
+"""Readers of a queue: each event goes to one of them (SEM Q).
+
+A reader asks for events when it has room for them, and holds no more than its window. What it
+has not handed out, or handed out and not committed, is given back when it closes or its
+connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+
+import pyarrow as pa
+
+from penstock.api.subscriptions import Subscribed
+from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.settlements import Settlements
+from penstock.client.reading.subscription import received_batch, redelivery_counts
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    IllegalState,
+    InvalidArgument,
+    PenstockError,
+    SessionClosed,
+)
+from penstock.wire.native import messages as wire
+
+READERS = ""
+"""The durable of a queue that its readers share."""
+WINDOW_DEFAULT = 10
+RELAYED_MAX = 1_000
+"""Events of a transient queue that wait for a plain reader's next call."""
+
+
+class Part:
+    """Events of one delivery, and how many of them have been handed out."""
+
+    def __init__(self, events: EventBatch, reader: Reader) -> None:
+        self._events = events
+        self._reader = reader
+        self._next = 0
+        self.attachment = reader.attachment
+
+    @property
+    def left(self) -> int:
+        return len(self._events) - self._next
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection was lost since: the realm gives these to somebody again."""
+        return self.attachment != self._reader.attachment
+
+    def __iter__(self) -> Iterator[tuple[int, Event]]:
+        """The events that are left, with their ids; each counts as handed out."""
+        ids = self._events.event_ids.tolist()
+        for event in itertools.islice(self._events, self._next, None):
+            if self.is_stale:
+                return
+            self._next += 1
+            yield ids[self._next - 1], event
+
+    def take(self, limit: int) -> EventBatch:
+        """Hand out up to ``limit`` at once, in columns."""
+        first, self._next = self._next, min(self._next + limit, len(self._events))
+        if first == 0 and self._next == len(self._events):
+            return self._events
+        events = self._events
+        rows = events.to_arrow().slice(first, self._next - first)
+        return EventBatch(rows, events.redeliveries, publishers=events.publishers)
+
+    def holds(self, event_id: int) -> bool:
+        """Whether an event is among those not handed out."""
+        return bool((self._events.event_ids[self._next :] == event_id).any())
+
+
+class Reader:
+    """Iterate it, or :meth:`fetch`. Not for several tasks at once.
+
+    A plain reader's events are off the queue once they are handed to you. With a transactional
+    one they are when you :meth:`commit`; until then the realm holds them for you, at most
+    ``window`` of them, and :meth:`rollback`, closing, or the end of the connection give them
+    back, counted (SEM Q2, Q3).
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        queue: int,
+        *,
+        transactional: bool = False,
+        window: int = WINDOW_DEFAULT,
+        selector: str = "",
+        timeout: float | None = None,
+        relayed: bool = False,
+    ) -> None:
+        check_count(window, "window")
+        check_timeout(timeout)
+        self._conversation = conversation
+        self._queue = queue
+        self._transactional = transactional
+        self._relayed = relayed
+        """Nothing keeps the events: they come without being asked for, and wait here."""
+        self._window = window
+        self._selector = selector
+        self._timeout = timeout
+        self._settlements = Settlements(conversation)
+        self._number = 0
+        self._is_open = False
+        self._parts: deque[Part] = deque()
+        self._held = IdSet()
+        """Handed out and not committed."""
+        self._gone = IdSet()
+        """Handed out, not committed, and lost with a connection."""
+        self._returned = IdSet()
+        """Handed out, not committed, and given back by closing."""
+        self._demanded = 0
+        """What was asked for with the demand that is open; 0: none is."""
+        self._recalled = False
+        """The open demand was cancelled: what the realm had granted by then still comes."""
+        self._changed = asyncio.Event()
+        self._error: PenstockError | None = None
+        self.attachment = 0
+        """Counts the seats taken: what was delivered over an earlier one has gone back."""
+
+    # --- coming and going ----------------------------------------------------------------
+
+    async def open(self) -> Reader:
+        """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
+        if not self._is_open:
+            self._number = self._settlements.subscription = self._conversation.add(self)
+            try:
+                await self._attach()
+            except BaseException as error:
+                self._conversation.give_up(self._number, error)
+                raise
+            self._error, self._returned = None, IdSet()
+            self._is_open = True
+        return self
+
+    async def _attach(self) -> None:
+        self.attachment += 1
+        window = self._window
+        if self._relayed and not self._transactional:
+            window = max(window, RELAYED_MAX)
+        pull = not self._relayed
+        message = wire.Attach(0, self._queue, self._number, READERS, window, pull, self._selector)
+        await self._conversation.ask_to_open(message, Subscribed, self._parts.clear)
+
+    async def close(self) -> None:
+        """Give back what is not committed, and what was not handed out; leave the seat."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            await self._settlements.confirm()
+        finally:
+            self.failed(SessionClosed("the reader is closed"))
+            self._parts.clear()
+            self._returned = self._held if self._transactional else IdSet()
+            self._held, self._gone = IdSet(), IdSet()
+            self._demanded, self._recalled = 0, False
+            await self._conversation.unsubscribe(self._number)
+
+    async def __aenter__(self) -> Reader:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    # --- Incoming ------------------------------------------------------------------------
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        batch = received_batch(message, schema, body)
+        counts = redelivery_counts(message)
+        events = EventBatch(batch, counts or None, publishers=message.publishers)
+        self._parts.append(Part(events, self))
+        self._changed.set()
+
+    def hurry(self) -> None:
+        """Send what was settled and is not sent yet."""
+        self._settlements.hurry()
+
+    def finished(self) -> None:
+        self._demanded, self._recalled = 0, False
+        self._changed.set()
+
+    def failed(self, error: PenstockError) -> None:
+        self._error = error
+        self._demanded, self._recalled = 0, False
+        self._changed.set()
+
+    async def reopen(self) -> None:
+        if not self._is_open:
+            return
+        self._parts.clear()  # the realm has taken these back, and those in the user's hands
+        self._gone.add_all(self._held)
+        self._held = IdSet()
+        self._settlements.forget()
+        await self._attach()
+        if self._recalled:
+            self._demanded, self._recalled = 0, False
+        elif self._demanded:
+            self._conversation.tell(wire.Demand(self._number, self._demanded))
+        self._changed.set()
+
+    # --- taking --------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        return self._window - len(self._held) - sum(part.left for part in self._parts)
+
+    def _demand(self, count: int) -> None:
+        if count > 0 and not self._demanded and not self._relayed:
+            self._demanded = count
+            self._conversation.tell(wire.Demand(self._number, count))
+
+    async def _change(self, deadline_s: float | None) -> bool:
+        """Wait until something comes or changes; False: nothing did until the deadline.
+
+        Then the demand is called back, and what the realm had granted by then comes before the
+        answer: with no time at all one still gets what is there.
+        """
+        if await self._changes_by(deadline_s):
+            return True
+        if self._demanded and not self._recalled:
+            self._recalled = True
+            self._conversation.tell(wire.Demand(self._number, 0))
+        while self._demanded:
+            await self._changes_by(None)
+        return bool(self._parts) or self._error is not None
+
+    async def _changes_by(self, deadline_s: float | None) -> bool:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _head(self) -> Part | None:
+        while self._parts:
+            head = self._parts[0]
+            if head.left and not head.is_stale:
+                return head
+            self._parts.popleft()
+        return None
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+
+    async def next_part(self, timeout: float | None = None) -> Part | None:
+        """The events that are here, once there are some; None: none came in time."""
+        check_timeout(timeout)
+        await self.open()
+        deadline_s = self._deadline(self._timeout if timeout is None else timeout)
+        while True:
+            head = self._head()
+            room = self._room
+            if room * 2 >= self._window or head is None:
+                self._demand(room)
+            if head is not None:
+                return head
+            if self._error is not None:
+                raise self._error
+            if not await self._change(deadline_s):
+                return None
+
+    def handed(self, event_id: int, attachment: int) -> None:
+        """An event is in the user's hands now."""
+        if attachment != self.attachment:  # lost just now, and delivered again
+            if self._transactional:
+                self._gone.add(Span(event_id, event_id + 1))
+        elif self._transactional:
+            self._hold(IdSet((Span(event_id, event_id + 1),)))
+        else:
+            self._settlements.soon(event_id, roll_back=False)
+
+    def _hold(self, ids: IdSet) -> None:
+        self._held.add_all(ids)
+        self._gone.remove_all(ids)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        opened_here = not self._is_open
+        try:
+            while (part := await self.next_part()) is not None:
+                for event_id, event in part:
+                    self.handed(event_id, part.attachment)
+                    yield event
+        finally:
+            if opened_here:
+                await self.close()
+
+    async def batches(self) -> AsyncIterator[EventBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        opened_here = not self._is_open
+        try:
+            while (batch := await self.next_batch()) is not None:
+                yield batch
+        finally:
+            if opened_here:
+                await self.close()
+
+    async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+        """What is here, in columns; None when nothing comes for ``timeout`` seconds."""
+        part = await self.next_part(timeout)
+        return None if part is None else self._taken(part, part.left)
+
+    def _taken(self, part: Part, limit: int) -> EventBatch:
+        batch = part.take(limit)
+        ids = IdSet.of(batch.event_ids.tolist())
+        if self._transactional:
+            self._hold(ids)
+        else:
+            self._settlements.watch(self._settlements.send(ids))
+        return batch
+
+    async def fetch(self, count: int, timeout: float = 0.0) -> list[Event]:
+        """Up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
+        reader gets no more than its window has room for."""
+        return [event for batch in await self.fetch_batches(count, timeout) for event in batch]
+
+    async def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[EventBatch]:
+        """As :meth:`fetch`, in columns."""
+        check_count(count, "count")
+        check_timeout(timeout)
+        await self.open()
+        deadline_s = self._deadline(timeout)
+        taken: list[EventBatch] = []
+        while count:
+            if (head := self._head()) is not None:
+                taken.append(self._taken(head, count))
+                count -= len(taken[-1])
+                continue
+            if self._error is not None and not taken:
+                raise self._error
+            self._demand(min(count, self._room) if self._transactional else count)
+            if self._error is not None or not await self._change(deadline_s):
+                break
+        return taken
+
+    # --- settling ------------------------------------------------------------------------
+
+    async def commit(self, event: Event | int | None = None, *, individual: bool = False) -> None:
+        """Take events off the queue for good: all that are in hand; up to and including
+        ``event`` (or its id); or with ``individual`` that one alone. Returns when that is on disk.
+
+        Raises ``SessionClosed`` when they went back as the reader was closed, also at the end of
+        an iteration that had opened it, and ``ConnectionLost`` when some of them did because the
+        connection was lost: nothing was committed, and they are delivered again. Raises
+        ``IllegalState`` for an event that was not handed out.
+        """
+        self._check_returned()
+        ids = self._chosen("commit", event, individual=individual)
+        lost = self._gone.overlap(ids)
+        if event is None:
+            lost = self._gone.copy()
+        if lost:
+            self._gone.remove_all(lost)
+            raise ConnectionLost(
+                f"the connection was lost since {len(lost)} of these events were delivered (the "
+                f"first is {lost.lowest}): they went back to the queue and are delivered again; "
+                "nothing was committed"
+            )
+        await self._settle(ids, roll_back=False)
+
+    async def rollback(self, event: Event | int | None = None, *, individual: bool = False) -> None:
+        """Give events back, as :meth:`commit` takes them off: they keep their ids and their
+        places, and come again with one more redelivery on the count (SEM Q3)."""
+        ids = self._chosen("rollback", event, individual=individual)
+        back = self._gone.copy() if event is None else self._gone.overlap(ids)
+        self._gone.remove_all(back)
+        ids.remove_all(back)
+        with contextlib.suppress(ConnectionLost):  # then the realm has taken all of them back
+            await self._settle(ids, roll_back=True)
+
+    def _check_returned(self) -> None:
+        returned, self._returned = self._returned, IdSet()
+        if returned:
+            raise SessionClosed(
+                f"{len(returned)} events that were handed out and not committed went back to the "
+                f"queue as the reader was closed (the first is {returned.lowest}): nothing was "
+                "committed; commit before you close"
+            )
+
+    def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
+        if not self._transactional:
+            raise IllegalState(
+                f"{verb} on a plain reader: its events are off the queue once they are handed "
+                "out; open the reader with transactional=True"
+            )
+        if event is None:
+            if individual:
+                raise InvalidArgument(f"{verb}(individual=True) needs an event or its id")
+            return self._held.copy()
+        event_id = event.event_id if isinstance(event, Event) else event
+        if type(event_id) is not int or event_id < 0:
+            raise InvalidArgument(f"{verb} {event!r}: give an event that was read, or its id")
+        if not individual:
+            chosen = self._held.within(Span(0, event_id + 1))
+            chosen.add_all(self._gone.within(Span(0, event_id + 1)))
+            if event_id not in chosen:
+                raise IllegalState(
+                    f"event {event_id} is not in this reader's hands: it was never handed out "
+                    "here, or is settled already"
+                )
+            return chosen
+        if any(part.holds(event_id) for part in self._parts):
+            raise IllegalState(f"event {event_id} was not handed out yet")
+        return IdSet((Span(event_id, event_id + 1),))
+
+    async def _settle(self, ids: IdSet, *, roll_back: bool) -> None:
+        held, attachment = self._held.overlap(ids), self.attachment
+        self._held.remove_all(held)
+        if not ids:
+            return
+        try:
+            await self._settlements.send(ids, roll_back=roll_back)
+        except ConnectionLost:
+            raise  # nothing is in hand any more
+        except PenstockError:
+            if attachment == self.attachment:
+                self._held.add_all(held)
+            raise
+        self._changed.set()  # there is room in the window
+
+    async def flush(self) -> None:
+        """Plain readers: wait until what was handed out is off the queue on disk.
+
+        Raises ``ConnectionLost`` when the connection was lost before: some of it may be delivered
+        again.
+        """
+        await self._settlements.flush()

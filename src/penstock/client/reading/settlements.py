@@ -1,0 +1,176 @@
+"""Settling what was delivered to a seat: acknowledgements and rollbacks on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock.client.connection.connection import Conversation
+from penstock.core.bounds import SPANS_MAX
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, SessionClosed
+from penstock.core.vocabulary.messages import Spans
+from penstock.wire.native import messages as wire
+
+NOBODY = -1
+"""No attachment has this number."""
+
+
+class Settlements:
+    """Those of one seat, in the order they were made."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self.acks: list[int] = []
+        """To be sent soon, before ``backs``."""
+        self.takes_acks_of = NOBODY
+        """The attachment whose events may simply be added to ``acks``, those in ``backs`` apart:
+        :meth:`hurry` is due, and they are acknowledged each for itself."""
+        self._previous = False
+        """Whether ``acks`` mean all previous ones, too."""
+        self.backs: dict[int, None] = {}
+        """To be rolled back soon, in this order."""
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._rollbacks: set[asyncio.Future[Any]] = set()
+        self._refusal: PenstockError | None = None
+        self._unconfirmed: ConnectionLost | None = None
+        self._seat = 0
+        """Counts the connections the seat was held over."""
+        self._lost_seat = -1
+        self.subscription = 0
+        """The seat's number, once it is taken."""
+        self.attachment = 0
+        """Counts the seats taken (``DurableSubscription.attachment``)."""
+        self.in_order = False
+        """Whether what is acknowledged after a rollback has to arrive after it (SEM D11)."""
+        self.cumulative = False
+        """Whether an acknowledgement covers earlier events: those rolled back before, too, did it
+        arrive first."""
+
+    def send(
+        self, ids: IdSet, *, roll_back: bool = False, previous: bool = False
+    ) -> asyncio.Future[Any]:
+        """Settle now; the future is done when that is on disk, or has the refusal. What does not
+        fit into one request goes before it, in requests that :meth:`confirm` waits for."""
+        spans = ids.spans
+        while len(spans) > SPANS_MAX:
+            self.watch(self._sent(spans[:SPANS_MAX], roll_back=roll_back, previous=False))
+            spans = spans[SPANS_MAX:]
+        return self._sent(spans, roll_back=roll_back, previous=previous)
+
+    def _sent(self, spans: Spans, *, roll_back: bool, previous: bool) -> asyncio.Future[Any]:
+        message = wire.Settle(0, self.subscription, spans, roll_back, previous)
+        answer = self._conversation.request(message, resend=False, waits=False)
+        if roll_back:
+            self._rollbacks.add(answer)
+            seat = self._seat
+            answer.add_done_callback(lambda done: self._rolled_back(done, seat))
+        return answer
+
+    def _rolled_back(self, answer: asyncio.Future[Any], seat: int) -> None:
+        self._rollbacks.discard(answer)
+        if not answer.cancelled() and isinstance(answer.exception(), ConnectionLost):
+            self._lost_seat = seat
+
+    @property
+    def has_lost_rollback(self) -> bool:
+        """A rollback went with the connection, and the seat is not taken again yet."""
+        return self._lost_seat == self._seat
+
+    def soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
+        """Settle without waiting; what one turn of the loop settles travels together.
+
+        Acknowledgements are sent before rollbacks. Where that matters, they are not held back.
+        """
+        acks, backs = self.acks, self.backs
+        if not acks and not backs:
+            asyncio.get_running_loop().call_soon(self.hurry)
+        if roll_back:
+            backs[event_id] = None
+        else:
+            comes_after = backs and (
+                self.in_order or self.cumulative or previous or event_id in backs
+            )
+            if comes_after or (acks and previous != self._previous):
+                self.hurry()
+                asyncio.get_running_loop().call_soon(self.hurry)
+            self._previous = previous
+            self.acks.append(event_id)
+        is_usual = not (self._previous or self.in_order or (self.cumulative and self.backs))
+        self.takes_acks_of = self.attachment if is_usual else NOBODY
+
+    def refuse(self, error: PenstockError) -> None:
+        """A settlement is refused here already."""
+        self._refusal = error
+        self._conversation.report(error)
+
+    def hurry(self) -> None:
+        """Send what was to be settled soon, before anything else is sent."""
+        if not self.acks and not self.backs:
+            return
+        acks, self.acks = self.acks, []
+        backs, self.backs = self.backs, {}
+        previous, self._previous = self._previous, False
+        self.takes_acks_of = NOBODY
+        if acks:
+            self.watch(self.send(IdSet.of(acks), previous=previous))
+        if backs:
+            self.watch(self.send(IdSet.of(backs), roll_back=True))
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a rollback has no answer yet."""
+        return bool(self._rollbacks) or bool(self.backs)
+
+    async def rolled_back(self) -> None:
+        """Wait until all rollbacks so far are answered, however."""
+        if self.backs:
+            self.hurry()
+        if self._rollbacks:
+            await asyncio.wait(list(self._rollbacks))
+
+    def watch(self, answer: asyncio.Future[Any]) -> None:
+        """Have :meth:`confirm` wait for ``answer``, and report what it is refused with."""
+        self._under_way.add(answer)
+        answer.add_done_callback(self._settled)
+
+    def _settled(self, answer: asyncio.Future[Any]) -> None:
+        self._under_way.discard(answer)
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, ConnectionLost):
+            self._unconfirmed = error
+        elif isinstance(error, PenstockError):
+            self._refusal = error
+        if isinstance(error, PenstockError) and not isinstance(error, SessionClosed):
+            self._conversation.report(error)
+
+    def forget(self) -> None:
+        """The connection was lost: what was not sent is of no use on another one."""
+        self.acks.clear()
+        self.backs.clear()
+        self._previous = False
+        self.takes_acks_of = NOBODY
+        self._seat += 1
+
+    async def confirm(self) -> None:
+        """Wait until everything settled so far is answered. Raises the first refusal."""
+        self.hurry()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        self.raise_refusal()
+
+    def raise_refusal(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is on disk.
+
+        Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
+        connection was lost: those events may be delivered again.
+        """
+        await self.confirm()
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        if unconfirmed is not None:
+            raise unconfirmed

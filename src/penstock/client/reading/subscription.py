@@ -1,0 +1,297 @@
+"""Reading a channel: live subscriptions and browses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+
+from penstock.api.subscriptions import Subscribed
+from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.connection import Conversation
+from penstock.client.reading.inbox import Begun, Inbox, Loops
+from penstock.client.reading.merging import Merger
+from penstock.columns.events.batch import EventBatch, stamp
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_from, edges_of
+from penstock.columns.schema.layout import STAMPED_FIELDS
+from penstock.columns.schema.schema_cache import SchemaMemo
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import PenstockError, SessionClosed
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.start_positions import AnyStart, FromId
+from penstock.wire.native import messages as wire
+
+CREDIT_FIRST = 4_096
+"""Events a new subscription can take before it has seen how large they are."""
+CREDIT_MAX = 65_536
+BUFFER_BYTES_MAX = 16 << 20
+"""Bytes a subscription has on their way or waiting, at most, unless told otherwise; a single event
+may be larger."""
+
+
+def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> pa.RecordBatch:
+    """A delivery as a stored batch: columns with ids and times."""
+    batch = batch_from(body, schema)
+    if message.first_id < 0:
+        return batch
+    first = message.first_id
+    return stamp(batch, Span(first, first + message.count), message.at_us)
+
+
+def received_spans(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> Spans:
+    """The ids of a delivery where they follow one another; else none, they have to be looked up."""
+    first, count = message.first_id, message.count
+    if first < 0:
+        edges = edges_of(body, count) if _begins_with_ids.of(schema) else None
+        if edges is None or edges[1] - edges[0] != count - 1:
+            return ()
+        first = edges[0]
+    return (Span(first, first + count),)
+
+
+def _is_first(schema: pa.Schema) -> bool:
+    return bool(schema.field(0).equals(STAMPED_FIELDS[0]))
+
+
+_begins_with_ids = SchemaMemo(_is_first)
+
+
+def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
+    """How often events of a delivery were delivered before, by id; those never are not in."""
+    return {
+        event_id: count
+        for count, spans in message.redeliveries
+        for first, end in spans
+        for event_id in range(first, end)
+    }
+
+
+class Subscription:
+    """Events of a channel, in id order, each once; goes on after a reconnect where it was.
+
+    Iterate it for events, or :meth:`batches` for columns.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        channel: int,
+        start: AnyStart,
+        *,
+        selector: str = "",
+        timeout: float | None = None,
+        browse: bool = False,
+        last_id: int | None = None,
+        merger: Merger | None = None,
+        first_credit: int = CREDIT_FIRST,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
+    ) -> None:
+        check_timeout(timeout)
+        check_count(buffer_bytes, "buffer_bytes", "bytes")
+        self._buffer_bytes = buffer_bytes
+        self._sizes: dict[int, int] = {}
+        """Bytes of what waits, by the identity of the batch."""
+        self._taken = 0
+        """Bytes the application has taken, of which the realm does not know yet."""
+        self._conversation = conversation
+        self._channel = channel
+        self._start = start
+        self._selector = selector
+        self._timeout = timeout
+        self._browse = browse
+        self._last_id = last_id
+        self._merger = merger
+        self._inbox: Inbox[EventBatch] = Inbox()
+        self.loops: Loops[EventBatch] = Loops()
+        self._number = 0
+        self._is_open = False
+        self._first_id = 0
+        self._next_id = 0
+        """Where to go on after a reconnect."""
+        self._granted = first_credit
+        self._credit = first_credit
+        """Events the server may still send."""
+        self._renews_credit = True
+        self._confirms = False
+        """The realm wants to know what has arrived (SEM J5)."""
+        self._confirmation_is_due = False
+
+    async def open(self) -> Subscription:
+        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        if not self._is_open:
+            self._forget()  # the last one may have ended
+            self._number = self._conversation.add(self)
+            try:
+                await self._ask(self._start)
+            except BaseException as error:
+                self._conversation.give_up(self._number, error)
+                raise
+            self._is_open = True
+        return self
+
+    async def _ask(self, start: AnyStart) -> int:
+        """Have events from ``start`` on; gives the id that it has led to."""
+        self._credit, self._taken = self._granted, 0
+        answer = await self._conversation.ask_to_open(
+            wire.Subscribe(
+                0,
+                self._channel,
+                self._number,
+                start,
+                self._granted,
+                self._selector,
+                self._browse,
+                self._last_id,
+                True,
+                True,
+                self._buffer_bytes,
+                sum(self._sizes.values()),
+            ),
+            Subscribed,
+            self._forget,
+        )
+        if not self._is_open:
+            self._first_id = answer.first_id
+        self._next_id = max(self._next_id, answer.first_id)
+        self._confirms = answer.confirm
+        if answer.stop_id is not None:
+            self._last_id = answer.stop_id - 1
+        return answer.first_id
+
+    def _forget(self) -> None:
+        """It is to begin again from its start."""
+        self._inbox = Inbox()
+        self._sizes.clear()
+        self._credit, self._next_id, self._taken = self._granted, 0, 0
+
+    async def reopen(self) -> None:
+        if self._is_open:
+            await self._ask(FromId(self._next_id))
+
+    # --- Incoming ------------------------------------------------------------------------
+
+    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        rows = received_batch(message, schema, body)
+        if self._merger is not None:
+            rows = self._merger.merged(rows)
+        counts = redelivery_counts(message)  # a browse of a durable or queue shows them
+        batch = EventBatch(rows, counts or None, publishers=message.publishers)
+        self._next_id = int(batch.event_ids[-1]) + 1
+        self._credit -= message.count
+        per_event = max(1, len(body) // message.count)
+        self._granted = max(16, min(CREDIT_MAX, self._buffer_bytes // per_event))
+        self._sizes[id(batch)] = len(body)
+        self._inbox.put(batch)
+        if self._confirms and not self._confirmation_is_due:
+            self._confirmation_is_due = True
+            asyncio.get_running_loop().call_soon(self._confirm)
+
+    def _confirm(self) -> None:
+        self._confirmation_is_due = False
+        if self._is_open:
+            self._conversation.tell(wire.Credit(self._number, 0, self._next_id))
+
+    def finished(self) -> None:
+        self._inbox.end()
+
+    def failed(self, error: PenstockError) -> None:
+        self._inbox.fail(error)
+
+    # --- taking --------------------------------------------------------------------------
+
+    async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+        """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        check_timeout(timeout)
+        await self.open()
+        self._put_back_rests()
+        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
+        if batch is not None:
+            self._took(batch)
+        return batch
+
+    def _put_back_rests(self) -> int:
+        """What loops that are over have left comes next; gives how many batches that are."""
+        rests = self.loops.rests()
+        for left, count in reversed(rests):
+            rows = left.to_arrow().slice(count)
+            rest = EventBatch(rows, left.redeliveries, publishers=left.publishers)
+            self._inbox.put_back(rest)
+        return len(rests)
+
+    def _took(self, batch: EventBatch) -> None:
+        """It goes to the application; there is room for others, which the realm is told in time."""
+        self._taken += self._sizes.pop(id(batch), 0)
+        renews = self._renews_credit and not len(self._inbox)
+        more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
+        if more or self._taken * 4 >= self._buffer_bytes:
+            self._credit += more
+            taken, self._taken = self._taken, 0
+            self._conversation.tell(wire.Credit(self._number, more, 0, taken))
+
+    def batches(self) -> AsyncIterator[EventBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        return self.loops.add(self._batches)
+
+    async def _batches(self, begun: Begun[EventBatch]) -> AsyncIterator[EventBatch]:
+        self.loops.begins(begun, opens=not self._is_open)
+        try:
+            while (batch := await self.next_batch()) is not None:
+                yield batch
+                if not self._is_open:  # closed meanwhile
+                    return
+        finally:
+            if self.loops.ends(begun):
+                await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Events as they come; what one iteration leaves comes with the next."""
+        return self.loops.add(self._events)
+
+    async def _events(self, begun: Begun[EventBatch]) -> AsyncIterator[Event]:
+        self.loops.begins(begun, opens=not self._is_open)
+        try:
+            while (batch := await self.next_batch()) is not None:
+                begun.begin(batch)
+                for event in batch:
+                    begun.count += 1
+                    yield event
+                    if not self._is_open:
+                        return
+        finally:
+            if self.loops.ends(begun):
+                await self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def first_id(self) -> int:
+        """Where ``start`` has led, once open: no event below this id is delivered."""
+        return self._first_id
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._is_open:
+            self._is_open = False
+            self._keep_place()
+            self.loops.closed()
+            self._inbox.fail(SessionClosed("the subscription is closed"))
+            await self._conversation.unsubscribe(self._number)
+
+    def _keep_place(self) -> None:
+        """Opened again, it goes on with the first event that was not handed out."""
+        if self._browse:  # this one is gone through again
+            return
+        left = [int(batch.event_ids[count]) for batch, count in self.loops.left()]
+        if (waiting := self._inbox.waiting()) is not None:
+            left.append(int(waiting.event_ids[0]))
+        self._start = FromId(min(left, default=self._next_id))
+
+    async def __aenter__(self) -> Subscription:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,1 @@
+"""Events as Arrow batches: bodies, single events, the digest the core decides on."""

@@ -1,0 +1,216 @@
+"""What an untrusted body must satisfy before anything else looks at it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.schema import overflow
+from penstock.columns.schema.layout import (
+    BODY,
+    BODY_ROWS_MAX,
+    HEADERS,
+    PRIORITY_MAX,
+    PROPERTY_COLUMNS_MAX,
+    PROPERTY_TYPES,
+    STAMPED,
+    check_property_name,
+)
+from penstock.columns.schema.properties import NESTING_MAX
+from penstock.columns.schema.schema_cache import SchemaMemo
+from penstock.columns.schema.shapes import (
+    ListShape,
+    Shape,
+    StructShape,
+    Unsupported,
+    holds_empty_struct,
+    leaf_count,
+    nesting,
+    struct_shape,
+    united,
+)
+from penstock.core.vocabulary.errors import InvalidEvent
+
+_NESTED: Final = ("properties", "headers")
+
+_YEAR_1: Final = -62_135_596_800_000_000
+_YEAR_9999_END: Final = 253_402_300_799_999_999
+
+
+def check_body(batch: pa.RecordBatch) -> None:
+    """Refuse with :class:`InvalidEvent` what is not a body in
+    :mod:`penstock.columns.schema.layout`.
+
+    Checks the columns, their types, that the buffers are sound, and the values: ``data`` has no
+    nulls, ``ttl`` is not negative, ``priority`` is 0..9, timestamps are in the years 1 to 9999,
+    ``more`` can be read. What the realm writes is refused: ids, times, ``origin`` and properties
+    with the reserved prefix. A batch without events is refused.
+    """
+    if batch.num_rows > BODY_ROWS_MAX:
+        raise InvalidEvent(
+            f"the batch has {batch.num_rows} events; publish at most {BODY_ROWS_MAX} at once"
+        )
+    ruled = _schemas.of(batch.schema)
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidEvent(f"the batch is damaged: {error}") from error
+    if not batch.num_rows:
+        raise InvalidEvent("the batch has no events; publish at least one")
+    if not ruled:
+        return
+    # Lists of nulls take no bytes either: a handful of offsets could claim billions of them.
+    elements_max = max(BODY_ROWS_MAX, 8 * batch.nbytes) if ruled[-1][1] in _NESTED else 0
+    for index, name in ruled:
+        _check_values(name, batch.column(index), elements_max)
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """Refuse with :class:`InvalidEvent` a schema that no body has."""
+    _schemas.of(schema)
+
+
+def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
+    if name == "data" and column.null_count:
+        raise InvalidEvent(f"data has {column.null_count} nulls; use empty bytes")
+    if name == "ttl":
+        _check_range(name, column, 0, (1 << 63) - 1)
+    elif name == "priority":
+        _check_range(name, column, 0, PRIORITY_MAX)
+    elif name == "more":
+        for cell in column.drop_null().to_pylist():
+            for property_name in overflow.decoded(cell):
+                check_property_name(property_name)
+    elif name in _NESTED or name == "deliver_at":
+        _check_nested(name, column, elements_max)
+
+
+def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
+    """The columns whose values have rules of their own: index and name, nested ones last."""
+    try:
+        for field in schema:
+            _check_field(field)
+        if len(set(schema.names)) < len(schema.names):
+            raise InvalidEvent(f"a column name appears twice: {', '.join(schema.names)}")
+    except UnicodeDecodeError as error:
+        raise InvalidEvent(f"a field name is not UTF-8: {error}") from None
+    except Unsupported as error:
+        raise InvalidEvent(
+            f"{error.path} has type {error.kind}, which no property has ({PROPERTY_TYPES})"
+        ) from None
+    ruled = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
+    return tuple(sorted(ruled, key=lambda column: column[1] in _NESTED))
+
+
+def _has_rules(field: pa.Field) -> bool:
+    if field.name in _NESTED:
+        return _holds_ruled(field.type)
+    return field.name in ("data", "ttl", "priority", "more", "deliver_at")
+
+
+def _holds_ruled(kind: pa.DataType) -> bool:
+    """Are there lists, whose length is limited, or timestamps, whose years are?"""
+    if pa.types.is_struct(kind):
+        return any(_holds_ruled(field.type) for field in kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_timestamp(kind))
+
+
+_schemas = SchemaMemo(_check_schema)
+
+
+def _check_field(field: pa.Field) -> None:
+    name = field.name
+    if name in STAMPED or name == "origin":
+        raise InvalidEvent(f"column {name!r} is given by the realm; leave it out")
+    if name not in BODY:
+        raise InvalidEvent(
+            f"no column is named {name!r}; there are {', '.join(BODY)}; put it in properties"
+        )
+    kind = BODY[name]
+    if kind is not None:
+        if field.type != kind:
+            raise InvalidEvent(f"column {name!r} has type {field.type}; it must be {kind}")
+    elif not pa.types.is_struct(field.type):
+        raise InvalidEvent(f"column {name!r} has type {field.type}; it must be a struct")
+    elif name == "headers":
+        _check_headers(field.type)
+    else:
+        check_properties(struct_shape(field.type, "properties"))
+
+
+def _check_headers(kind: pa.StructType) -> None:
+    names = [kind.field(index).name for index in range(kind.num_fields)]
+    for index, name in enumerate(names):
+        wanted = HEADERS.get(name)
+        if wanted is None:
+            raise InvalidEvent(f"no header is named {name!r}; there are {', '.join(HEADERS)}")
+        if kind.field(index).type != wanted:
+            raise InvalidEvent(
+                f"header {name!r} has type {kind.field(index).type}; it must be {wanted}"
+            )
+    if not names or len(set(names)) < len(names):
+        raise InvalidEvent(f"headers has no field, or one twice: {', '.join(names) or 'none'}")
+
+
+def check_properties(shape: StructShape) -> None:
+    """Refuse a properties struct that no conforming publisher would send."""
+    if leaf_count(shape) > PROPERTY_COLUMNS_MAX:
+        raise InvalidEvent(
+            f"properties has {leaf_count(shape)} columns; at most {PROPERTY_COLUMNS_MAX}, "
+            "the rest goes to the column 'more'"
+        )
+    if holds_empty_struct(shape):
+        raise InvalidEvent("properties has a struct without fields; use the column 'more'")
+    if nesting(shape) > NESTING_MAX + 1:
+        raise InvalidEvent(
+            f"properties are nested {nesting(shape)} deep; beyond {NESTING_MAX} use 'more'"
+        )
+    _check_slots(shape)
+
+
+def _check_slots(shape: Shape) -> None:
+    if isinstance(shape, ListShape):
+        _check_slots(shape.element)
+    if not isinstance(shape, StructShape):
+        return
+    names = [slot.name for slot in shape.slots]
+    if len(set(names)) < len(names):
+        raise InvalidEvent(f"a property field appears twice: {', '.join(names)}")
+    by_name: dict[str, list[Shape]] = {}
+    for slot in shape.slots:
+        check_property_name(slot.logical)
+        for other in by_name.get(slot.logical, ()):
+            if united(other, slot.shape) is not None:
+                raise InvalidEvent(
+                    f"property {slot.logical!r} has two fields of types that fit in one"
+                )
+        by_name.setdefault(slot.logical, []).append(slot.shape)
+        _check_slots(slot.shape)
+
+
+def _check_range(name: str, column: pa.Array, low: int, high: int) -> None:
+    values = (column.fill_null(low) if column.null_count else column).to_numpy()
+    wrong = (values < low) | (values > high)
+    if wrong.any():
+        event = int(np.argmax(wrong))
+        raise InvalidEvent(f"event {event}: {name} {values[event]} is not in {low}..{high}")
+
+
+def _check_nested(name: str, array: pa.Array, elements_max: int) -> None:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for field, child in zip(kind, array.flatten(), strict=True):
+            _check_nested(f"{name}.{field.name}", child, elements_max)
+    elif pa.types.is_list(kind):
+        elements = array.offsets[-1].as_py() - array.offsets[0].as_py()
+        if elements > elements_max:
+            raise InvalidEvent(f"{name} has {elements} elements, more than its bytes can hold")
+        if pa.types.is_nested(kind.value_type) or pa.types.is_timestamp(kind.value_type):
+            _check_nested(f"{name}[]", array.flatten(), elements_max)
+    elif pa.types.is_timestamp(kind):
+        micros = array.view(pa.int64())
+        values = (micros.fill_null(0) if micros.null_count else micros).to_numpy()
+        if ((values < _YEAR_1) | (values > _YEAR_9999_END)).any():
+            raise InvalidEvent(f"{name} holds a timestamp outside the years 1 to 9999")

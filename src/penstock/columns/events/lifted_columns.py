@@ -1,0 +1,268 @@
+"""Properties of ``more`` as columns again: the way back from
+:mod:`penstock.columns.files.lean_columns`.
+
+Who asks for a table sees the property of an event in its column, wherever a file has put it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.events.batch import FLAT, flat_field, flat_name
+from penstock.columns.schema import overflow
+from penstock.columns.schema.layout import BODY
+from penstock.columns.schema.properties import property_columns
+from penstock.columns.schema.schema import ChannelSchema, Parts, sparse_columns
+from penstock.columns.schema.schema_fit import explicit_nulls, fitted, place_of
+from penstock.columns.schema.shapes import (
+    NO_SLOTS,
+    Slot,
+    StructShape,
+    arrow_field,
+    arrow_type,
+    grown,
+    struct_shape,
+)
+
+UNLIMITED: Final = 1 << 30
+SCATTERED: Final = 64
+"""A column with values in fewer than one of so many rows is made of pieces."""
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def rows_with_more(batch: pa.RecordBatch) -> Indices:
+    """The rows whose properties are not all in columns."""
+    at = batch.schema.get_field_index("more")
+    if at < 0 or batch.column(at).null_count == batch.num_rows:
+        return np.empty(0, dtype=np.int64)
+    valid = batch.column(at).is_valid().to_numpy(zero_copy_only=False)
+    return np.flatnonzero(valid)
+
+
+def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.RecordBatch:
+    """The same events with what ``more`` has of the properties ``names`` (None: of all) in
+    columns, as far as columns can hold it. Each row costs Python's time."""
+    if not len(rows_with_more(batch)):
+        return batch
+    wanted = None if names is None else frozenset(names)
+    cells = [cell and overflow.typed(cell) for cell in batch.column("more").to_pylist()]
+    chosen = [
+        {name: value for name, value in (cell or {}).items() if wanted is None or name in wanted}
+        for cell in cells
+    ]
+    found = property_columns(chosen)
+    if found.properties is None:
+        return batch
+    rest = found.more.to_pylist() if found.more is not None else [None] * len(cells)
+    left = [_left(cell, own, still) for cell, own, still in zip(cells, chosen, rest, strict=True)]
+    for own, cell in zip(chosen, rest, strict=True):
+        for name in overflow.nodes(cell) if cell else ():
+            del own[name]
+    shape = struct_shape(found.properties.type)
+    source = Parts.of(batch.schema).properties
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns |= _sparse(batch, source, found, shape)
+    columns["properties"] = _joined(batch, source, found.properties, shape, chosen)
+    columns["more"] = pa.array(left, pa.binary())
+    order = [*(n for n in batch.schema.names if n not in BODY), *(n for n in BODY if n in columns)]
+    known = {field.name: field for field in batch.schema}
+    fields = [
+        known[name].with_type(columns[name].type)
+        if name in known
+        else pa.field(name, columns[name].type)
+        for name in order
+    ]
+    return pa.RecordBatch.from_arrays([columns[name] for name in order], schema=pa.schema(fields))
+
+
+def _left(cell: Any, chosen: dict[str, Any], still: bytes | None) -> bytes | None:
+    kept = {name: value for name, value in (cell or {}).items() if name not in chosen}
+    return overflow.extended(still, kept) if kept else still
+
+
+def _sparse(
+    batch: pa.RecordBatch, source: StructShape, found: Any, shape: StructShape
+) -> dict[str, pa.Array]:
+    """All rows sparse, with their nulls listed."""
+    count = batch.num_rows
+    columns = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
+    if source.slots:
+        columns = sparse_columns(batch, source)
+    listed = columns.get("nulls")
+    if listed is None and "nulls" in batch.schema.names:
+        listed = batch.column("nulls")
+    mine = [list(paths or ()) for paths in (listed.to_pylist() if listed is not None else [])]
+    paths = mine or [[] for _ in range(count)]
+    told = found.nulls.to_pylist() if found.nulls is not None else [None] * count
+    dense = np.ones(count, dtype=np.bool_)
+    if found.sparse is not None:
+        dense = ~np.asarray(found.sparse.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    explicit = explicit_nulls(found.properties, shape, dense)
+    for row in range(count):
+        paths[row] += [*(told[row] or ()), *explicit.get(row, ())]
+    if any(paths):
+        columns["nulls"] = pa.array([own or None for own in paths], pa.list_(pa.string()))
+    return columns
+
+
+def _joined(
+    batch: pa.RecordBatch,
+    source: StructShape,
+    struct: pa.StructArray,
+    shape: StructShape,
+    chosen: Sequence[dict[str, Any]],
+) -> pa.StructArray:
+    """Both structs in one; of a property that is in both, what was in ``more``."""
+    whole = grown(source, shape.slots, UNLIMITED)
+    count = batch.num_rows
+    old = batch.column("properties") if source.slots else None
+    arrays = []
+    for slot in whole.slots:
+        parts = [
+            _child(old, source, slot, whole, count),
+            _child(struct, shape, slot, whole, count),
+        ]
+        new = np.fromiter((slot.logical in own for own in chosen), np.bool_, count)
+        at = np.arange(count) + np.where(new, count, 0)
+        arrays.append(pa.concat_arrays(parts).take(pa.array(at)))
+    return pa.StructArray.from_arrays(arrays, fields=[arrow_field(slot) for slot in whole.slots])
+
+
+def _child(struct: Any, shape: StructShape, slot: Slot, whole: StructShape, count: int) -> pa.Array:
+    for index, source in enumerate(shape.slots) if struct is not None else ():
+        place = place_of(source, whole)
+        if place is not None and place.name == slot.name:
+            child = struct.flatten()[index] if struct.null_count else struct.field(index)
+            return fitted(child, source.shape, slot.shape)
+    return pa.nulls(count, arrow_type(slot.shape))
+
+
+def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
+    """Stored events in the columns of their channel, as :meth:`ChannelSchema.conform` gives them,
+    and what ``more`` has of the channel's properties in columns, too."""
+    rows = rows_with_more(batch)
+    if not len(rows):
+        return channel.grown(batch.schema).conform(batch)
+    others = np.setdiff1d(np.arange(batch.num_rows), rows)
+    names = [slot.logical for slot in channel.properties.slots]
+    parts = [batch.take(pa.array(others)), lifted(batch.take(pa.array(rows)), names)]
+    for part in parts:
+        channel = channel.grown(part.schema)
+    whole = pa.concat_batches([channel.conform(part) for part in parts])
+    return whole.take(pa.array(np.argsort(np.concatenate([others, rows]))))
+
+
+# --- flat tables --------------------------------------------------------------------------
+
+
+def flat_table(batches: Sequence[pa.RecordBatch], channel: ChannelSchema) -> pa.Table:
+    """Stored events as a flat table: ``event_id, published, tag, data``, then each property of
+    the channel. Columns without a value in a batch share their nulls, and those with few are
+    made of pieces: a name that one event has costs the others nothing."""
+    shape = channel.properties
+    columns: dict[str, list[pa.Array]] = {name: [] for name in FLAT}
+    fields = [flat_field(name) for name in FLAT]
+    for slot in shape.slots:
+        columns[flat_name(slot.name)] = []
+        fields.append(arrow_field(slot).with_name(flat_name(slot.name)))
+    for batch in batches:
+        part = _Part(batch, shape)
+        for field, name in zip(fields[: len(FLAT)], FLAT, strict=True):
+            columns[name].append(part.own(name, field))
+        for slot in shape.slots:
+            columns[flat_name(slot.name)] += part.property(slot)
+    arrays = [
+        pa.chunked_array(chunks, field.type)
+        for field, chunks in zip(fields, columns.values(), strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Stored events as a flat table with a column for each property any of them has."""
+    schema = ChannelSchema.empty()
+    for batch in batches:
+        schema = schema.grown(batch.schema)
+        rows = rows_with_more(batch)
+        if len(rows):
+            schema = schema.grown(lifted(batch.take(pa.array(rows))).schema)
+    return flat_table(batches, schema)
+
+
+class _Part:
+    """One batch on its way into a flat table."""
+
+    def __init__(self, batch: pa.RecordBatch, shape: StructShape) -> None:
+        self._batch = batch
+        self._whole = shape
+        self._rows = rows_with_more(batch)
+        self._source, self._struct = _struct_of(batch)
+        self._lifted, self._lifted_struct = NO_SLOTS, None
+        self._covered: list[frozenset[str]] = []
+        if len(self._rows):
+            taken = batch.take(pa.array(self._rows))
+            self._covered = [frozenset(overflow.nodes(c)) for c in taken.column("more").to_pylist()]
+            known = [slot.logical for slot in shape.slots]
+            self._lifted, self._lifted_struct = _struct_of(lifted(taken, known))
+        self._nulls: dict[str, pa.Array] = {}
+
+    def own(self, name: str, field: pa.Field) -> pa.Array:
+        at = self._batch.schema.get_field_index(name)
+        if at >= 0:
+            return self._batch.column(at)
+        if name == "data":
+            return pa.repeat(pa.scalar(b"", pa.binary()), self._batch.num_rows)
+        return self._null(field.type)
+
+    def property(self, slot: Slot) -> list[pa.Array]:
+        """The values of one column, in order."""
+        child = self._column(self._struct, self._source, slot)
+        inner = self._column(self._lifted_struct, self._lifted, slot)
+        if inner is None or not any(slot.logical in names for names in self._covered):
+            return [self._null(arrow_type(slot.shape)) if child is None else child]
+        count = self._batch.num_rows
+        present = np.flatnonzero(inner.is_valid().to_numpy(zero_copy_only=False))
+        if child is None and SCATTERED * len(present) < count:
+            return self._pieces(inner, present, slot)
+        if child is None:
+            child = self._null(arrow_type(slot.shape))
+        at = np.arange(count)
+        covered = np.fromiter((slot.logical in own for own in self._covered), np.bool_)
+        at[self._rows[covered]] = count + np.flatnonzero(covered)
+        return [pa.concat_arrays([child, inner]).take(pa.array(at))]
+
+    def _column(self, struct: Any, shape: StructShape, slot: Slot) -> Any:
+        for index, source in enumerate(shape.slots):
+            place = place_of(source, self._whole)
+            if place is not None and place.name == slot.name:
+                child = struct.flatten()[index] if struct.null_count else struct.field(index)
+                return fitted(child, source.shape, slot.shape)
+        return None
+
+    def _pieces(self, inner: Any, present: Indices, slot: Slot) -> list[pa.Array]:
+        kind, found, at = arrow_type(slot.shape), [], 0
+        for place in present.tolist():
+            row = int(self._rows[place])
+            found += [self._null(kind).slice(0, row - at), inner.slice(place, 1)]
+            at = row + 1
+        found.append(self._null(kind).slice(0, self._batch.num_rows - at))
+        return [piece for piece in found if len(piece)]
+
+    def _null(self, kind: pa.DataType) -> pa.Array:
+        """As many nulls as there are rows; columns of one type share them."""
+        found = self._nulls.get(str(kind))
+        if found is None:
+            found = self._nulls[str(kind)] = pa.nulls(self._batch.num_rows, kind)
+        return found
+
+
+def _struct_of(batch: pa.RecordBatch) -> tuple[StructShape, Any]:
+    at = batch.schema.get_field_index("properties")
+    if at < 0:
+        return NO_SLOTS, None
+    return struct_shape(batch.schema.field(at).type), batch.column(at)

@@ -1,0 +1,232 @@
+"""Moving events between stores: what is written to ``origin``, and how it is read back.
+
+A dead event, or a copy made by a join, says where it was before (SEM E3, T7, L1). Everything
+here goes by columns; the rows of a batch are never looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.events.batch import Int64s, ids_of
+from penstock.columns.events.digest import grouped
+from penstock.columns.schema.layout import BODY, FIELDS, ORIGIN, STAMPED, UTC_MICROSECONDS
+from penstock.core.vocabulary.messages import Spans
+
+JOINED: Final = "join"
+"""The cause in the origin of a copy made by a join."""
+
+Durables = Sequence[tuple[tuple[str, ...], Spans]]
+"""Names of durables with the ids they have not acknowledged; an id may be in several."""
+
+Redeliveries = Sequence[tuple[int, Spans]]
+"""How often events were delivered again, with their ids."""
+
+_FIELDS: Final = [pa.field(name, kind) for name, kind in ORIGIN.items()]
+
+
+def with_origin(
+    batch: pa.RecordBatch,
+    *,
+    store: str,
+    cause: str,
+    at_us: int,
+    durables: Durables = (),
+    redeliveries: Redeliveries = (),
+) -> pa.RecordBatch:
+    """The body that takes stored events of ``store`` to another store (SEM T7).
+
+    Their TTL of their own goes to the origin: where they are now it does not count. The path
+    they have come is kept and extended by ``store``.
+    """
+    ids = ids_of(batch)
+    own, former = _column(batch, "ttl"), _origin_field(batch, "ttl")
+    ttl = former if own is None else pc.coalesce(own, former)  # from one such store to the next
+    origin = _origin(
+        batch,
+        store,
+        {
+            "event_id": batch.column("event_id"),
+            "published": batch.column("published"),
+            "cause": cause,
+            "at": at_us,
+            "durables": _durables(ids, durables),
+            "redeliveries": _redeliveries(ids, redeliveries),
+            "ttl": ttl,
+        },
+    )
+    return _body(batch, {"ttl": None, "origin": origin, "deliver_at": None})
+
+
+def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -> pa.RecordBatch:
+    """The body of the copies a join makes of events just published on ``store`` (SEM L1).
+
+    ``ids`` are the events' ids there, or the first one where they follow each other.
+    """
+    if isinstance(ids, int):
+        ids = np.arange(ids, ids + batch.num_rows, dtype=np.int64)
+    origin = _origin(
+        batch,
+        store,
+        {"event_id": pa.array(ids), "published": at_us, "cause": JOINED, "at": at_us},
+    )
+    return _body(batch, {"origin": origin, "deliver_at": None})
+
+
+def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The body that brings stored dead events back: no origin, their own TTL again."""
+    if _column(batch, "origin") is None:
+        return _body(batch, {})
+    former = _origin_field(batch, "ttl")
+    ttl = _column(batch, "ttl")
+    ttl = former if ttl is None else pc.coalesce(former, ttl)
+    return _body(batch, {"origin": None, "ttl": ttl if ttl.null_count < len(ttl) else None})
+
+
+def due_body(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The body of scheduled events, stored or not yet, whose time has come."""
+    return _body(batch, {"deliver_at": None})
+
+
+def origins_of(batch: pa.RecordBatch) -> pa.StringArray:
+    """The store each event was on before; null where it was published where it is."""
+    return _origin_field(batch, "store")
+
+
+def path_lengths(batch: pa.RecordBatch) -> Int64s:
+    """How many stores each event has been on before this one (SEM L2)."""
+    lengths = pc.fill_null(pc.list_value_length(_origin_field(batch, "path")), 0)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def stores_on_paths(batch: pa.RecordBatch) -> set[str]:
+    """Every store that some event of the batch has been on before."""
+    if _column(batch, "origin") is None:
+        return set()
+    return set(pc.unique(pc.list_flatten(_origin_field(batch, "path"))).to_pylist())
+
+
+def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
+    """Has an event been on ``store`` before (SEM L2)? No nulls."""
+    path = _origin_field(batch, "path")
+    met = pc.equal(pc.list_flatten(path), store)
+    rows = pc.filter(pc.list_parent_indices(path), met)
+    found = np.zeros(batch.num_rows, dtype=np.bool_)
+    found[rows.to_numpy()] = True
+    return pa.array(found)
+
+
+def schedule_ttls(batch: pa.RecordBatch, now_us: int) -> tuple[tuple[int, Spans], ...]:
+    """How long each scheduled event waits, in whole milliseconds rounded up, at least 1.
+
+    By duration, shortest first; the spans are offsets inside the batch. An event without
+    ``deliver_at`` waits the least.
+    """
+    column = _column(batch, "deliver_at")
+    if column is None:
+        return grouped(np.ones(batch.num_rows, dtype=np.int64))
+    due = column.view(pa.int64())
+    due = np.asarray((due.fill_null(now_us) if due.null_count else due).to_numpy())
+    return grouped(np.maximum(-((now_us - due) // 1_000), 1))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    index = batch.schema.get_field_index(name)
+    return batch.column(index) if index >= 0 else None
+
+
+def _origin_field(batch: pa.RecordBatch, name: str) -> pa.Array:
+    origin = _column(batch, "origin")
+    if origin is None:
+        return pa.nulls(batch.num_rows, ORIGIN[name])
+    return pc.struct_field(origin, name)
+
+
+def _body(batch: pa.RecordBatch, changed: Mapping[str, pa.Array | None]) -> pa.RecordBatch:
+    """The batch without the realm's stamp, with ``changed`` columns; None drops one."""
+    kept = {
+        field.name: (field, column)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+        if field.name not in STAMPED and field.name not in changed
+    }
+    for name, array in changed.items():
+        if array is not None:
+            kept[name] = FIELDS[name], array
+    if not kept:  # a batch without columns has no rows
+        kept["data"] = FIELDS["data"], pa.array([b""] * batch.num_rows, pa.binary())
+    ordered = [kept[name] for name in BODY if name in kept]
+    return pa.RecordBatch.from_arrays(
+        [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
+    )
+
+
+def _origin(batch: pa.RecordBatch, store: str, values: Mapping[str, Any]) -> pa.StructArray:
+    """The origin of all rows: arrays, and single values for all; what is not named is null."""
+    count = batch.num_rows
+    given = {**values, "store": store, "path": _extended(_origin_field(batch, "path"), store)}
+    arrays = [_filled(given.get(name), kind, count) for name, kind in ORIGIN.items()]
+    return pa.StructArray.from_arrays(arrays, fields=_FIELDS)
+
+
+def _filled(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    if isinstance(value, pa.Array):
+        return value
+    if kind == UTC_MICROSECONDS:
+        return pa.repeat(pa.scalar(value, pa.int64()), count).view(kind)
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+def _extended(path: pa.ListArray, store: str) -> pa.ListArray:
+    """Each list with ``store`` at its end."""
+    lengths = pc.fill_null(pc.list_value_length(path), 0).to_numpy().astype(np.int64)
+    offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths + 1)))
+    values = pc.list_flatten(path)
+    order = np.full(int(offsets[-1]), len(values), dtype=np.int64)
+    own = np.ones(len(order), dtype=np.bool_)
+    own[offsets[1:] - 1] = False
+    order[own] = np.arange(len(values))
+    return _lists(offsets, pa.concat_arrays([values, pa.array([store])]).take(pa.array(order)))
+
+
+def _lists(offsets: Int64s, values: pa.StringArray) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values).cast(ORIGIN["path"])
+
+
+def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
+    """For each id the names that have it in their spans, in the order given."""
+    rows: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    codes: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    known: list[str] = []
+    for names, spans in durables:
+        mine = np.flatnonzero(_within(ids, spans))
+        rows.append(np.repeat(mine, len(names)))
+        codes.append(np.tile(np.arange(len(known), len(known) + len(names)), len(mine)))
+        known.extend(names)
+    row = np.concatenate(rows)
+    order = np.argsort(row, kind="stable")
+    counts = np.bincount(row, minlength=len(ids))
+    offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
+    values = pa.array(known, pa.string()).take(pa.array(np.concatenate(codes)[order]))
+    return _lists(offsets, values)
+
+
+def _redeliveries(ids: Int64s, redeliveries: Redeliveries) -> pa.Int32Array:
+    counts = np.zeros(len(ids), dtype=np.int32)
+    for count, spans in redeliveries:
+        np.maximum(counts, np.where(_within(ids, spans), count, 0), out=counts, casting="unsafe")
+    return pa.array(counts)
+
+
+def _within(ids: Int64s, spans: Spans) -> npt.NDArray[np.bool_]:
+    """Which of the ascending ``ids`` are in one of ``spans``?"""
+    firsts = np.searchsorted(ids, [span.first for span in spans])
+    ends = np.searchsorted(ids, [span.end for span in spans])
+    edges = np.bincount(firsts, minlength=len(ids) + 1).astype(np.int64)
+    edges -= np.bincount(ends, minlength=len(ids) + 1)
+    return np.cumsum(edges[:-1]) > 0

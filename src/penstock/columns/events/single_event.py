@@ -1,0 +1,315 @@
+"""Batches of one event as bytes, without Arrow in between.
+
+One event with a tag, data and plain properties, none of them null, makes a message that is the
+same for every event of its schema but for values and lengths. So it is written by a form, byte
+for byte as Arrow writes it, and recognised by it: a message that fits its form is a sound batch,
+and nothing of it has to be parsed. All others take the usual way.
+
+What the realm makes itself is written by a form with more columns as well, such as headers, whose
+values would have to be looked at in a message of somebody else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_schema
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import (
+    SCHEMA_BYTES_KEPT_MAX,
+    BatchPlaces,
+    batch_bytes,
+    batch_places,
+    schema_from,
+)
+from penstock.columns.schema.layout import EVENT_BYTES_MIN
+from penstock.columns.schema.values import NATIVE
+from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.messages import Digest
+
+ROW_BYTES_MAX: Final = 32 << 10
+"""Of values that vary in length; with more of them the usual way costs as little."""
+
+MESSAGE_BYTES_MAX: Final = 64 << 10
+"""No message of them is larger."""
+
+COLUMNS_MAX: Final = 48
+FORMS_MAX: Final = 64
+"""Of one schema, one for each combination of lengths; then they are made anew, which costs less
+than to parse one message."""
+KINDS_MAX: Final = 1_024
+"""Of events published, by the names and types of what they have."""
+SCHEMAS_MAX: Final = 64
+"""What peers send must not fill memory: a few megabytes in all."""
+
+_TEXTS: Final = ("string", "binary")
+_FIXED: Final = {
+    "int64": "q",
+    "double": "d",
+    "bool": "B7x",
+    "int32": "i4x",
+    "int16": "h6x",
+    "int8": "b7x",
+    "float": "f4x",
+    "timestamp[us, tz=UTC]": "q",
+}
+"""How ``struct`` writes a value of fixed size, padded to eight bytes."""
+_SIZES: Final = {kind: struct.calcsize(f"<{layout[0]}") for kind, layout in _FIXED.items()}
+_RECOGNISED: Final = frozenset({*_TEXTS, "int64", "double", "bool"})
+"""Kinds whose values are sound whatever their bytes, texts aside."""
+_OFFSETS_BYTES: Final = 8
+_INT64: Final = struct.Struct("<q")
+
+
+class _Form(NamedTuple):
+    """The messages whose values have certain lengths."""
+
+    head: bytes
+    layout: struct.Struct
+    digest: Digest
+    """The same for all of them: it tells of sizes only."""
+
+
+class OneRow:
+    """The messages of one event that a schema makes, when none of its values is null."""
+
+    __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_structs", "schema")
+
+    def __init__(self, schema: pa.Schema, kinds: Sequence[str], structs: Container[int]) -> None:
+        """``kinds`` of its columns, each field of a struct being one; ``structs``: at which of
+        them one begins."""
+        self.schema = schema
+        self._kinds = tuple(kinds)
+        self._structs = structs
+        self._forms: dict[tuple[int, ...], _Form] = {}
+        sample = bytes(batch_bytes(_sample(schema)))
+        self._places: BatchPlaces = batch_places(sample)
+        self._head = sample[: self._places.body]
+        self._lengths = self._lengths_layout()
+
+    def _lengths_layout(self) -> struct.Struct:
+        """Where a message says how long its values are, as far as they vary."""
+        parts = [f"<{self._places.buffers}x"]
+        for index, kind in enumerate(self._kinds):
+            if index in self._structs:
+                parts.append("16x")
+            parts.append("40xq" if kind in _TEXTS else "32x")
+        return struct.Struct("".join(parts))
+
+    def written(self, values: Sequence[Any]) -> bytes | None:
+        """The message with these values, of the columns' types; None for a large one.
+
+        Raises ``UnicodeEncodeError`` and ``struct.error`` for a value no column can hold.
+        """
+        made = self.made(values)
+        return None if made is None else made[0]
+
+    def made(self, values: Sequence[Any]) -> tuple[bytes, Digest] | None:
+        """The same, with the digest as far as it tells of sizes."""
+        parts: list[Any] = []
+        lengths: list[int] = []
+        for kind, value in zip(self._kinds, values, strict=True):
+            if kind in _TEXTS:
+                text = value.encode() if kind == "string" else value
+                lengths.append(len(text))
+                parts += (0, len(text), text)
+            else:
+                parts.append(value)
+        form = self._form(tuple(lengths))
+        return None if form is None else (form.layout.pack(form.head, *parts), form.digest)
+
+    def digest_of(self, message: bytes) -> Digest | None:
+        """The digest of a message that is such a batch, every byte of it that matters; None when
+        it is not, or is large: then it is to be looked at in the usual way."""
+        if len(message) < len(self._head):
+            return None
+        lengths = self._lengths.unpack_from(message)
+        form = self._form(lengths)
+        if form is None or form.layout.size != len(message):
+            return None
+        head, *parts = form.layout.unpack(message)
+        if head != form.head:
+            return None
+        at = found = 0
+        for kind in self._kinds:
+            if kind not in _TEXTS:
+                at += 1
+                continue
+            length = lengths[found]
+            if parts[at] != 0 or parts[at + 1] != length:
+                return None
+            if kind == "string" and not _is_utf8(parts[at + 2][:length]):
+                return None
+            found += 1
+            at += 3
+        return form.digest
+
+    def _form(self, lengths: tuple[int, ...]) -> _Form | None:
+        form = self._forms.get(lengths)
+        if form is not None:
+            return form
+        if any(length < 0 for length in lengths) or sum(lengths) > ROW_BYTES_MAX:
+            return None
+        if len(self._forms) >= FORMS_MAX:
+            self._forms.clear()
+        form = self._forms[lengths] = self._new_form(lengths)
+        return form
+
+    def _new_form(self, lengths: tuple[int, ...]) -> _Form:
+        places: list[int] = []
+        layout = [f"<{len(self._head)}s"]
+        end = size = found = 0
+        for index, kind in enumerate(self._kinds):
+            if index in self._structs:
+                places += (end, 0)
+            places += (end, 0)  # validity: nothing is null
+            if kind in _TEXTS:
+                length = lengths[found]
+                found += 1
+                taken = -(-length // 8) * 8
+                places += (end, _OFFSETS_BYTES, end + _OFFSETS_BYTES, length)
+                layout.append(f"ii{taken}s")
+                size += _OFFSETS_BYTES // 2 + length  # as Arrow counts: an offset an event
+                end += _OFFSETS_BYTES + taken
+            else:
+                places += (end, _SIZES[kind])
+                layout.append(_FIXED[kind])
+                size += _SIZES[kind]
+                end += 8
+        head = bytearray(self._head)
+        _INT64.pack_into(head, self._places.body_length, end)
+        struct.pack_into(f"<{len(places)}q", head, self._places.buffers, *places)
+        digest = Digest(count=1, size=max(size, EVENT_BYTES_MIN), largest=size)
+        return _Form(bytes(head), struct.Struct("".join(layout)), digest)
+
+
+def one_row_of(schema: pa.Schema) -> OneRow | None:
+    """The form of a schema of bodies; None when its events are not plain."""
+    try:
+        check_schema(schema)
+    except InvalidEvent:
+        return None  # whoever publishes with it is told
+    names = schema.names
+    if not {"tag", "data", "properties"}.issuperset(names) or "properties" in names[:-1]:
+        return None
+    kinds, structs = _flat(schema)
+    if not _RECOGNISED.issuperset(kinds) or not 0 < len(kinds) <= COLUMNS_MAX:
+        return None
+    return OneRow(schema, kinds, structs)
+
+
+def form_of(schema: pa.Schema) -> OneRow | None:
+    """A form to write bodies by that the realm makes itself; None when a column is of a type that
+    no form has. A value of it is no null; times are in microseconds since 1970."""
+    kinds, structs = _flat(schema)
+    if not 0 < len(kinds) <= COLUMNS_MAX:
+        return None
+    if not all(kind in _FIXED or kind in _TEXTS for kind in kinds):
+        return None
+    return OneRow(schema, kinds, structs)
+
+
+def _flat(schema: pa.Schema) -> tuple[list[str], set[int]]:
+    """The types of columns, those of a struct's fields in its place; where structs begin."""
+    kinds: list[str] = []
+    structs: set[int] = set()
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.type.num_fields:
+            structs.add(len(kinds))
+            kinds += [str(child.type) for child in field.type]
+        else:
+            kinds.append(str(field.type))
+    return kinds, structs
+
+
+_by_schema: dict[bytes, OneRow | None] = {}
+
+
+def one_row_in(message: bytes) -> OneRow | None:
+    """The form of the schema in a message (``columns.schema.ipc.schema_bytes``), if it has one."""
+    try:
+        return _by_schema[message]
+    except KeyError:
+        if len(message) > SCHEMA_BYTES_KEPT_MAX:
+            return None
+        if len(_by_schema) >= SCHEMAS_MAX:
+            _by_schema.clear()
+        found = _by_schema[message] = one_row_of(schema_from(message))
+        return found
+
+
+_by_kind: dict[tuple[object, ...], OneRow | None] = {}
+
+
+def row_of(event: Event) -> tuple[OneRow, bytes] | None:
+    """The message of an event to be published; None where it has to be made the usual way, be it
+    to say what is wrong. Raises ``InvalidEvent``."""
+    if not _is_plain(event):
+        return None
+    properties = event._properties or {}
+    tag, data = event._tag, event._data
+    kind = (tag is not None, bool(data), *properties, *map(type, properties.values()))
+    try:
+        form = _by_kind[kind]
+    except KeyError:
+        form = _learn(kind, event)
+    if form is None:
+        return None
+    values = [*properties.values()]
+    if data or not (values or tag is not None):
+        values.insert(0, data)
+    if tag is not None:
+        values.insert(0, tag)
+    try:
+        message = form.written(values)
+    except (struct.error, UnicodeEncodeError):
+        return None
+    return None if message is None else (form, message)
+
+
+def _is_plain(event: Event) -> bool:
+    return (
+        event._rows is None
+        and not (event._headers or event._ttl or event._transient or event._is_delta)
+        and event._priority is None
+        and event._deliver_at is None
+        and event._persistent in (None, True)
+    )
+
+
+def _learn(kind: tuple[object, ...], event: Event) -> OneRow | None:
+    if len(_by_kind) >= KINDS_MAX:
+        _by_kind.clear()
+    plain = all(type(value) in NATIVE for value in event.properties.values())
+    form = one_row_of(body_of([event]).schema) if plain else None
+    _by_kind[kind] = form
+    return form
+
+
+def _sample(schema: pa.Schema) -> pa.RecordBatch:
+    """Any one event of a plain schema."""
+    return pa.RecordBatch.from_arrays([_cell(field.type) for field in schema], schema=schema)
+
+
+def _cell(kind: pa.DataType) -> pa.Array:
+    if pa.types.is_struct(kind):
+        children = [_cell(field.type) for field in kind]
+        return pa.Array.from_buffers(kind, 1, [None], 0, 0, children)
+    zeros = pa.py_buffer(bytes(8))
+    buffers = [None, zeros, zeros] if str(kind) in _TEXTS else [None, zeros]
+    return pa.Array.from_buffers(kind, 1, buffers, 0)
+
+
+def _is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

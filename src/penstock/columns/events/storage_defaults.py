@@ -1,0 +1,110 @@
+"""What a channel's storage properties make a realm write into bodies (SEM S)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.schema import overflow
+from penstock.columns.schema.layout import (
+    BODY,
+    DICTIONARY,
+    FIELDS,
+    PRIORITY_DEFAULT,
+    UTC_MICROSECONDS,
+)
+from penstock.columns.schema.shapes import struct_shape
+
+_DICTIONARY_FIELDS = [
+    pa.field("publisher", pa.string()),
+    pa.field("host", pa.string()),
+    pa.field("time", UTC_MICROSECONDS),
+    pa.field("id", pa.int64()),
+]
+
+
+def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
+    """The body with ``default`` as the priority of the events that have none."""
+    if default == PRIORITY_DEFAULT:  # what no priority means anyway
+        return batch
+    index = batch.schema.get_field_index("priority")
+    if index < 0:
+        priority = pa.repeat(pa.scalar(default, pa.int8()), batch.num_rows)
+    else:
+        priority = batch.column(index)
+        if not priority.null_count:
+            return batch
+        priority = priority.fill_null(pa.scalar(default, pa.int8()))
+    return _with_columns(batch, {"priority": (FIELDS["priority"], priority)})
+
+
+def with_dictionary(
+    batch: pa.RecordBatch, first_id: int, at_us: int, publisher: str, host: str
+) -> pa.RecordBatch:
+    """The body with one more property, :data:`.layout.DICTIONARY`: who, where from, when, id.
+
+    Ids follow each other from ``first_id``. A dictionary the events have from another channel
+    is replaced; all other properties, their nulls and their absence stay as they are (SEM E2).
+    """
+    fields: list[pa.Field] = []
+    arrays: list[pa.Array] = []
+    changed: dict[str, tuple[pa.Field, pa.Array]] = {}
+    index = batch.schema.get_field_index("properties")
+    if index >= 0:
+        struct = batch.column(index)
+        if struct.null_count:
+            changed["sparse"] = FIELDS["sparse"], _sparse(batch, struct)
+        for slot, field, array in zip(
+            struct_shape(struct.type).slots, struct.type, struct.flatten(), strict=True
+        ):
+            if slot.logical != DICTIONARY:
+                fields.append(field)
+                arrays.append(array)
+    dictionary = _dictionary(batch.num_rows, first_id, at_us, publisher, host)
+    properties = pa.StructArray.from_arrays(
+        [*arrays, dictionary], fields=[*fields, pa.field(DICTIONARY, dictionary.type)]
+    )
+    changed["properties"] = pa.field("properties", properties.type), properties
+    if "more" in batch.schema.names:
+        changed["more"] = FIELDS["more"], _without_dictionary(batch.column("more"))
+    return _with_columns(batch, changed)
+
+
+def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str) -> pa.StructArray:
+    arrays = [
+        pa.repeat(pa.scalar(publisher), count),
+        pa.repeat(pa.scalar(host), count),
+        pa.repeat(pa.scalar(at_us, pa.int64()), count).view(UTC_MICROSECONDS),
+        pa.array(np.arange(first_id, first_id + count, dtype=np.int64)),
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=_DICTIONARY_FIELDS)
+
+
+def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
+    """Rows that had no properties have some now, the nulls of which say absent."""
+    index = batch.schema.get_field_index("sparse")
+    empty = struct.is_null()
+    return empty if index < 0 else pc.or_(batch.column(index).fill_null(False), empty)
+
+
+def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
+    """A full channel has kept the dictionary here, and what is here wins over columns."""
+    stamped = pc.fill_null(pc.match_substring(cells, DICTIONARY), False)
+    if not pc.any(stamped).as_py():
+        return cells
+    rows = [overflow.without(cell, DICTIONARY) for cell in cells.filter(stamped).to_pylist()]
+    return pc.replace_with_mask(cells, stamped, pa.array(rows, pa.binary()))
+
+
+def _with_columns(
+    batch: pa.RecordBatch, changed: dict[str, tuple[pa.Field, pa.Array]]
+) -> pa.RecordBatch:
+    """The body with some columns added or replaced, in the order of the layout."""
+    columns = {
+        field.name: (field, array) for field, array in zip(batch.schema, batch.columns, strict=True)
+    } | changed
+    ordered = [columns[name] for name in BODY if name in columns]
+    return pa.RecordBatch.from_arrays(
+        [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
+    )

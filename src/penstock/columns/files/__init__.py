@@ -1,0 +1,1 @@
+"""Files of events: segments, growing files, archives and exports."""

@@ -1,0 +1,345 @@
+"""Events as rows of an archive: everything about them, in columns that tables can hold.
+
+============================  ================================================================
+column                        what it has
+============================  ================================================================
+event_id, published           given by the realm
+tag, data                     as they were published
+ttl, priority, persistent     as they were published; null where the publisher said nothing
+headers                       struct of all headers, publisher and host among them
+one for each property         named as in the channel's own columns
+``$penstock_…``               what only programs need: ``origin``, ``nulls``, ``more``
+============================  ================================================================
+
+Whole numbers are kept with 64 bits and floats as doubles, so that a column's type never changes.
+A null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
+Properties that no column of a table can hold (local times, lists of nothing but nulls) are in
+``$penstock_more``. A property whose name is taken, whatever case it is in, is called
+``properties.<name>``; which property a column has is in the metadata of its field.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.events.lifted_columns import in_columns
+from penstock.columns.events.publishers import with_publishers
+from penstock.columns.schema.layout import (
+    BODY,
+    FIELDS,
+    HEADERS,
+    LOGICAL_NAME,
+    RESERVED_PREFIX,
+    STAMPED,
+    key_path,
+)
+from penstock.columns.schema.rows import Publishers
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.columns.schema.schema_fit import explicit_nulls, fitted, spilled
+from penstock.columns.schema.shapes import (
+    NAIVE,
+    NULL,
+    ListShape,
+    Shape,
+    Slot,
+    StructShape,
+    arrow_type,
+    struct_shape,
+)
+from penstock.core.vocabulary.errors import InvalidArgument
+
+PROPERTY: Final = b"penstock.property"
+"""Field metadata: the column has the property field of this name."""
+CHANNEL: Final = b"penstock.channel"
+"""Metadata of ``event_id``: the channel's name."""
+EPOCH: Final = b"penstock.epoch"
+"""Metadata of ``event_id``: which channel of that name."""
+DAY: Final = "published_day"
+"""The day of ``published``, by which an archive is partitioned."""
+
+_HEADERS: Final = pa.struct(list(HEADERS.items()))
+_PLAIN: Final[dict[str, pa.DataType]] = {
+    **STAMPED,
+    **{name: FIELDS[name].type for name in ("tag", "data", "ttl", "priority", "persistent")},
+    "headers": _HEADERS,
+}
+_MACHINE: Final = ("origin", "nulls", "more", "delta")
+_TAKEN: Final = frozenset(name.casefold() for name in (*_PLAIN, DAY))
+_LOGICAL: Final = LOGICAL_NAME
+
+
+class ArchiveLayout:
+    """How the events of one channel go into its archive.
+
+    ``stored`` is the channel's schema, at least as new as the events; ``table`` the columns the
+    archive has by now.
+    """
+
+    def __init__(
+        self,
+        stored: pa.Schema,
+        table: pa.Schema | None = None,
+        *,
+        channel: str = "",
+        epoch: str = "",
+    ) -> None:
+        self._channel = ChannelSchema.empty().grown(stored)
+        index = self._channel.arrow.get_field_index("properties")
+        kind = self._channel.arrow.field(index).type if index >= 0 else pa.struct([])
+        self._shape = struct_shape(kind)
+        self._origin = {CHANNEL: channel.encode(), EPOCH: epoch.encode()}
+        self._leaving = [slot for slot in self._shape.slots if not _has_column(slot.shape)]
+        self._nulls = [slot for slot in self._shape.slots if slot.shape == NULL]
+        names = _names(self._shape, table)
+        self._columns = [
+            (number, slot, _field(names[slot.name], slot))
+            for number, slot in enumerate(self._shape.slots)
+            if slot.name in names
+        ]
+
+    def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
+        """Stored events as rows of the archive."""
+        batch = in_columns(batch, self._channel)
+        count = batch.num_rows
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= self._beside(batch)
+        fields, arrays = [], []
+        for name, kind in _PLAIN.items():
+            array = columns.get(name)
+            if name == "headers":
+                array = _headers(batch, publishers)
+            elif array is None:
+                array = (
+                    pa.nulls(count, kind) if name != "data" else pa.repeat(pa.scalar(b""), count)
+                )
+            metadata = self._origin if name == "event_id" else None
+            fields.append(pa.field(name, kind, metadata=metadata))
+            arrays.append(array)
+        properties = columns.get("properties")
+        for number, slot, field in self._columns:
+            assert properties is not None, "there are slots"
+            child = _child(properties, number)
+            arrays.append(fitted(child, slot.shape, _wide(slot.shape)))
+            fields.append(field)
+        for name in _MACHINE:
+            array = columns.get(name)
+            if array is not None and array.null_count < count:
+                fields.append(pa.field(_machine(name), array.type))
+                arrays.append(array)
+        fields.append(pa.field(DAY, pa.date32()))
+        arrays.append(columns["published"].cast(pa.timestamp("us")).cast(pa.date32()))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _beside(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """What the properties' columns do not say."""
+        if not self._shape.slots:
+            return {}
+        found: dict[str, pa.Array] = {}
+        properties, names = batch.column("properties"), batch.schema.names
+        dense = np.ones(batch.num_rows, dtype=np.bool_)
+        if "sparse" in names:
+            flags = batch.column("sparse").fill_null(False)
+            dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)):
+            nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * len(dense)
+            listed = [paths.get(row, nulls[row]) for row in range(len(dense))]
+            found["nulls"] = pa.array(listed, pa.list_(pa.string()))
+        if self._leaving:
+            found["more"] = spilled(batch, self._shape, self._leaving)
+        return found
+
+
+def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
+    """The columns of the properties: as the table has them, or new names that are free."""
+    known = {} if table is None else _properties_of(table)
+    names = {field: column for column, field in known.items()}
+    taken = {*_TAKEN, *(name.casefold() for name in names.values())}
+    for slot in shape.slots:
+        if slot.name in names or slot.shape == NULL or not _has_column(slot.shape):
+            continue
+        name, number = slot.name, 1
+        while name.casefold() in taken or name.startswith(_machine("")):
+            name = f"properties.{slot.name}" if number == 1 else f"properties.{slot.name}.{number}"
+            number += 1
+        names[slot.name] = name
+        taken.add(name.casefold())
+    slots = {slot.name for slot in shape.slots if slot.shape != NULL and _has_column(slot.shape)}
+    return {field: name for field, name in names.items() if field in slots}
+
+
+def _properties_of(table: pa.Schema) -> dict[str, str]:
+    """Columns that have a property: the name of its field in the channel's schema."""
+    return {
+        field.name: field.metadata[PROPERTY].decode()
+        for field in table
+        if field.metadata and PROPERTY in field.metadata
+    }
+
+
+def _field(name: str, slot: Slot) -> pa.Field:
+    metadata = {PROPERTY: slot.name.encode()}
+    if slot.logical != slot.name:
+        metadata[_LOGICAL] = slot.logical.encode()
+    return pa.field(name, arrow_type(_wide(slot.shape)), metadata=metadata)
+
+
+def _machine(name: str) -> str:
+    return f"{RESERVED_PREFIX}_{name}"
+
+
+def _has_column(shape: Shape) -> bool:
+    """Whether a table can hold it as it is. Of a single null only ``nulls`` has to tell."""
+    return shape == NULL or _is_whole(shape)
+
+
+def _is_whole(shape: Shape) -> bool:
+    if isinstance(shape, ListShape):
+        return _is_whole(shape.element)
+    if isinstance(shape, StructShape):
+        return bool(shape.slots) and all(_is_whole(slot.shape) for slot in shape.slots)
+    return shape not in (NULL, NAIVE)
+
+
+def _wide(shape: Shape) -> Shape:
+    if isinstance(shape, ListShape):
+        return ListShape(_wide(shape.element))
+    if isinstance(shape, StructShape):
+        return StructShape(
+            tuple(Slot(slot.name, slot.logical, _wide(slot.shape)) for slot in shape.slots)
+        )
+    if shape.startswith("int"):
+        return "int64"
+    return "double" if shape == "float" else shape
+
+
+def _child(struct: pa.StructArray, number: int) -> pa.Array:
+    # Without nulls of its own the struct hides nothing of its fields.
+    return pc.struct_field(struct, [number]) if struct.null_count else struct.field(number)
+
+
+def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
+    """All headers; publisher and host as the realm has seen them win over what was said."""
+    count = batch.num_rows
+    index = batch.schema.get_field_index("headers")
+    given: Any = batch.column(index) if index >= 0 else None
+    if given is None:
+        headers = pa.nulls(count, _HEADERS)
+    else:
+        there = {field.name: n for n, field in enumerate(given.type)}
+        arrays = [
+            _child(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
+            for name, kind in HEADERS.items()
+        ]
+        headers = pa.StructArray.from_arrays(arrays, fields=list(_HEADERS), mask=given.is_null())
+    return with_publishers(headers, batch.column("event_id"), publishers)
+
+
+# --- and back -----------------------------------------------------------------------------
+
+
+def identity_of(table: pa.Schema) -> tuple[str, str]:
+    """The channel an archive is of: its name, and which one of that name.
+
+    Raises ``InvalidArgument`` for a table that is no archive.
+    """
+    index = table.get_field_index("event_id")
+    metadata = (table.field(index).metadata or {}) if index >= 0 else {}
+    if CHANNEL not in metadata:
+        raise InvalidArgument("this table is no archive of a channel: no pipeline has made it so")
+    return metadata[CHANNEL].decode(), metadata[EPOCH].decode()
+
+
+def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
+    """Rows of an archive as stored events again; ``table`` has the archive's columns."""
+    count = rows.num_rows
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    arrays: dict[str, pa.Array] = {}
+    for name in BODY:
+        stored = _machine(name) if name in _MACHINE else name
+        array = columns.get(stored)
+        if name == "properties":
+            array = _properties(columns, table, count)
+        elif name == "sparse":
+            array = None  # below
+        elif name not in _PLAIN and name not in _MACHINE:
+            array = None
+        if array is not None and (name == "data" or array.null_count < count):
+            arrays[name] = array
+    if "properties" in arrays and not _says_it_all(arrays):
+        arrays["sparse"] = pa.repeat(pa.scalar(True), count)
+    fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
+    stamped = [columns[name].cast(kind) for name, kind in STAMPED.items()]
+    body = [name for name in BODY if name in arrays]
+    typed = []
+    for name in body:
+        wanted = BODY[name]
+        typed.append(arrays[name] if wanted is None else arrays[name].cast(wanted))
+        fields.append(pa.field(name, typed[-1].type))
+    return pa.RecordBatch.from_arrays([*stamped, *typed], schema=pa.schema(fields))
+
+
+def _properties(
+    columns: dict[str, pa.Array], table: pa.Schema, count: int
+) -> pa.StructArray | None:
+    fields, arrays = [], []
+    for column, name in _properties_of(table).items():
+        if column not in columns:
+            continue
+        array, field = columns[column], table.field(column)
+        if array.null_count == count:
+            continue
+        logical = field.metadata.get(_LOGICAL)
+        metadata = None if logical is None else {_LOGICAL: logical}
+        kind = arrow_type(_shape_of(field.type))
+        fields.append(pa.field(name, kind, metadata=metadata))
+        arrays.append(array if array.type.equals(kind) else array.cast(kind))
+    known = {field.name for field in fields}
+    for name in _null_names(columns.get(_machine("nulls"))):
+        if name not in known:
+            fields.append(pa.field(name, pa.null()))
+            arrays.append(pa.nulls(count))
+    if not fields:
+        return None
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _shape_of(kind: pa.DataType) -> Shape:
+    wrapped = struct_shape(pa.struct([pa.field("it", _listed(kind))]))
+    return wrapped.slots[0].shape
+
+
+def _listed(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with its lists' elements called as the channel's are."""
+    if pa.types.is_list(kind):
+        return pa.list_(_listed(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_listed(field.type)) for field in kind])
+    return kind
+
+
+def _null_names(nulls: pa.Array | None) -> list[str]:
+    """Names of properties, at the top, that are null in some row."""
+    if nulls is None:
+        return []
+    paths = pc.unique(pc.list_flatten(nulls)).to_pylist()
+    return [name for path in paths if (name := _plain_name(path)) is not None]
+
+
+def _plain_name(path: str) -> str | None:
+    name = path.replace("\\.", ".").replace("\\[", "[").replace("\\]", "]").replace("\\\\", "\\")
+    return name if key_path("", name) == path else None
+
+
+def _says_it_all(arrays: dict[str, pa.Array]) -> bool:
+    """Whether every event has every property, so that no null has to be told from none."""
+    properties = arrays["properties"]
+    if "nulls" in arrays:
+        return False
+    return all(
+        not properties.field(number).null_count and not pa.types.is_nested(field.type)
+        for number, field in enumerate(properties.type)
+    )

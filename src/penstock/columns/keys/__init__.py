@@ -1,0 +1,1 @@
+"""Publish keys: which slot an event takes, how many a key keeps."""

@@ -1,0 +1,281 @@
+"""The newest ids of each value of a publish key, by slot (SEM K1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.columns.events.batch import Int64s
+from penstock.core.ids.id_lists import WIDE, gap_bytes, head, remember, short
+from penstock.core.ids.ids import IdSet
+
+Bools = npt.NDArray[np.bool_]
+
+_SLOTS_MIN: Final = 64
+_SCATTERED: Final = 64
+"""More gaps than this: a set is made of bitmaps, not of ranges."""
+_BLOCK_SHIFT: Final = 10
+"""Ids share a bitmap of :meth:`IdSet.of_bitmaps` when they are equal above these bits."""
+_BLOCK: Final = 1 << _BLOCK_SHIFT
+
+
+def is_first(slots: Int64s) -> Bools:
+    """Which of these have a slot that none before them has."""
+    rows = np.arange(len(slots))
+    first = np.empty(int(slots.max(initial=-1)) + 2, dtype=np.int64)
+    first[slots[::-1]] = rows[::-1]  # the last one written stays
+    found: Bools = first[slots] == rows
+    return found
+
+
+class Newest:
+    """Depth 1: one id a value, all by columns."""
+
+    __slots__ = ("_end", "_last", "_newest", "_sure")
+
+    def __init__(self) -> None:
+        self._newest: Int64s = np.full(_SLOTS_MIN, -1, dtype=np.int64)
+        self._last: Int64s = np.empty(_SLOTS_MIN, dtype=np.int64)
+        self._end = 0
+        """Above every id appended."""
+        self._sure = 0
+        """From here on ids are known to live as long as they are the newest of a slot."""
+
+    def grow(self, slots: int) -> None:
+        """Make room for slots below ``slots``."""
+        have = len(self._newest)
+        if slots > have:
+            added = np.full(max(slots - have, have), -1, dtype=np.int64)
+            self._newest = np.concatenate((self._newest, added))
+            self._last = np.empty(len(self._newest), dtype=np.int64)
+
+    def doubt(self) -> None:
+        """Ids may have been removed: those appended so far are looked up each time."""
+        self._sure = self._end
+
+    def reset(self) -> None:
+        """Other events are looked at; nothing is kept from the last look."""
+
+    def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
+        """Ids to remove when events with these slots and ascending ids come."""
+        self._last[slots] = ids  # the last one written stays
+        is_last = self._last[slots] == ids
+        older = self._newest.take(slots[is_last])
+        older.sort()
+        unsure, sure = np.searchsorted(older, (0, self._sure)).tolist()
+        found = _of_ascending(np.concatenate((older[sure:], ids[~is_last])))
+        if unsure < sure:
+            found.add_all(stored.overlap(IdSet.of(older[unsure:sure].tolist())))
+        return found
+
+    def lives(self, slots: Int64s, stored: IdSet) -> Bools:
+        """Of which slots the newest event is on the channel."""
+        ids = self._newest[slots]
+        found: Bools = ids >= 0
+        unsure = np.flatnonzero(found & (ids < self._sure))
+        if len(unsure):
+            found[unsure] = [event_id in stored for event_id in ids[unsure].tolist()]
+        return found
+
+    def append(self, slots: Int64s, ids: Int64s) -> None:
+        """These events are stored now."""
+        self._newest[slots] = ids
+        if len(ids):
+            self._end = int(ids[-1]) + 1
+
+    def prune(self, slots: int, stored: IdSet) -> Bools:
+        """Forget the slots without a live event, the others move up; which lived?"""
+        newest = self._newest[:slots]
+        alive = np.fromiter((event_id in stored for event_id in newest.tolist()), np.bool_, slots)
+        self.keep(alive)
+        return alive
+
+    def keep(self, alive: Bools) -> None:
+        """Forget the other slots; those that are alive move up."""
+        self.grow(len(alive))
+        kept = self._newest[: len(alive)][alive]
+        self._newest = np.full(max(len(kept), _SLOTS_MIN), -1, dtype=np.int64)
+        self._newest[: len(kept)] = kept
+        self._last = np.empty(len(self._newest), dtype=np.int64)
+
+
+def _of_ascending(ids: Int64s) -> IdSet:
+    if not len(ids):
+        return IdSet()
+    gaps = ids[1:] - ids[:-1]
+    breaks = np.flatnonzero(gaps != 1)
+    if len(breaks) > _SCATTERED:
+        found = _of_scattered(ids)
+        remember(_written(ids, gaps), found)
+        return found
+    firsts = np.concatenate((ids[:1], ids[breaks + 1]))
+    ends = np.concatenate((ids[breaks], ids[-1:])) + 1
+    return IdSet.of_runs(firsts.tolist(), ends.tolist())
+
+
+def _written(ids: Int64s, gaps: Int64s) -> bytes:
+    """The list of ids :func:`penstock.core.ids.id_lists.listed` would make, at once."""
+    wide = np.flatnonzero(gaps >= WIDE)
+    widest = int(gaps[wide].max()) if len(wide) else 0
+    size = gap_bytes(widest, len(gaps), len(wide))
+    first = int(ids[0])
+    if not size:
+        return ids.astype("<i8", copy=False).tobytes()
+    if size > 1:
+        return head(size, first) + gaps.astype(f"<u{size}").tobytes()
+    return short(first, len(gaps), _narrow(gaps, wide))
+
+
+def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
+    """A byte a gap, three where it is one of the ``wide`` ones."""
+    narrow = gaps.astype(np.uint8)
+    if not len(wide):
+        return narrow.tobytes()
+    narrow[wide] = WIDE
+    steps = np.ones(len(gaps), dtype=np.int64)
+    steps[wide] = 3
+    places = np.cumsum(steps) - steps
+    found = np.empty(len(gaps) + 2 * len(wide), dtype=np.uint8)
+    found[places] = narrow
+    found[places[wide] + 1] = gaps[wide] & 0xFF
+    found[places[wide] + 2] = gaps[wide] >> 8
+    return found.tobytes()
+
+
+def _of_scattered(ids: Int64s) -> IdSet:
+    """The set of ascending ids that share blocks, block by block."""
+    blocks = ids >> _BLOCK_SHIFT
+    begins = np.empty(len(ids), dtype=np.bool_)
+    begins[0] = True
+    np.not_equal(blocks[1:], blocks[:-1], out=begins[1:])
+    starts = np.flatnonzero(begins)
+    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # one is full
+        return IdSet.of(ids.tolist())
+    bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
+    rows = np.cumsum(begins) - 1
+    bits[(rows << _BLOCK_SHIFT) + (ids & (_BLOCK - 1))] = True
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    size = _BLOCK // 8
+    bitmaps = [
+        int.from_bytes(packed[at : at + size], "little") for at in range(0, len(packed), size)
+    ]
+    return IdSet.of_bitmaps(blocks[starts].tolist(), bitmaps)
+
+
+class _Cut(NamedTuple):
+    """What a publish takes from a slot: its live ids, how many of them, how many new ones."""
+
+    live: list[int]
+    older: int
+    own: int
+
+
+class NewestFew:
+    """Any depth: the newest ids of each value, as many as there are and no room for more.
+
+    As long as nobody else removed events, all ids in a slot are known to live. After a doubt a
+    slot is checked against the stored ids once, when it is next too full.
+    """
+
+    __slots__ = ("_checked", "_cuts", "_depth", "_epoch", "_ids", "_sizes")
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._ids: list[list[int]] = []
+        self._sizes: Int64s = np.zeros(_SLOTS_MIN, dtype=np.int64)
+        self._epoch = 0
+        self._checked: list[int] = []
+        """By slot: the epoch in which all its ids were known to live."""
+        self._cuts: dict[int, _Cut] = {}
+
+    def grow(self, slots: int) -> None:
+        """Make room for slots below ``slots``."""
+        have = len(self._sizes)
+        if slots > have:
+            added = np.zeros(max(slots - have, have), dtype=np.int64)
+            self._sizes = np.concatenate((self._sizes, added))
+        missing = slots - len(self._ids)
+        self._ids.extend([] for _ in range(missing))
+        self._checked.extend([self._epoch] * missing)
+
+    def doubt(self) -> None:
+        """Ids may have been removed: none is known to live any more."""
+        self._epoch += 1
+
+    def reset(self) -> None:
+        """Other events are looked at: forget what the last look would take."""
+        self._cuts = {}
+
+    def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
+        """Ids to remove when events with these slots and ascending ids come."""
+        self._cuts = {}
+        groups = _Groups(slots)
+        full = self._sizes[groups.slots] + groups.counts > self._depth
+        found: list[int] = []
+        for slot, start, count in groups.each(full):
+            cut = self._cut(slot, count, stored)
+            found += cut.live[: cut.older]
+            if cut.own:
+                found += ids[groups.order[start : start + cut.own]].tolist()
+        return IdSet.of(found)
+
+    def _cut(self, slot: int, count: int, stored: IdSet) -> _Cut:
+        live = self._ids[slot]
+        if self._checked[slot] != self._epoch:
+            live = [event_id for event_id in live if event_id in stored]
+        over = max(len(live) + count - self._depth, 0)
+        older = min(over, len(live))
+        cut = self._cuts[slot] = _Cut(live, older, over - older)
+        return cut
+
+    def append(self, slots: Int64s, ids: Int64s) -> None:
+        """These events are stored now, and what the look at them before took is gone."""
+        groups = _Groups(slots)
+        own = ids[groups.order].tolist()
+        for slot, start, count in groups.each():
+            known = self._ids[slot]
+            cut = self._cuts.get(slot)
+            skipped = 0
+            if cut is not None:
+                if cut.live is not known:
+                    known = self._ids[slot] = cut.live
+                    self._checked[slot] = self._epoch
+                del known[: cut.older]
+                skipped = cut.own
+            known += own[start + skipped : start + count]
+            self._sizes[slot] = len(known)
+        self._cuts = {}
+
+    def prune(self, slots: int, stored: IdSet) -> Bools:
+        """Forget the slots without a live event, the others move up; which lived?"""
+        found = [[event_id for event_id in ids if event_id in stored] for ids in self._ids[:slots]]
+        self._ids = [ids for ids in found if ids]
+        self._checked = [self._epoch] * len(self._ids)
+        self._sizes = np.zeros(max(len(self._ids), _SLOTS_MIN), dtype=np.int64)
+        self._sizes[: len(self._ids)] = [len(ids) for ids in self._ids]
+        self._cuts = {}
+        return np.array([bool(ids) for ids in found], dtype=np.bool_)
+
+
+class _Groups:
+    """Events by slot: ``order`` brings those of a slot together, in the order of their ids."""
+
+    __slots__ = ("counts", "order", "slots", "starts")
+
+    def __init__(self, slots: Int64s) -> None:
+        self.order: Int64s = np.argsort(slots, kind="stable")
+        self.slots, self.starts, self.counts = np.unique(
+            slots[self.order], return_index=True, return_counts=True
+        )
+
+    def each(self, picked: Bools | slice = slice(None)) -> Iterator[tuple[int, int, int]]:
+        """Slot, where in ``order`` its events start, how many there are."""
+        return zip(
+            self.slots[picked].tolist(),
+            self.starts[picked].tolist(),
+            self.counts[picked].tolist(),
+            strict=True,
+        )

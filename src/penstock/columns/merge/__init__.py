@@ -1,0 +1,1 @@
+"""Merge channels: deltas and the states they add up to."""

@@ -1,0 +1,185 @@
+"""The columns of a body and of a stored batch: names, types, meaning.
+
+A *body* is what a publisher sends: an Arrow record batch, one row an event. A *stored* batch
+is a body with ``event_id`` and ``published`` prepended. A column is present only where used:
+
+============  =====================  ==========================================================
+column        type                   meaning; what null and an absent column say
+============  =====================  ==========================================================
+event_id      int64 not null         given by the realm (stored batches only)
+published     timestamp[us, UTC]     given by the realm, not null (stored batches only)
+tag           string                 null: no tag
+data          binary                 never null; absent: all empty
+properties    struct                 one field per property and type; see below
+headers       struct of HEADERS      null: header not set
+ttl           int64                  milliseconds; null or 0: none of its own
+persistent    bool                   null: true
+priority      int8                   0..9; null: 4
+transient     bool                   null: false
+sparse        bool                   null: false; how to read the nulls of the row
+nulls         list<string>           paths of the explicit nulls of a sparse row
+more          binary                 properties that do not fit columns, as tagged msgpack
+origin        struct of ORIGIN       where it came from; null: published here (realm only)
+deliver_at    timestamp[us, UTC]     not before this time; null: at once (scheduled only)
+delta         bool                   null: false; only what has changed, see below
+============  =====================  ==========================================================
+
+Null against absent key (SEM E2). In a row that is not sparse, a null property is an explicit
+null. In a sparse row, a null in a property field, at any depth of structs and also inside
+list elements that are structs, means "key absent", unless its path is in ``nulls``. Paths are
+``a``, ``a.b``, ``lines[3].sku``; ``.``, ``[``, ``]`` and ``\\`` inside a key are escaped by a
+backslash. A null *list element* is always an explicit null. A null ``properties`` struct is
+an event without properties.
+
+A delta (SEM K2) has the channel's publish key and the properties that have changed; an absent
+property is unchanged. Stored batches that come from a segment or a read have none: there all
+rows are merged.
+
+Two types under one name. The first type seen has the plain field name; each further type has
+a field of its own, such as ``price::string``, with the metadata ``penstock.name`` = ``price``.
+At most one of them is non-null in a row. Widening (int8 to int64, float32 to float64, null to
+anything) stays in one field. The same holds for the fields of structs at any depth.
+
+``more`` (module :mod:`penstock.columns.schema.overflow`) holds what columns cannot: lists of mixed
+types, dictionaries without any key, and properties beyond :data:`PROPERTY_COLUMNS_MAX`. In a file
+it also has names that few of the file's events have (module
+:mod:`penstock.columns.files.lean_columns`). A name in ``more`` wins over the column of that name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.vocabulary.errors import InvalidEvent
+
+UTC_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+
+PROPERTY_COLUMNS_MAX: Final = 256
+"""Leaf columns of one properties struct; what goes beyond is kept in ``more``."""
+
+BODY_ROWS_MAX: Final = 1 << 20
+"""Events of one body. Columns of nulls take no bytes, so the size alone is no bound."""
+
+EVENT_BYTES_MIN: Final = 16
+"""What an event counts at least against limits: columns of nulls take no bytes, but their events
+have ids and times."""
+
+RESERVED_PREFIX: Final = "$penstock"
+"""No property name a publisher gives starts with this."""
+
+DICTIONARY: Final = RESERVED_PREFIX
+"""The property the realm adds where a channel stamps publisher, host, time and id."""
+
+LOGICAL_NAME: Final = b"penstock.name"
+"""Field metadata: the property's name, where the field has another one."""
+
+PRIORITY_DEFAULT: Final = 4
+PRIORITY_MAX: Final = 9
+
+HEADERS: Final[dict[str, pa.DataType]] = {
+    "message_id": pa.string(),
+    "correlation_id": pa.string(),
+    "reply_to": pa.string(),
+    "type": pa.string(),
+    "delivery_mode": pa.int8(),
+    "expiration": UTC_MICROSECONDS,
+    "timestamp": UTC_MICROSECONDS,
+    "user": pa.string(),
+    "application_id": pa.string(),
+    "message_type": pa.string(),
+    "publisher": pa.string(),
+    "host": pa.string(),
+    "amqp": pa.string(),
+}
+"""Header fields and their types (SEM E3); only those in use are present. ``amqp`` is what an AMQP
+message says and no column does, as JSON."""
+
+ORIGIN: Final[dict[str, pa.DataType]] = {
+    "store": pa.string(),
+    "event_id": pa.int64(),
+    "published": UTC_MICROSECONDS,
+    "cause": pa.string(),
+    "at": UTC_MICROSECONDS,
+    "durables": pa.list_(pa.string()),
+    "redeliveries": pa.int32(),
+    "ttl": pa.int64(),
+    "path": pa.list_(pa.string()),
+}
+"""Where a dead or joined event was before (SEM E3, T7, L2); written by the realm alone. A buried
+event's ``cause`` is ``buried: `` and why."""
+
+REASON_CHARACTERS_MAX: Final = 2_000
+_REASON_FOLLOWS: Final = ": "
+
+STAMPED: Final[dict[str, pa.DataType]] = {
+    "event_id": pa.int64(),
+    "published": UTC_MICROSECONDS,
+}
+"""The columns a realm prepends to a body."""
+
+BODY: Final[dict[str, pa.DataType | None]] = {
+    "tag": pa.string(),
+    "data": pa.binary(),
+    "properties": None,
+    "headers": None,
+    "ttl": pa.int64(),
+    "persistent": pa.bool_(),
+    "priority": pa.int8(),
+    "transient": pa.bool_(),
+    "sparse": pa.bool_(),
+    "nulls": pa.list_(pa.string()),
+    "more": pa.binary(),
+    "origin": pa.struct(list(ORIGIN.items())),
+    "deliver_at": UTC_MICROSECONDS,
+    "delta": pa.bool_(),
+}
+"""The columns of a body in their order; None where the type is a struct that varies."""
+
+FIELDS: Final[dict[str, pa.Field]] = {
+    name: pa.field(name, kind) for name, kind in BODY.items() if kind is not None
+}
+STAMPED_FIELDS: Final = [pa.field(name, kind, nullable=False) for name, kind in STAMPED.items()]
+
+PROPERTY_TYPES: Final = (
+    "bool, int8, int16, int32, int64, float32, float64, string, bytes, datetime, "
+    "None, and lists and dictionaries of these"
+)
+"""What a property may be (SEM E2), for error messages."""
+
+_ESCAPED = str.maketrans({"\\": "\\\\", ".": "\\.", "[": "\\[", "]": "\\]"})
+
+
+def key_path(parent: str, key: str) -> str:
+    """The path of ``key`` in the dictionary at ``parent``; an empty parent is the top."""
+    escaped = key.translate(_ESCAPED)
+    return f"{parent}.{escaped}" if parent else escaped
+
+
+def check_property_name(name: object) -> None:
+    """Refuse what cannot name a property with :class:`InvalidEvent`."""
+    if not isinstance(name, str):
+        raise InvalidEvent(f"property name {name!r} is {type(name).__name__}; names are strings")
+    if not name:
+        raise InvalidEvent("a property name is empty; give it at least one character")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidEvent(f"property name {name!r} is not UTF-8: {error}") from None
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidEvent(
+            f"property name {name!r} starts with {RESERVED_PREFIX!r}, which is reserved; rename it"
+        )
+
+
+def with_reason(cause: str, reason: str) -> str:
+    """The ``cause`` of an origin, where somebody has said why."""
+    return f"{cause}{_REASON_FOLLOWS}{reason[:REASON_CHARACTERS_MAX]}" if reason else cause
+
+
+def cause_and_reason(written: str) -> tuple[str, str]:
+    """What :func:`with_reason` was given."""
+    cause, _, reason = written.partition(_REASON_FOLLOWS)
+    return cause, reason

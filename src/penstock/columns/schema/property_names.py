@@ -1,0 +1,112 @@
+"""The property names of a channel, those inside dictionaries among them, and how many there may be.
+
+Every name is a column, or may become one, for all who read the channel: publishers that make up
+names, ids or times for instance, are told so before their events are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.columns.schema import overflow
+from penstock.columns.schema.layout import DICTIONARY, key_path
+from penstock.columns.schema.schema import Parts
+from penstock.columns.schema.shapes import ListShape, StructShape
+from penstock.core.vocabulary.errors import LimitReached
+
+_SCHEMAS_MAX: Final = 4_096
+_SHOWN_MAX: Final = 60
+
+NAMES_MAX: Final = 1_000
+"""Unless the realm says otherwise; 0: no limit."""
+
+
+class PropertyNames:
+    """Those of one channel."""
+
+    __slots__ = ("_known", "_numbers", "_schemas")
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._numbers: set[int] = set()
+        """Of schemas whose names have been added."""
+        self._schemas: set[bytes] = set()
+        """Schemas all of whose names are known: to look is much less than to hash one of Arrow."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, schema: pa.Schema, number: int | None = None) -> None:
+        """Events with these columns are on the channel; ``number`` stands for the schema."""
+        if number in self._numbers:
+            return
+        if number is not None:
+            if len(self._numbers) >= _SCHEMAS_MAX:
+                self._numbers.clear()
+            self._numbers.add(number)
+        self._known |= names_in(schema)
+
+    def add_more(self, batch: pa.RecordBatch) -> None:
+        """So are those that this batch has beside its columns."""
+        self._known |= names_beside(batch)
+
+    def check(self, channel: str, batches: Iterable[Any], limit: int) -> None:
+        """Raises ``LimitReached`` for bodies (with ``schema_bytes``, ``schema``, ``names`` and
+        ``batch``) whose new names would be more than the channel may have."""
+        if not limit:
+            return
+        new: dict[str, None] = {}
+        for body in batches:
+            if body.schema_bytes not in self._schemas:
+                new |= self._new_in(body)
+            if "more" in body.names:
+                new |= dict.fromkeys(sorted(names_beside(body.batch) - self._known))
+        if not new:
+            return
+        count = len(self._known) + len(new)
+        if count > limit:
+            name = next(iter(new))
+            shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
+            others = f" and {len(new) - 1} others" if len(new) > 1 else ""
+            raise LimitReached(
+                f"{channel} has {len(self._known)} property names, and {shown!r}{others} would "
+                f"make it {count}: there may be {limit} (limits.property_names_max). Publish what "
+                "names are made of as values, a list of key and value for instance"
+            )
+
+    def _new_in(self, body: Any) -> dict[str, None]:
+        new = names_in(body.schema) - self._known
+        if not new:
+            if len(self._schemas) >= _SCHEMAS_MAX:
+                self._schemas.clear()
+            self._schemas.add(body.schema_bytes)
+        return dict.fromkeys(sorted(new))
+
+
+def names_in(schema: pa.Schema) -> set[str]:
+    """The paths of all properties in a schema, dictionaries and what is in them; elements of
+    lists are called like their list."""
+    return set(_paths("", Parts.of(schema).properties))
+
+
+def _paths(path: str, shape: StructShape) -> Iterator[str]:
+    for slot in shape.slots:
+        if slot.logical == DICTIONARY:
+            continue
+        below = key_path(path, slot.logical)
+        yield below
+        inner = slot.shape
+        while isinstance(inner, ListShape):
+            inner = inner.element
+        if isinstance(inner, StructShape):
+            yield from _paths(below, inner)
+
+
+def names_beside(batch: pa.RecordBatch) -> set[str]:
+    """The names of the properties that a batch has in ``more``; what is inside them is not
+    counted, for it is no column."""
+    cells = batch.column("more").drop_null().to_pylist()
+    return {key_path("", name) for cell in cells for name in overflow.nodes(cell)}

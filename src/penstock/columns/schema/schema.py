@@ -1,0 +1,225 @@
+"""The schema of a channel: it only grows, and every batch can be brought into it."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.columns.schema.layout import BODY, FIELDS, STAMPED_FIELDS
+from penstock.columns.schema.schema_cache import SchemaMemo
+from penstock.columns.schema.schema_fit import explicit_nulls, fitted, lacks, spilled, unplaced
+from penstock.columns.schema.shapes import (
+    NO_SLOTS,
+    Slot,
+    StructShape,
+    Unsupported,
+    arrow_type,
+    grown,
+    struct_shape,
+)
+from penstock.core.vocabulary.errors import InvalidEvent
+
+CHANNEL_SCHEMA: Final = b"penstock.channel"
+"""Metadata of a file's schema: the channel's, packed, where the file has other columns."""
+SCHEMA_BYTES_MAX: Final = 16 << 20
+
+
+class Parts(NamedTuple):
+    """What a schema of a body or stored batch consists of."""
+
+    names: frozenset[str]
+    properties: StructShape
+    headers: StructShape
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Parts:
+        """Raises ``InvalidEvent`` for columns no event has."""
+        return _parts.of(schema)
+
+    @classmethod
+    def _of(cls, schema: pa.Schema) -> Parts:
+        names = frozenset(schema.names) & BODY.keys()
+        structs = {}
+        for name in ("properties", "headers"):
+            kind = schema.field(name).type if name in names else pa.struct([])
+            try:
+                structs[name] = struct_shape(kind)
+            except Unsupported as error:
+                raise InvalidEvent(
+                    f"{name}.{error.path} has the unsupported type {error.kind}"
+                ) from None
+        return cls(names, structs["properties"], structs["headers"])
+
+
+_parts = SchemaMemo(Parts._of)
+
+
+class _Plan(NamedTuple):
+    """How batches of one schema come into the channel's."""
+
+    parts: Parts
+    leaving: list[Slot]
+    makes_sparse: bool
+
+
+class ChannelSchema:
+    """The stored form of a channel's events: grows with what is published, never shrinks."""
+
+    __slots__ = ("_grown", "_parts", "_plans", "arrow")
+
+    arrow: pa.Schema
+    """Columns of stored batches, ``event_id`` and ``published`` included."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.arrow = pa.schema([*STAMPED_FIELDS, *_fields(parts)])
+        self._grown = SchemaMemo(self._grow)
+        self._plans = SchemaMemo(self._plan)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """The schema of a channel nothing was published to."""
+        return cls(Parts(frozenset(), NO_SLOTS, NO_SLOTS))
+
+    @classmethod
+    def from_bytes(cls, message: bytes) -> Self:
+        """The schema :meth:`to_bytes` wrote; :class:`InvalidEvent` when it is none."""
+        return cls(Parts.of(schema_from(message)))
+
+    @classmethod
+    def of_file(cls, message: bytes) -> Self:
+        """What the channel's schema was when a file with this schema was made: the file may have
+        fewer columns (:mod:`penstock.columns.files.lean_columns`). Raises :class:`InvalidEvent`."""
+        schema = schema_from(message)
+        packed = (schema.metadata or {}).get(CHANNEL_SCHEMA)
+        return cls.from_bytes(message if packed is None else _unpacked(packed))
+
+    def note(self, columns: pa.Schema) -> dict[bytes, bytes] | None:
+        """Metadata for the schema of a file with these ``columns``; None where they are all."""
+        if columns.equals(self.arrow, check_metadata=True):
+            return None
+        packed = base64.b64encode(zlib.compress(self.to_bytes()))
+        return {CHANNEL_SCHEMA: packed}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns of bodies it has."""
+        return self._parts.names
+
+    @property
+    def properties(self) -> StructShape:
+        return self._parts.properties
+
+    @property
+    def headers(self) -> StructShape:
+        return self._parts.headers
+
+    def to_bytes(self) -> bytes:
+        """The schema as an Arrow IPC message."""
+        return schema_bytes(self.arrow)
+
+    def grown(self, body: pa.Schema) -> ChannelSchema:
+        """The schema that also holds batches of ``body``; this very object when it does."""
+        return self._grown.of(body)
+
+    def _grow(self, body: pa.Schema) -> ChannelSchema:
+        mine, theirs = self._parts, _parts.of(body)
+        properties = grown(mine.properties, theirs.properties.slots)
+        names = mine.names | theirs.names
+        if not properties.slots:
+            names -= {"properties"}
+        if (mine.properties.slots and lacks(mine.properties, properties)) or (
+            theirs.properties.slots and lacks(theirs.properties, properties)
+        ):
+            names |= {"sparse", "nulls"}
+        if unplaced(theirs.properties, properties):
+            names |= {"more"}
+        parts = Parts(names, properties, grown(mine.headers, theirs.headers.slots))
+        return self if parts == mine else ChannelSchema(parts)
+
+    def _plan(self, schema: pa.Schema) -> _Plan:
+        parts = _parts.of(schema)
+        mine = self._parts.properties
+        narrow = bool(parts.properties.slots) and lacks(parts.properties, mine)
+        return _Plan(parts, unplaced(parts.properties, mine), narrow)
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A stored batch in this schema, the same events with the same values.
+
+        The schema must have :meth:`grown` by the schema of the batch before. A batch that is in
+        it already is returned as it is.
+        """
+        if batch.schema.equals(self.arrow, check_metadata=True):
+            return batch
+        plan = self._plans.of(batch.schema)
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        if plan.makes_sparse:
+            columns |= sparse_columns(batch, plan.parts.properties)
+        if plan.leaving:
+            columns["more"] = spilled(batch, plan.parts.properties, plan.leaving)
+        for name, shape, wanted in (
+            ("properties", plan.parts.properties, self._parts.properties),
+            ("headers", plan.parts.headers, self._parts.headers),
+        ):
+            if name in columns and wanted.slots:
+                columns[name] = fitted(columns[name], shape, wanted)
+        count = batch.num_rows
+        arrays = [
+            columns[field.name] if field.name in columns else _absent(field, count)
+            for field in self.arrow
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+
+    def __repr__(self) -> str:
+        properties = ", ".join(slot.name for slot in self._parts.properties.slots)
+        return f"ChannelSchema({', '.join(self.arrow.names)}; properties: {properties or 'none'})"
+
+
+def _unpacked(packed: bytes) -> bytes:
+    try:
+        unpack = zlib.decompressobj()
+        message = unpack.decompress(base64.b64decode(packed, validate=True), SCHEMA_BYTES_MAX)
+    except (zlib.error, ValueError) as error:
+        raise InvalidEvent(
+            f"what a file says of its channel's columns is damaged: {error}"
+        ) from error
+    if not unpack.eof:
+        raise InvalidEvent(f"a file says its channel's columns take over {SCHEMA_BYTES_MAX} bytes")
+    return message
+
+
+def _fields(parts: Parts) -> list[pa.Field]:
+    shapes = {"properties": parts.properties, "headers": parts.headers}
+    return [
+        pa.field(name, arrow_type(shapes[name])) if name in shapes else FIELDS[name]
+        for name in BODY
+        if name in parts.names
+    ]
+
+
+def _absent(field: pa.Field, count: int) -> pa.Array:
+    if field.name == "data":
+        return pa.array([b""] * count, field.type)
+    return pa.nulls(count, field.type)
+
+
+def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Array]:
+    """All rows sparse; rows that were not have their nulls listed."""
+    count = batch.num_rows
+    names = batch.schema.names
+    dense = np.ones(count, dtype=np.bool_)
+    if "sparse" in names:
+        flags = batch.column("sparse").fill_null(False)
+        dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
+    found = explicit_nulls(batch.column("properties"), shape, dense)
+    if found:
+        listed = batch.column("nulls").to_pylist() if "nulls" in names else [None] * count
+        merged = [found.get(row, listed[row]) for row in range(count)]
+        columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
+    return columns

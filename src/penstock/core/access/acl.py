@@ -1,0 +1,153 @@
+"""What has been granted: entries by resource, members of groups, and what follows (SEM A1-A3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from penstock.core.access.rights import (
+    RIGHTS,
+    Need,
+    Principal,
+    Subject,
+    known_rights,
+    parse_subject,
+)
+from penstock.core.vocabulary.errors import AccessDenied
+
+Resource = tuple[str, str]
+"""Kind and name; the realm has the name ``""``. A name that ends in ``/*`` stands for every
+channel or queue below that folder, ``*`` for all of them."""
+_Change = Callable[[tuple[str, ...]], set[str]]
+
+REALM: Resource = ("realm", "")
+_EVERYWHERE: Mapping[str, str] = {"full": "full", "manage_acl": "manage_acl"}
+"""Rights on the realm that are rights on each channel and queue as well."""
+
+
+class Entry(Struct, frozen=True):
+    """What one subject has been granted on one resource."""
+
+    subject: str
+    rights: tuple[str, ...]
+
+
+class Acl:
+    """All access control lists of a realm, and its groups."""
+
+    __slots__ = ("_entries", "_groups")
+
+    def __init__(self) -> None:
+        self._entries: dict[Resource, dict[Subject, tuple[str, ...]]] = {}
+        self._groups: dict[str, frozenset[str]] = {}
+
+    # --- what there is -------------------------------------------------------------------
+
+    def entries(self, kind: str, name: str = "") -> list[Entry]:
+        """Those of one resource, by subject."""
+        held = self._entries.get((kind, name), {})
+        found = [Entry(str(subject), rights) for subject, rights in held.items()]
+        return sorted(found, key=lambda entry: entry.subject)
+
+    def resources(self) -> list[Resource]:
+        """Those that have entries."""
+        return sorted(self._entries)
+
+    @property
+    def groups(self) -> Mapping[str, frozenset[str]]:
+        """The members of each group."""
+        return self._groups
+
+    # --- changing it ---------------------------------------------------------------------
+
+    def put(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
+        """These, and no others, are the entries of a resource from now on."""
+        held = {parse_subject(entry.subject): entry.rights for entry in entries if entry.rights}
+        if held:
+            self._entries[kind, name] = held
+        else:
+            self._entries.pop((kind, name), None)
+
+    def put_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
+        """These, and no others, are the groups from now on."""
+        self._groups = {name: frozenset(members) for name, members in groups.items()}
+
+    def granted(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
+        """The entries of a resource with ``rights`` added for ``subject``; changes nothing."""
+        return self._with(kind, name, subject, lambda held: {*held, *rights})
+
+    def revoked(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
+        """The entries of a resource without ``rights`` for ``subject``; changes nothing."""
+        return self._with(kind, name, subject, lambda held: {*held} - {*rights})
+
+    def _with(self, kind: str, name: str, subject: str, change: _Change) -> list[Entry]:
+        wanted = str(parse_subject(subject))
+        found = {entry.subject: entry.rights for entry in self.entries(kind, name)}
+        now = change(found.get(wanted, ()))
+        found[wanted] = tuple(right for right in known_rights(kind) if right in now)
+        return [Entry(each, rights) for each, rights in sorted(found.items()) if rights]
+
+    # --- what follows --------------------------------------------------------------------
+
+    def groups_of(self, principal: Principal) -> frozenset[str]:
+        """The groups a principal belongs to: the realm's own and those of its token."""
+        known = {name for name, members in self._groups.items() if principal.user in members}
+        return principal.groups | known
+
+    def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
+        """The rights of ``principal`` on a resource: the union of all that match (SEM A3).
+
+        ``full`` stands for every right of its kind; ``full`` and ``manage_acl`` on the realm hold
+        on each channel and queue too.
+        """
+        if principal.trusted:
+            return frozenset(RIGHTS[kind])
+        groups = self.groups_of(principal)
+        found: set[str] = set()
+        if kind != "realm":
+            on_realm = self.effective(principal, "realm")
+            found |= {_EVERYWHERE[right] for right in on_realm if right in _EVERYWHERE}
+        for resource in _resources(kind, name):
+            for subject, rights in self._entries.get(resource, {}).items():
+                if subject.covers(principal, groups):
+                    found |= {*rights}
+        return frozenset(RIGHTS[kind]) if "full" in found else frozenset(found)
+
+    def missing(self, principal: Principal, need: Need, name: str = "") -> AccessDenied | None:
+        """Why ``principal`` may not do what has this ``need``; None: it may."""
+        if principal.trusted:
+            return None
+        on_realm = self.effective(principal, "realm")
+        if "access" not in on_realm:
+            return denied(principal, "realm", "", ("access",))
+        held = on_realm if need.kind == "realm" else self.effective(principal, need.kind, name)
+        if any(right in held for right in need.rights):
+            return None
+        if any(right in on_realm for right in need.realm):
+            return None
+        return denied(principal, need.kind, name, need.rights)
+
+
+def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) -> AccessDenied:
+    """The refusal that names the missing right (SEM A3)."""
+    every = known_rights(kind)
+    which = "any right" if tuple(rights) == every else " or ".join(f"{right!r}" for right in rights)
+    where = f"{kind} {name}" if name else f"the {kind}"
+    how = rights[0] if tuple(rights) != every else every[3]  # to read
+    grant = "realm" if kind == "realm" else f"{kind} {name}"
+    return AccessDenied(
+        f"{principal.name} lacks {which} on {where}; whoever has 'manage_acl' there can grant it: "
+        f"penstock acl grant {grant} {principal.user}@* {how}"
+    )
+
+
+def _resources(kind: str, name: str) -> Iterator[Resource]:
+    """The resource itself, and the patterns it falls under."""
+    yield kind, name
+    if kind == "realm":
+        return
+    folder = name
+    while folder:
+        folder = folder.rpartition("/")[0]
+        yield kind, f"{folder}/*" if folder else "*"

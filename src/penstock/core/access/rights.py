@@ -1,0 +1,226 @@
+"""Who is meant, which rights there are, and which right each operation needs (SEM A1, A2).
+
+:data:`OPERATIONS` is the one table: every front end asks for operations by name, and none has a
+rule of its own. What has been granted to whom is in :mod:`penstock.core.access.acl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from msgspec import Struct
+
+from penstock.core.vocabulary.errors import InvalidArgument
+
+ResourceKind = Literal["realm", "channel", "queue"]
+Proof = Literal["none", "password", "token", "certificate"]
+
+RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "realm": ("manage_acl", "full", "access", "configure", "channels", "realm", "admin"),
+        "channel": ("manage_acl", "full", "purge", "subscribe", "publish", "durable"),
+        "queue": ("manage_acl", "full", "purge", "peek", "push", "pop"),
+    }
+)
+"""The rights on each kind of resource (SEM A2). ``full`` stands for all of its kind."""
+
+ANONYMOUS = "anonymous"
+"""The user of a session that has not said who it is."""
+GROUP_PREFIX = "group:"
+PROOF_PREFIXES: Mapping[str, str] = MappingProxyType(
+    {"token": "token:", "certificate": "certificate:"}
+)
+"""Before the name of a user whom a token or certificate has named: an ``admin`` of theirs is not
+the realm's own."""
+NAME_LENGTH_MAX = 128
+
+
+class Principal(Struct, frozen=True):
+    """Somebody who asks: a user at a host."""
+
+    user: str
+    host: str
+    groups: frozenset[str] = frozenset()
+    """Those a token or certificate has named; what the realm knows of groups comes on top."""
+    trusted: bool = False
+    """This very process, or a realm without authentication: every right there is."""
+    proof: Proof = "none"
+    """How it has shown who it is."""
+    until_us: int = 0
+    """When its proof is worth nothing any more: the end of a token or certificate; 0: never."""
+    certificate: tuple[str, ...] = ()
+    """What revocation lists call the certificate that was shown: see ``issued_as``."""
+
+    @property
+    def name(self) -> str:
+        """``user@host``: also the publisher of what it publishes (SEM E3)."""
+        return f"{self.user}@{self.host}"
+
+    @property
+    def called(self) -> str:
+        """What its proof calls it: without what tells its names from those of others."""
+        return self.user.removeprefix(PROOF_PREFIXES.get(self.proof, ""))
+
+
+class Subject(Struct, frozen=True):
+    """Whom an entry of an access control list means (SEM A1)."""
+
+    user: str
+    host: str = "*"
+    is_group: bool = False
+
+    def __str__(self) -> str:
+        return f"{GROUP_PREFIX}{self.user}" if self.is_group else f"{self.user}@{self.host}"
+
+    def covers(self, principal: Principal, groups: frozenset[str]) -> bool:
+        """Whether ``principal``, a member of ``groups``, is meant."""
+        if self.is_group:
+            return self.user in groups
+        return self.user in ("*", principal.user) and self.host in ("*", principal.host)
+
+
+def parse_subject(text: str) -> Subject:
+    """``user@host``, ``user@*``, ``*@host``, ``*@*`` or ``group:name``. The host is what follows
+    the last ``@``. Raises ``InvalidArgument``."""
+    if text.startswith(GROUP_PREFIX):
+        return Subject(checked_name(text.removeprefix(GROUP_PREFIX), "group"), is_group=True)
+    user, at, host = text.rpartition("@")
+    if not at or not user or not host:
+        raise InvalidArgument(
+            f"{text!r} is no subject; user@host is, with * for any of either: "
+            "alice@*, *@10.0.0.5, *@*; or group:name"
+        )
+    if any(each.isspace() for each in host) or ("*" in host and host != "*"):
+        raise InvalidArgument(f"{host!r} in {text!r} is no host: an address, or * for every one")
+    return Subject(user if user == "*" else checked_user(user), host)
+
+
+def checked_user(text: str) -> str:
+    """``text`` as the name of a user with a password, or of one whom a token or certificate
+    names. Raises ``InvalidArgument``."""
+    for prefix in PROOF_PREFIXES.values():
+        if text.startswith(prefix):
+            return prefix + checked_name(text.removeprefix(prefix), "user")
+    return checked_name(text, "user")
+
+
+def checked_name(text: str, what: str) -> str:
+    """``text`` as the name of a user or group. Raises ``InvalidArgument``."""
+    allowed = text.isprintable() and not any(each.isspace() or each in "*:," for each in text)
+    if not 0 < len(text) <= NAME_LENGTH_MAX or not allowed:
+        raise InvalidArgument(
+            f"{text!r} is no name of a {what}: 1 to {NAME_LENGTH_MAX} characters without blanks, "
+            "'*', ':' and ','"
+        )
+    return text
+
+
+def checked_rights(kind: str, rights: tuple[str, ...]) -> tuple[str, ...]:
+    """``rights`` in their order, each once. Raises ``InvalidArgument`` for what is none."""
+    known = known_rights(kind)
+    for right in rights:
+        if right not in known:
+            raise InvalidArgument(
+                f"{right!r} is no right on a {kind}; there are {', '.join(known)}"
+            )
+    if not rights:
+        raise InvalidArgument(f"name at least one right on the {kind}: {', '.join(known)}")
+    return tuple(right for right in known if right in rights)
+
+
+def known_rights(kind: str) -> tuple[str, ...]:
+    """The rights on a kind of resource. Raises ``InvalidArgument`` for what is no such kind."""
+    known = RIGHTS.get(kind)
+    if known is None:
+        raise InvalidArgument(f"{kind!r} has no rights; there are {', '.join(RIGHTS)}")
+    return known
+
+
+class Need(Struct, frozen=True):
+    """What an operation asks for: any one of ``rights`` on its resource, or of ``realm`` rights.
+
+    Besides, every operation asks for ``access`` to the realm.
+    """
+
+    kind: ResourceKind
+    rights: tuple[str, ...]
+    realm: tuple[str, ...] = ()
+    audited: bool = False
+    """An act of administration: it is written to the audit log."""
+
+
+def _realm(*rights: str, audited: bool = False) -> Need:
+    return Need("realm", rights, audited=audited)
+
+
+def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
+    """The operations that channels and queues have in common."""
+    every = RIGHTS[kind]
+    return {
+        f"{kind}.list": _realm("access"),
+        f"{kind}.create": _realm("channels", audited=True),
+        f"{kind}.import": _realm("channels", audited=True),
+        f"{kind}.open": Need(kind, every, ("channels", "admin")),
+        f"{kind}.describe": Need(kind, every, ("channels", "admin")),
+        f"{kind}.edit": Need(kind, ("full",), audited=True),
+        f"{kind}.delete": Need(kind, ("full",), audited=True),
+        f"{kind}.maintain": Need(kind, ("full",), ("admin",), audited=True),
+        f"{kind}.export": Need(kind, ("full",), audited=True),
+        f"{kind}.{read}": Need(kind, (read,)),
+        f"{kind}.{write}": Need(kind, (write,)),
+        f"{kind}.purge": Need(kind, ("purge",), audited=True),
+        f"{kind}.redrive": Need(kind, ("purge",), audited=True),
+        f"{kind}.acl.read": Need(kind, ("manage_acl",)),
+        f"{kind}.acl.change": Need(kind, ("manage_acl",), audited=True),
+    }
+
+
+OPERATIONS: Mapping[str, Need] = MappingProxyType(
+    {
+        # The realm and who uses it
+        "session.open": _realm("access"),
+        "realm.describe": _realm("access"),
+        "realm.watch": _realm("admin"),  # metrics, rates, pipelines
+        "realm.pause": _realm("configure", audited=True),
+        "realm.backup": _realm("full", audited=True),
+        "realm.reload": _realm("configure", audited=True),
+        "connection.list": _realm("admin"),
+        "connection.end": _realm("admin", audited=True),
+        "audit.read": _realm("admin"),
+        "user.list": _realm("manage_acl"),
+        "user.change": _realm("manage_acl", audited=True),
+        "group.list": _realm("manage_acl"),
+        "group.change": _realm("manage_acl", audited=True),
+        "realm.acl.read": _realm("manage_acl"),
+        "realm.acl.change": _realm("manage_acl", audited=True),
+        "me.read": _realm("access"),
+        "me.password": _realm("access", audited=True),
+        # A transaction's stores are asked for one by one: publish or push
+        "transaction.describe": _realm("access"),
+        "join.list": _realm("realm", "admin"),
+        "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
+        "join.delete": _realm("realm", audited=True),
+        # Channels, with their durables
+        **_on("channel", "subscribe", "publish"),
+        "durable.list": Need("channel", ("subscribe", "durable"), ("admin",)),
+        "durable.describe": Need("channel", ("subscribe", "durable"), ("admin",)),
+        "durable.attach": Need("channel", ("subscribe",)),
+        "durable.browse": Need("channel", ("subscribe",)),
+        "durable.create": Need("channel", ("durable",), audited=True),
+        "durable.delete": Need("channel", ("durable",), audited=True),
+        "durable.purge": Need("channel", ("durable",), audited=True),
+        "durable.unbind": Need("channel", ("durable",), audited=True),
+        # Queues
+        **_on("queue", "peek", "push"),
+        "queue.pop": Need("queue", ("pop",)),
+    }
+)
+"""Every operation of every front end, by name, and what it needs."""
+
+READING: Mapping[str, str] = MappingProxyType(
+    {"channel": "channel.subscribe", "queue": "queue.peek"}
+)
+WRITING: Mapping[str, str] = MappingProxyType({"channel": "channel.publish", "queue": "queue.push"})
+"""What reading and writing is called, by the kind of what is read or written."""

@@ -1,0 +1,302 @@
+"""What a fact does to a channel. Writes state, never decides.
+
+Used live and at recovery alike: there is no other way state comes about.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.core.channel import capacity_overflow
+from penstock.core.channel.dead import count_copies
+from penstock.core.channel.recall import behind, recall
+from penstock.core.channel.removal_causes import NEVER, Departures
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.queue import KIND, READERS
+from penstock.core.ids.id_lists import ids_in
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import (
+    Acked,
+    Appended,
+    Buried,
+    Cause,
+    DurableCreated,
+    DurableDeleted,
+    Edited,
+    IdsReserved,
+    PackedIds,
+    Removed,
+    Replaced,
+    Restored,
+    RolledBack,
+    Secured,
+    Spans,
+    StoredFact,
+)
+from penstock.core.vocabulary.stored_ids import id_set, unpacked
+
+COUNTED_AS = {Cause.UNDELIVERABLE: "dead", Cause.BURIED: "dead"}
+"""Counters whose name is not their cause's."""
+
+
+def apply(  # noqa: C901, PLR0912  one case a fact
+    state: ChannelState, fact: StoredFact
+) -> None:
+    """Make ``fact`` true. Never fails, never decides: it has already happened."""
+    state.dirty = True
+    match fact:
+        case Appended():
+            _appended(state, fact)
+        case Secured():
+            _secured(state, fact)
+        case Acked(name, spans):
+            _acked(state, name, spans, counts=True)
+        case Removed():
+            _removed(state, fact)
+        case Replaced(ids):
+            state.counters.replaced += _gone(state, ids_in(ids), Cause.REPLACED)
+        case Buried(name, spans, cause):
+            count_copies(state, state.stored_part(spans), cause, name)
+            _acked(state, name, spans)
+        case RolledBack(name, spans):
+            durable = state.durables.get(name)
+            if durable is not None and spans:
+                _rolled_back(state, durable, spans)
+        case PackedIds():
+            apply(state, unpacked(fact))
+        case IdsReserved(through):
+            state.reserved = through
+        case Edited(definition):
+            state.definition = definition
+            state.fresh = state.acked.copy()
+            if READERS in state.durables:
+                state.durables[READERS].max_deliveries = definition.max_deliveries
+        case DurableCreated():
+            _created(state, fact)
+        case DurableDeleted(name):
+            state.died = {key: count for key, count in state.died.items() if key[0] != name}
+            if (gone := state.durables.pop(name, None)) is not None:
+                state.delivered += gone.delivered
+                state.acknowledged += gone.acknowledged
+            state.seats = {s: held for s, held in state.seats.items() if held[0].name != name}
+            state.looked_at_from(0)
+        case Restored():
+            _restored(state, fact)
+
+
+def _appended(state: ChannelState, fact: Appended) -> None:
+    span = Span(*fact.span)
+    if span.first > state.next_id and state.type.survives_restart and not state.reserved:
+        lost = span.first - state.next_id  # a quarantined block lies between (SEM S1)
+        state.counters.published += lost
+        state.counters.quarantined += lost
+        state.lost += lost
+        state.departures.left(IdSet([Span(state.next_id, span.first)]), Cause.QUARANTINED)
+    elif span.first > state.next_id:
+        state.departures.passed_over((state.next_id, span.first))
+    state.next_id = max(state.next_id, span.end)
+    state.event_bytes = max(fact.size / span.size, state.event_bytes * 0.98)
+    state.stored.add(span)
+    state.counters.published += span.size
+    for part in fact.volatile:
+        state.volatile.add(part)
+    if fact.absent or fact.relayed or fact.dropped or fact.passing:
+        _left_out(state, fact)
+    state.ages.appended(span, fact.at_us, state.definition.ttl)
+    state.ages.forget_below(state.stored.lowest)
+    if fact.ttls:
+        exact = state.definition.kind == "schedule"  # never before its time (SEM X4)
+        state.ages.own_ttl(fact.at_us, fact.ttls, exact=exact)
+    if fact.producer:
+        state.producers.stored(fact.producer, fact.sequence, span, fact.at_us)
+    if fact.relayed:
+        _relay(state, fact)
+    if fact.matched:
+        _offer_matched(state, fact, span)
+
+
+def _left_out(state: ChannelState, fact: Appended) -> None:
+    """Which of the ids are not stored, or not for long."""
+    for gone in fact.absent:
+        state.counters.published -= len(state.stored.remove(Span(*gone)))
+    for relayed in fact.relayed:
+        state.relayed.add_all(state.stored.remove(Span(*relayed)))
+    for unwanted in fact.dropped:
+        state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
+    state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
+    passing = IdSet(fact.passing)
+    state.passing.add_all(passing)
+    state.unwritten.add_all(passing)
+    state.unwritten.discard_all(IdSet(fact.volatile))  # the type would not have it on disk either
+    state.volatile.add_all(passing)
+
+
+def _secured(state: ChannelState, fact: Secured) -> None:
+    """After a restart they come out of nowhere: what only passed was never recorded."""
+    ids = IdSet(Span(*span) for span in fact.spans)
+    state.volatile.discard_all(state.unwritten.overlap(ids))
+    state.passing.discard_all(ids)
+    state.unwritten.discard_all(ids)
+    new = ids.copy()
+    new.discard_all(state.stored)
+    state.departures.came(new)
+    for span in new.spans:
+        state.departures.passed_over((state.next_id, span.first))
+        state.next_id = max(state.next_id, span.end)
+        state.stored.add(span)
+        state.counters.published += span.size
+        state.ages.inserted(span.first, fact.at_us)
+    state.ages.restore_own(fact.ttls)
+    for durable in state.durables.values() if new else ():
+        durable.came(new)
+
+
+def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
+    gone = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed, *fact.dropped))
+    for name, matched in fact.matched.items():
+        durable = state.durables.get(name)
+        if durable is None:
+            continue
+        lasting = IdSet(Span(*part) for part in matched)
+        lasting.remove_all(gone)
+        durable.offered(span, lasting.spans)
+
+
+def _relay(state: ChannelState, fact: Appended) -> None:
+    """Those who are there get what is never stored (SEM E8, C1e)."""
+    passing = IdSet(Span(*span) for span in fact.relayed)
+    for durable in state.durables.values():
+        if not durable.seats or not (durable.kind.takes_transient or state.type.relays):
+            continue
+        if durable.selector:
+            matched = IdSet(Span(*span) for span in fact.matched.get(durable.name, ()))
+            wanted = passing.overlap(matched)
+        else:
+            wanted = passing
+        wanted = wanted.within(Span(durable.head, 1 << 62))
+        durable.passing(wanted, Span(*fact.span).end, state.stored)
+
+
+def _rolled_back(state: ChannelState, durable: Durable, spans: Spans) -> None:
+    ids = IdSet(Span(*span) for span in spans)
+    durable.reach(spans[-1][1], state.stored)
+    later = behind(durable, ids)
+    state.counters.redelivered += durable.roll_back(ids)
+    state.recalls += recall(durable, later)
+
+
+def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
+    durable = state.durables.get(name)
+    if durable is None:
+        return
+    if not spans:
+        return
+    ids = IdSet(spans)
+    if counts:
+        durable.acknowledged += len(ids)
+    durable.reach(spans[-1][1], state.stored)
+    durable.settle_all(ids)
+    done = state.stored.overlap(ids)
+    state.acked.add_all(done)
+    state.fresh.add_all(done)
+
+
+def _removed(state: ChannelState, fact: Removed) -> None:
+    ids = IdSet(fact.spans)
+    if fact.cause is Cause.RELAYED:
+        _passed(state, ids)
+        return
+    dying = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
+    count_copies(state, dying, fact.cause)
+    dead = len(dying)
+    counters = state.counters
+    counters.dead += dead
+    going = capacity_overflow.leaving(state, ids) if fact.cause is Cause.EVICTED else None
+    if (
+        left := _gone(state, ids, fact.cause, None if going is None else going.for_subscribers)
+        - dead
+    ):
+        counter = COUNTED_AS.get(fact.cause, fact.cause.value)
+        setattr(counters, counter, getattr(counters, counter) + left)
+    if going is not None:
+        capacity_overflow.offer_once_more(state, going)
+
+
+def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | None = None) -> int:
+    """Take ids out of everything; gives how many were stored. Plain subscribers get
+    ``still_sent`` once more."""
+    before = len(state.stored)
+    departures = state.departures
+    stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
+    sets = (state.stored, state.volatile, state.acked, state.fresh, state.passing, state.unwritten)
+    for left_behind in sets:
+        if left_behind:
+            left_behind.discard_all(ids)
+    for waiting in state.waits.values():
+        waiting.discard_all(ids)
+    for durable in state.durables.values():
+        durable.settle_all(ids)
+    if state.engine.needs_interest:
+        unsent = ids
+        if still_sent:
+            unsent = ids.copy()
+            unsent.discard_all(still_sent)
+        for subscriber in state.subscribers.values():
+            subscriber.gone(unsent)
+    left = before - len(state.stored)
+    if left == len(ids):
+        departures.left(ids, cause)
+    else:
+        departures.left_late(ids, cause, stored)
+    return left
+
+
+def _passed(state: ChannelState, ids: IdSet) -> None:
+    """Who was there has what was relayed."""
+    state.counters.relayed += len(state.relayed.remove_all(ids))
+    capacity_overflow.left(state, ids)
+    for durable in state.durables.values():
+        durable.passed(ids)
+
+
+def _created(state: ChannelState, fact: DurableCreated) -> None:
+    head = max(state.next_id, fact.start_id) if fact.selector else fact.start_id
+    durable = Durable(
+        fact.name,
+        state.rules.kinds[fact.kind],
+        head,
+        selector=fact.selector,
+        persistent=fact.persistent,
+        max_deliveries=fact.max_deliveries,
+        cluster_wide=fact.cluster_wide,
+        strict_order=fact.strict_order,
+        order_by=fact.order_by,
+    )
+    for first, end in fact.matched:
+        for part in state.stored.within(Span(first, end)).spans:
+            durable.outstanding.add(part)
+            durable.pending.add(part)
+    state.durables[fact.name] = durable
+    state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
+
+
+def _restored(state: ChannelState, fact: Restored) -> None:
+    state.definition = fact.definition
+    state.next_id = fact.next_id
+    state.reserved = fact.reserved
+    state.stored = id_set(fact.stored)
+    state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
+    for kept in fact.durables:
+        kind = state.rules.kinds[kept.kind] if kept.name else KIND
+        state.durables[kept.name] = Durable.restored(kept, kind)
+    state.producers.restore(fact.producers)
+    state.acked = id_set(fact.consumed)
+    state.looked_at_from(0)
+    state.counters = replace(fact.counters)
+    state.died = {(durable, cause): count for durable, cause, count in fact.died}
+    known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
+    state.departures = Departures(keyed=bool(fact.definition.keys))
+    state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)
+    if READERS in state.durables:
+        state.durables[READERS].max_deliveries = fact.definition.max_deliveries

@@ -1,0 +1,77 @@
+"""Which attributes of a store have no effect, given the others (SEM C3, S).
+
+What can never do anything on a store of its type, or contradicts another attribute, is refused:
+whoever sets it counts on something that will not happen. What an edit of another attribute would
+bring to life is taken, and so is a bound that holds in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.core.channel.channel_type import ChannelType
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Definition, Storage
+
+OF_SYNCS = ("sync", "sync_each_write", "sync_max_batch_size", "sync_batch_time")
+"""Storage properties that say when events are on disk."""
+OF_FILES = (
+    "events_per_spindle",
+    "auto_maintenance",
+    "enable_caching",
+    "cache_on_reload",
+    "read_buffer_size",
+)
+"""Storage properties that say how files below ``segments/`` are kept and read."""
+OF_WHAT_STAYS = ("keys", "dead_event_store", "retain_consumed")
+"""Attributes that say what becomes of events that are stored."""
+
+_USUAL, _USUAL_STORAGE = Definition(), Storage()
+
+
+def refuse_without_effect(definition: Definition, kind: ChannelType, *, merges: bool) -> None:
+    """Raise ``InvalidArgument`` for an attribute that has no effect on a store of this type, or
+    beside another attribute, saying what would be right."""
+    if merges:
+        for name in _unusual(definition.storage, OF_FILES):
+            raise InvalidArgument(
+                f"{name} has no effect on engine {definition.engine}: its states are in memory "
+                "and have no segment files; leave it out, or take engine default or jms"
+            )
+    for name, needed in _without_effect(definition, kind):
+        raise InvalidArgument(
+            f"{name} has no effect on a {kind.name} {definition.kind}: it is for types that "
+            f"{needed}; leave it out, or take one of them"
+        )
+    storage = definition.storage
+    if storage.sync_each_write and storage.sync == "none":
+        raise InvalidArgument(
+            "storage.sync_each_write asks for a sync a publish, storage.sync 'none' for no sync "
+            "at all; take sync 'group' for the one, or turn sync_each_write off for the other"
+        )
+    if storage.cache_on_reload and not storage.enable_caching:
+        raise InvalidArgument(
+            "storage.cache_on_reload reads files into the cache at the start of the realm, and "
+            "storage.enable_caching is off; turn that on, or cache_on_reload off"
+        )
+
+
+def _without_effect(definition: Definition, kind: ChannelType) -> Iterator[tuple[str, str]]:
+    """Attributes that are not as usual and never count on stores of this type, with where they
+    do."""
+    if kind.relays:
+        for name in OF_WHAT_STAYS:
+            if getattr(definition, name) != getattr(_USUAL, name):
+                yield name, "store events (mixed, persistent, reliable)"
+    if kind.home not in ("journal", "pages"):
+        for name in _unusual(definition.storage, OF_SYNCS):
+            yield name, "keep events on disk (mixed, persistent, paged)"
+    if kind.home != "journal":
+        for name in _unusual(definition.storage, OF_FILES):
+            yield name, "keep events in segment files (mixed, persistent)"
+
+
+def _unusual(storage: Storage, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        if getattr(storage, name) != getattr(_USUAL_STORAGE, name):
+            yield f"storage.{name}"

@@ -1,0 +1,78 @@
+"""Events that make room in the very turn they were published in (SEM T3).
+
+What many have published is stored in one step, and a channel may hold less than that. Whoever is
+connected and has credit gets what was published all the same, as if each publish had been a step
+of its own: what the capacity takes in between is offered once more before its bytes go. It is
+stored no longer, and counts as evicted or dead like any other.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.seat import Seat
+from penstock.core.ids.ids import IdSet, Span
+
+_BEYOND = 1 << 62
+
+
+class Leaving(Struct):
+    """What somebody who is there has not been offered yet, of events that are about to go."""
+
+    for_subscribers: IdSet
+    by_durable: dict[str, IdSet]
+    by_reader: list[tuple[Seat, IdSet]]
+    """Where a reader has a selector of its own: what of it that matches."""
+
+
+def offered(state: ChannelState) -> None:
+    """Everybody has been offered what there is, or could not take it."""
+    state.granted_through = state.sent_through = state.next_id
+    if state.definition.capacity:
+        behind = [each.cursor for each in state.subscribers.values() if each.hungry]
+        state.sent_through = min([state.next_id, *behind])
+
+
+def leaving(state: ChannelState, ids: IdSet) -> Leaving | None:
+    """What of ``ids``, which are stored and are being evicted, goes by those who are there. Ask
+    before they are gone."""
+    highest = ids.highest
+    if highest is None or highest < state.sent_through or state.engine.merges:
+        return None
+    if not (state.subscribers or state.seats):
+        return None
+    found = Leaving(IdSet(), {}, [])
+    new = ids.within(Span(state.sent_through, _BEYOND)).overlap(state.stored)
+    for subscriber in state.subscribers.values():
+        if subscriber.hungry and subscriber.stop_id is None:
+            found.for_subscribers.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
+    new = new.within(Span(state.granted_through, _BEYOND))
+    for durable, seat in state.seats.values():
+        if durable.name not in found.by_durable:
+            found.by_durable[durable.name] = durable.wanting(new)
+        if seat.wanted:
+            found.by_reader.append((seat, seat.wanted.overlap(new)))
+    return found
+
+
+def offer_once_more(state: ChannelState, found: Leaving) -> None:
+    """They are gone, and go by those who have room for them."""
+    going = found.for_subscribers
+    for seat, matched in found.by_reader:
+        assert seat.wanted is not None, "it has a selector"
+        seat.wanted.add_all(matched)
+    for name, ids in found.by_durable.items():
+        durable = state.durables[name]
+        if ids and any(seat.credit > 0 for seat in durable.seats):
+            durable.passing(ids, state.next_id, state.stored)
+            going.add_all(ids)
+    state.leaving.add_all(going)
+
+
+def left(state: ChannelState, ids: IdSet) -> None:
+    """They have gone by everybody."""
+    gone = state.leaving.remove_all(ids)
+    if gone and state.engine.needs_interest:
+        for subscriber in state.subscribers.values():
+            subscriber.gone(gone)

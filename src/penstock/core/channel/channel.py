@@ -1,0 +1,108 @@
+"""A channel as a state machine: one verb, one module.
+
+``decide`` (``core.channel.decide``) says what a command would lead to, ``apply``
+(``core.channel.apply``) makes a fact true, ``attend`` and ``offer`` (``core.channel.offer``)
+follow sessions and say what to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from penstock.core.channel import offer, recovery
+from penstock.core.channel.apply import apply
+from penstock.core.channel.decide import acknowledged, decide
+from penstock.core.channel.state import ChannelState, Rules
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.effects import Effect, Recall
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AckPrevious,
+    Command,
+    Decided,
+    Definition,
+    Restored,
+    StoredFact,
+)
+
+
+class Channel:
+    """One channel: its stored ids, its durables and subscribers, and the rules between them."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
+        self.state = ChannelState(name, definition, rules)
+
+    def decide(self, command: Command, now_us: int) -> Decided:
+        """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
+        return decide(self.state, command, now_us)
+
+    def acknowledged(self, command: Ack | AckPrevious) -> tuple[str, IdSet]:
+        """The durable and the ids that deciding ``command`` would acknowledge."""
+        return acknowledged(self.state, command)
+
+    def apply(self, fact: StoredFact) -> None:
+        """Make ``fact`` true. Never fails, never decides: it has already happened."""
+        apply(self.state, fact)
+
+    def attend(self, command: Command, now_us: int) -> None:
+        """Follow sessions coming and going: soft state, forgotten on restart."""
+        offer.attend(self.state, command, now_us)
+
+    def offer(self, below: int | None = None) -> Iterator[Effect]:
+        """What the shell must do now (of events under ``below``); ask again while
+        :attr:`has_offers`."""
+        return offer.offer(self.state, below)
+
+    def recalls(self) -> list[Recall]:
+        """What was sent and is taken back (SEM D11): to be told once what caused it is stored,
+        and before that is answered. Given once."""
+        return offer.recalls(self.state)
+
+    def stall(self, session: str, *, stalled: bool) -> None:
+        """A session's connection is full, or can take more again."""
+        offer.stall(self.state, session, stalled=stalled)
+
+    def leave(self, subscription: int) -> None:
+        """Nobody takes what this subscription gets: its end is on the way here."""
+        offer.leave(self.state, subscription)
+
+    def hold_back(self, now_us: int) -> None:
+        """What has expired cannot leave now; nothing is delivered until it can (SEM T1)."""
+        self.state.overdue = len(self.state.expired(now_us))
+
+    @property
+    def has_offers(self) -> bool:
+        """Whether there may be something to do for those who are there, or has to move first."""
+        state = self.state
+        there = state.subscribers or state.seats or state.cancelled
+        return state.dirty and bool(there or state.overdue)
+
+    def recorded(self, fact: StoredFact) -> StoredFact | None:
+        """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+        return recovery.recorded(self.state, fact)
+
+    def given(self, end: int) -> None:
+        """Ids below ``end`` are in use, whatever the facts so far say."""
+        recovery.given(self.state, end)
+
+    def recovered(self) -> None:
+        """All stored facts are applied."""
+        recovery.recovered(self.state)
+
+    def closing(self) -> tuple[StoredFact, ...]:
+        """What to store when the realm is closed in order."""
+        return recovery.closing(self.state)
+
+    def frozen(self) -> Callable[[], Restored]:
+        """The snapshot as of now, to be asked for later and anywhere."""
+        return recovery.frozen(self.state)
+
+    def snapshot(self) -> Restored:
+        """This channel as it would be after a restart now."""
+        return recovery.snapshot(self.state)
+
+    def needs_sweep(self, now_us: int) -> bool:
+        """Whether a sweep may find something to remove."""
+        return self.state.needs_sweep(now_us)

@@ -1,0 +1,63 @@
+"""What tells one channel type from another (SEM C1). Each type is one file in
+``core.channel_types``; the mechanism asks, the type answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from penstock.core.vocabulary.messages import Digest, Spans
+
+Home = Literal["journal", "heap", "off_heap", "pages", "nowhere"]
+"""What keeps the events of a channel, and whose limit they count against (SEM C6)."""
+
+
+class ChannelType(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def home(self) -> Home:
+        """Where events live; of mixed channels: those that are not in memory only."""
+        ...
+
+    @property
+    def survives_restart(self) -> bool:
+        """Whether events (all, or those flagged persistent) are kept over a restart."""
+        ...
+
+    @property
+    def ids_survive(self) -> bool:
+        """Whether ids go on after a restart, or start again (SEM E4)."""
+        ...
+
+    @property
+    def event_ttl_counts(self) -> bool:
+        """Whether an event's own TTL replaces the channel's (SEM T2)."""
+        ...
+
+    @property
+    def relays(self) -> bool:
+        """Whether events only go to those who are there to take them (SEM C1e)."""
+        ...
+
+    @property
+    def clusterable(self) -> bool:
+        """Whether such a channel may be cluster-wide (SEM N5)."""
+        ...
+
+    @property
+    def scheduled_on(self) -> str:
+        """The type of the store where events wait for their time (SEM X4): what is lost in a
+        restart here is lost there."""
+        ...
+
+    @property
+    def deprecated(self) -> bool: ...
+
+    def volatile(self, digest: Digest) -> Spans:
+        """Offsets of the events of a batch that live in memory only."""
+        ...
+
+
+ChannelTypes = Mapping[str, ChannelType]

@@ -1,0 +1,122 @@
+"""Which events are dead when they leave: unconsumed, by age, capacity or too many redeliveries,
+or because a client said so (SEM T5, T6, T10).
+
+With no durable every event is unconsumed. With durables an event is dead when at least one of
+them wanted it and has not acknowledged it, whatever the durables' types.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from msgspec import Struct
+
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans, StoredFact
+
+MOVED_EVENTS_MAX = 10_000
+MOVED_BYTES_MAX = 8 << 20
+"""One step moves at most this much: events that expire by the million must not hold up a
+publisher."""
+
+
+class Missed(Struct, frozen=True):
+    """Who had not acknowledged which dead events, and how often they had been delivered again."""
+
+    durables: tuple[tuple[tuple[str, ...], Spans], ...]
+    redeliveries: tuple[tuple[int, Spans], ...]
+
+
+def moved_at_once(state: ChannelState) -> int:
+    """How many events one step may move."""
+    return int(max(1, min(MOVED_EVENTS_MAX, MOVED_BYTES_MAX / max(1.0, state.event_bytes))))
+
+
+def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:
+    """The part of ``ids`` (all stored) that somebody still wanted, or nobody ever could."""
+    if not state.durables:
+        return ids.copy()
+    wanted = IdSet()
+    for durable in state.durables.values():
+        wanted.add_all(durable.wanting(ids))
+    return wanted
+
+
+def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> list[StoredFact]:
+    """SEM T10: dead for this durable; it leaves the channel unless another still wants it."""
+    wanted = IdSet()
+    for other in state.durables.values():
+        if other is not durable:
+            wanted.add_all(other.wanting(dead))
+    alone = IdSet() if state.retains_consumed else dead.copy()
+    alone.remove_all(wanted)
+    shared = dead.copy()
+    shared.remove_all(alone)
+    facts: list[StoredFact] = [Buried(durable.name, shared.spans, cause)] if shared else []
+    if alone:
+        facts.append(Removed(alone.spans, cause, alone.spans))
+    return facts
+
+
+def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "") -> None:
+    """Copies of ``ids``, stored yet, are in the dead event store from now on. One that was rolled
+    back too often, or buried, is there for one durable, which may be the only one left; what has
+    left by age or capacity is there once, for all that missed it."""
+    if not ids or state.definition.kind == "schedule":
+        return
+    if not durable and cause in (Cause.UNDELIVERABLE, Cause.BURIED):
+        for own in state.durables.values():
+            if own.name:
+                count_copies(state, own.wanting(ids), cause, own.name)
+        if not any(state.durables):  # readers of a queue, who have no name
+            state.died["", cause.value] = state.died.get(("", cause.value), 0) + len(ids)
+        return
+    state.died[durable, cause.value] = state.died.get((durable, cause.value), 0) + len(ids)
+
+
+def lowest(ids: IdSet, limit: int) -> IdSet:
+    """The lowest ``limit`` of ``ids``."""
+    if len(ids) <= limit:
+        return ids
+    first, last = ids.lowest, ids.highest
+    assert first is not None, "it is not empty"
+    assert last is not None, "nor here"
+    ends = range(first, last + 2)
+    end = bisect_right(ends, limit, key=lambda end: ids.count(Span(first, end))) - 1
+    return ids.within(Span(first, ends[end]))
+
+
+def missed(state: ChannelState, spans: Spans) -> Missed:
+    """What the origin of these dead events says (SEM T6). Ask before they are removed."""
+    if not state.durables:
+        return Missed((), ())
+    ids = IdSet(Span(*span) for span in spans)
+    groups: list[tuple[tuple[str, ...], IdSet]] = [((), ids)]
+    counted = IdSet()
+    redeliveries: list[tuple[int, Spans]] = []
+    for durable in state.durables.values():
+        if not durable.name:  # a queue's own
+            continue
+        wanting = durable.wanting(ids)
+        split = []
+        for names, group in groups:
+            theirs = group.overlap(wanting)
+            rest = group.copy()
+            rest.remove_all(theirs)
+            split += [((*names, durable.name), theirs), (names, rest)]
+        groups = [(names, group) for names, group in split if group]
+    counts = {count for durable in state.durables.values() for count in durable.levels}
+    for count in sorted(counts, reverse=True):
+        found = IdSet()
+        for durable in state.durables.values():
+            if count in durable.levels:
+                found.add_all(durable.levels[count].overlap(ids))
+        found.remove_all(counted)
+        if found:
+            redeliveries.append((count, found.spans))
+            counted.add_all(found)
+    return Missed(
+        tuple((names, group.spans) for names, group in groups if names), tuple(redeliveries)
+    )

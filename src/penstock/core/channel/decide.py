@@ -1,0 +1,401 @@
+"""What a command would make happen to a channel. Reads state, never writes it."""
+
+from __future__ import annotations
+
+from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
+from penstock.core.channel.holding import Bury, Hold, check_sole, decide_holding
+from penstock.core.channel.interest import unwanted
+from penstock.core.channel.publish import decide_publish
+from penstock.core.channel.recall import not_recalled, refuse_recalled
+from penstock.core.channel.release import Release, decide_release
+from penstock.core.channel.retention import REDELIVERIES_MAX, check_limits, make_room
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.seat import Kind
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    DurableInUse,
+    IllegalState,
+    InvalidArgument,
+    LimitReached,
+    NameAlreadyBound,
+)
+from penstock.core.vocabulary.messages import (
+    Ack,
+    Acked,
+    AckPrevious,
+    Attach,
+    Cause,
+    Command,
+    ConfirmRecall,
+    CreateDurable,
+    Credit,
+    Decided,
+    Definition,
+    DeleteDurable,
+    Demand,
+    Detach,
+    DurableCreated,
+    DurableDeleted,
+    Edit,
+    Edited,
+    EndRelay,
+    Lose,
+    Publish,
+    Purge,
+    PurgeDurable,
+    Quarantine,
+    Redrive,
+    Removed,
+    RollBack,
+    RolledBack,
+    Secured,
+    Skip,
+    Spans,
+    StoredFact,
+    Subscribe,
+    Sweep,
+    Withhold,
+)
+
+WINDOW_MAX = 1_000_000
+
+_CAUSES: dict[type[Command], Cause] = {
+    Purge: Cause.PURGED,
+    Redrive: Cause.REDRIVEN,
+    Quarantine: Cause.QUARANTINED,
+}
+
+
+def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
+    """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
+    match command:
+        case Publish():
+            return decide_publish(command, state, now_us)
+        case Ack() | AckPrevious():
+            name, ids = acknowledged(state, command)
+            return Decided((Acked(name, ids.spans),) if ids else ())
+        case RollBack(subscription, spans):
+            durable, seat = state.seat(subscription)
+            spans = not_recalled(durable, seat, spans, state.stored)
+            mine = durable.settled_by(seat, spans, state.stored)
+            return _rolled_back(state, durable, mine)
+        case Detach(subscription):
+            if subscription not in state.seats:
+                return Decided()
+            durable, seat = state.seats[subscription]
+            return _given_back(state, durable, seat.in_flight.spans)  # SEM D13
+        case Sweep(may_write):
+            return _sweep(state, now_us, may_write=may_write)
+        case Release():
+            return decide_release(state, command)
+        case _:
+            return _rare(state, command)
+
+
+def acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
+    """What ``command`` settles, and of which durable. Raises ``IllegalState`` (SEM D15)."""
+    durable, seat = state.seat(command.subscription)
+    if isinstance(command, AckPrevious):
+        event_id = command.event_id
+        refuse_recalled(durable, seat, (Span(event_id, event_id + 1),), state.stored)
+        return durable.name, durable.below(seat, event_id, state.stored)
+    spans = command.spans
+    refuse_recalled(durable, seat, spans, state.stored)
+    mine = durable.settled_by(seat, spans, state.stored)
+    if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
+        last = max((span[1] for span in spans), default=0) - 1
+        mine = durable.below(seat, last, state.stored)
+    return durable.name, mine
+
+
+def _rare(state: ChannelState, command: Command) -> Decided:
+    match command:
+        case Attach():
+            _check_attach(state, command)
+        case Hold() | Bury():
+            return decide_holding(state, command)
+        case Subscribe(stop_id=None) if state.definition.kind != "channel":
+            raise IllegalState(
+                f"{state.name} is a {state.definition.kind}: open a reader, or peek; "
+                "only channels have subscribers"
+            )
+        case Subscribe(credit=count) | Credit(_, count) | Demand(_, count):
+            if count < 0:
+                raise InvalidArgument(f"a credit of {count}: give 0 or more")
+        case CreateDurable() | DeleteDurable() | PurgeDurable():
+            return _about_durable(state, command)
+        case Purge() | Redrive() | Quarantine() | EndRelay():
+            return _taken_out(state, command)
+        case Edit(definition):
+            _check_edit(state, definition)
+            return Decided((Edited(definition), *_evicted(state, definition)))
+        case Skip() | Withhold() | ConfirmRecall() | Lose():
+            pass
+        case _:
+            raise AssertionError(f"a channel does not know {type(command).__name__}")
+    return Decided()
+
+
+def _rolled_back(state: ChannelState, durable: Durable, ids: IdSet) -> Decided:
+    if durable.kind.redelivers_at_once:
+        return _given_back(state, durable, ids.spans)
+    back = ids.overlap(state.stored)  # what is never stored does not come again
+    return Decided((RolledBack(durable.name, back.spans),) if back else ())
+
+
+def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
+    if not spans or not durable.kind.redelivers_at_once:
+        return Decided()
+    if not durable.max_deliveries or not state.moves_dead:
+        return Decided((RolledBack(durable.name, spans),))
+    back = IdSet(Span(*span) for span in spans)
+    exhausted = durable.exhausted(back.overlap(state.stored))
+    back.remove_all(exhausted)
+    facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
+    return Decided((*buried(state, durable, exhausted, Cause.UNDELIVERABLE), *facts))
+
+
+def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
+    expired = state.expired(now_us)
+    facts: list[StoredFact] = []
+    if state.moves_dead:
+        facts += _dying(state, expired)
+    elif expired:
+        facts.append(Removed(expired.spans, Cause.EXPIRED))
+    left = state.fresh.overlap(state.stored)
+    left.discard_all(expired)
+    facts += _let_go(state, left)
+    if may_write and state.has_left and (owed := _owed(state)):
+        owed.discard_all(expired)
+        for span in owed.spans:
+            facts.append(Secured((span,), state.ages.oldest_us(span.first) or now_us))
+    return Decided(tuple(facts))
+
+
+def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
+    """What is too old or too much leaves for the dead event store. Bytes move: not more of them
+    at once than a group should hold."""
+    room = moved_at_once(state)
+    facts: list[StoredFact] = []
+    if expired:
+        going = lowest(expired, room)
+        room -= len(going)
+        scheduled = state.definition.kind == "schedule"
+        dead = going if scheduled else unconsumed(state, going)
+        spans = going.spans
+        facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
+    if state.excess > len(expired) and room:
+        left = state.stored.copy()
+        left.remove_all(expired)
+        above = IdSet(make_room(state.definition.capacity, left, IdSet()))
+        going = lowest(above, room)
+        facts.append(Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans))
+    return facts
+
+
+def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
+    """SEM D6, J2: what was acknowledged by all durables, and sent to every subscriber there is;
+    on the JMS engine also what nobody has acknowledged and nobody waits for any more. A state of
+    the merge engine stays."""
+    if not ids or not (state.durables or state.engine.needs_interest):
+        return []
+    gone = unwanted(ids, state.durables.values(), state.subscribers.values())
+    consumed = gone
+    facts: list[StoredFact] = []
+    if state.engine.needs_interest:
+        consumed = gone.remove_all(state.acked)
+        if gone:
+            facts.append(Removed(gone.spans, Cause.DROPPED))
+    if consumed and not state.retains_consumed:
+        facts.append(Removed(consumed.spans, Cause.CONSUMED))
+    return facts
+
+
+def _owed(state: ChannelState) -> IdSet:
+    """SEM J7: what is only passing, for a durable whose client is gone or has given it back."""
+    owed = IdSet()
+    for durable in state.durables.values():
+        if not durable.is_fed:
+            owed.add_all(durable.wanting(state.passing))
+        elif durable.rolled_back:
+            owed.add_all(durable.rolled_back.overlap(state.passing))
+    return owed
+
+
+def _check_attach(state: ChannelState, command: Attach) -> None:
+    durable = state.durable(command.durable)
+    kind = durable.kind
+    if command.window is not None:
+        if not kind.takes_window:
+            raise InvalidArgument(
+                f"durable {durable.name} is {kind.name}: it takes no window argument"
+            )
+        if not 1 <= command.window <= WINDOW_MAX:
+            raise InvalidArgument(f"window is {command.window}; it may be 1 to {WINDOW_MAX}")
+    if command.selector and state.definition.kind != "queue":
+        raise InvalidArgument(
+            f"durable {durable.name} has no readers of their own selector; only queues do"
+        )
+    check_sole(state, durable, sole=command.sole)
+    if not kind.may_attach(durable.seats):
+        raise DurableInUse(
+            f"durable {durable.name} of {state.name} is {kind.name} and held by session "
+            f"{durable.seats[0].session}; end that subscription first"
+        )
+
+
+def _about_durable(
+    state: ChannelState, command: CreateDurable | DeleteDurable | PurgeDurable
+) -> Decided:
+    match command:
+        case CreateDurable():
+            return _create(state, command)
+        case DeleteDurable(name):
+            return Decided((DurableDeleted(state.durable(name).name),))
+        case PurgeDurable():
+            return _purged(state, command)
+
+
+def _create(state: ChannelState, command: CreateDurable) -> Decided:
+    name = command.name
+    if state.definition.kind == "queue":
+        raise IllegalState(f"{state.name} is a queue: it has readers, not durables")
+    if name in state.durables:
+        raise NameAlreadyBound(f"durable {name} exists already on {state.name}")
+    _refuse_too_many(state)
+    kind = state.rules.kinds.get(command.kind)
+    if kind is None:
+        known = ", ".join(sorted(state.rules.kinds))
+        raise InvalidArgument(f"{command.kind!r} is no durable type; there are {known}")
+    if command.selector and not kind.stores_selector:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} keeps no selector; "
+            "give one with each subscription instead"
+        )
+    if command.strict_order and not kind.orders_strictly:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} cannot have strict_order: it needs a type that serves "
+            "one client at a time and redelivers at once; take serial (SEM D11)"
+        )
+    if command.order_by:
+        _check_order_by(command, kind)
+    _check_deliveries(state, command.max_deliveries, kind)
+    if command.cluster_wide and not state.definition.cluster_wide:
+        raise InvalidArgument(
+            f"{state.name} is not cluster-wide, so its durables cannot be (SEM N1)"
+        )
+    persistent = command.persistent
+    start_id, matched = command.start_id, command.matched
+    if state.engine.first_id(start_id, state.next_id) != start_id:  # SEM J3
+        start_id, matched = state.next_id, ()
+    if persistent is None:
+        persistent = state.type.survives_restart
+    return Decided(
+        (
+            DurableCreated(
+                name,
+                kind.name,
+                start_id,
+                command.selector,
+                matched,
+                persistent,
+                command.max_deliveries,
+                command.cluster_wide,
+                command.strict_order,
+                command.order_by,
+            ),
+        )
+    )
+
+
+def _refuse_too_many(state: ChannelState) -> None:
+    most = state.rules.durables_max
+    if most and len(state.durables) >= most:
+        raise LimitReached(
+            f"{state.name} has {len(state.durables)} durables, and more than {most} are not "
+            "allowed (limits.durables_per_channel_max); delete one, or raise the limit"
+        )
+
+
+def _check_order_by(command: CreateDurable, kind: Kind) -> None:
+    if not kind.orders_strictly:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} cannot have order_by: it needs a type that keeps order "
+            "and redelivers at once; take serial (SEM D11)"
+        )
+    if command.strict_order:
+        raise InvalidArgument(
+            "order_by keeps order within each value, strict_order over all events: give one of "
+            "them (SEM D11)"
+        )
+    if command.order_by.startswith("$"):
+        raise InvalidArgument(f"order_by is {command.order_by!r}: name a property of your events")
+
+
+def _purged(state: ChannelState, command: PurgeDurable) -> Decided:
+    durable = state.durable(command.name)
+    if not durable.kind.purgeable:
+        raise IllegalState(
+            f"durable {durable.name} is {durable.kind.name}: its events cannot be purged for it "
+            "alone; purge the channel"
+        )
+    gone = durable.wanting(state.stored_part(command.spans))
+    return Decided((Acked(durable.name, gone.spans),) if gone else (), len(gone))
+
+
+def _check_deliveries(state: ChannelState, limit: int, kind: Kind) -> None:
+    if not 0 <= limit <= REDELIVERIES_MAX:
+        raise InvalidArgument(f"max_deliveries is {limit}; it may be 0 to {REDELIVERIES_MAX}")
+    if limit and not kind.redelivers_at_once:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} does not count redeliveries: max_deliveries is for "
+            "types that redeliver at once"
+        )
+    if limit and not state.moves_dead:
+        raise InvalidArgument(
+            f"max_deliveries needs a dead event store: {state.name} has none for what is "
+            "rolled back too often"
+        )
+
+
+def _check_edit(state: ChannelState, wanted: Definition) -> None:
+    mine = state.definition
+    for fixed in ("kind", "type", "engine", "keys", "start_event_id"):
+        if getattr(wanted, fixed) != getattr(mine, fixed):
+            raise InvalidArgument(
+                f"{fixed} is fixed at creation ({getattr(mine, fixed)!r}); "
+                f"create another {mine.kind} to change it"
+            )
+    check_limits(wanted)
+    limited = [d.name for d in state.durables.values() if d.name and d.max_deliveries]
+    if limited and not wanted.dead_event_store:
+        raise InvalidArgument(
+            f"durable {limited[0]} of {state.name} has max_deliveries and needs the dead event "
+            "store; name another one instead of none"
+        )
+
+
+def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
+    """SEM C3: a new capacity applies at once. One that is honoured evicts nothing (SEM T4)."""
+    if wanted.storage.honour_capacity:
+        return ()
+    gone = make_room(wanted.capacity, state.stored, IdSet())
+    if not gone:
+        return ()
+    if not wanted.dead_event_store:
+        return (Removed(gone, Cause.EVICTED),)
+    going = lowest(IdSet(gone), moved_at_once(state))  # the others follow, step by step
+    return (Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans),)
+
+
+def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndRelay) -> Decided:
+    """Events that somebody names leave, whoever wanted them."""
+    if isinstance(command, EndRelay):
+        passed = _let_go(state, state.fresh.overlap(state.passing))
+        going = state.relayed.copy()
+        going.add_all(state.leaving)
+        relayed = (Removed(going.spans, Cause.RELAYED),) if going else ()
+        return Decided((*relayed, *passed), len(state.relayed))
+    gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
+    return Decided((Removed(gone.spans, cause),) if gone else (), len(gone))

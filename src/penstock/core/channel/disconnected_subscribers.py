@@ -1,0 +1,89 @@
+"""Subscribers that have lost their connection: on the JMS engine what they miss waits for them for
+a while (SEM J5). Soft state: a restart of the realm forgets them."""
+
+from __future__ import annotations
+
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.subscriber import Subscriber
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Digest, Lose, Subscribe
+
+
+def published(state: ChannelState, digest: Digest) -> None:
+    """Remember whose TTL says how long they wait for an absent subscriber."""
+    if not state.engine.needs_interest:
+        return
+    first = state.next_id - digest.count
+    for ttl_ms, spans in digest.ttls:
+        if ttl_ms <= 0:
+            continue
+        ids = IdSet(Span(*span).shifted(first) for span in spans)
+        if ids := ids.overlap(state.stored):
+            state.waits.setdefault(ttl_ms, IdSet()).add_all(ids)
+
+
+def lose(state: ChannelState, command: Lose, now_us: int) -> None:
+    """Keep the place of a subscriber that will perhaps come back."""
+    subscriber = state.subscribers.get(command.subscription)
+    if subscriber is None or not subscriber.has_interest:
+        return
+    if command.arrived:
+        arrived = IdSet(Span(*span) for span in command.arrived)
+        state.fresh.add_all(subscriber.confirmed(arrived))
+    if subscriber.lost_us is None:
+        state.absent += 1
+        subscriber.lost(now_us)
+
+
+def resume(state: ChannelState, command: Subscribe) -> Subscriber | None:
+    """The subscriber that has come back, from whose cursor it goes on, if its place was kept."""
+    if command.resumes is None:
+        return None
+    subscriber = state.subscribers.get(command.resumes)
+    if subscriber is None:
+        return None
+    if subscriber.lost_us is None:  # it was back before its loss was noticed
+        subscriber.lost(0)
+    else:
+        state.absent -= 1
+    del state.subscribers[command.resumes]
+    state.looked_at_from(subscriber.cursor)
+    return subscriber if subscriber.selector == command.selector else None
+
+
+def left(state: ChannelState, subscriber: Subscriber) -> None:
+    """A subscriber is gone for good: what waited for it alone may leave."""
+    state.absent -= subscriber.lost_us is not None
+    state.looked_at_from(subscriber.resumes_at)
+
+
+def look(state: ChannelState, now_us: int) -> None:
+    """Give up what has waited long enough for those who are absent, and them with the last of
+    it."""
+    for ttl_ms in [ttl_ms for ttl_ms, ids in state.waits.items() if not ids]:
+        del state.waits[ttl_ms]
+    for subscriber in list(state.subscribers.values()):
+        if subscriber.lost_us is None:
+            continue
+        missed_us = now_us - subscriber.lost_us
+        _give_up(state, subscriber, missed_us)
+        longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]
+        if subscriber.is_given_up and not any(subscriber.waits_for(ids) for ids in longer):
+            del state.subscribers[subscriber.subscription]
+            left(state, subscriber)
+
+
+def _give_up(state: ChannelState, subscriber: Subscriber, missed_us: int) -> None:
+    here = Span(subscriber.cursor, subscriber.until)
+    over = IdSet()
+    if missed_us >= state.rules.event_timeout_us and not subscriber.is_given_up:
+        subscriber.until = state.next_id
+        over = state.stored.within(here)
+        for ids in state.waits.values():
+            over.discard_all(ids)
+    for ttl_ms, ids in state.waits.items():
+        if ttl_ms * 1_000 <= missed_us:
+            over.add_all(ids.within(here))
+    over.discard_all(subscriber.missed)
+    subscriber.missed.add_all(over)
+    state.fresh.add_all(over)

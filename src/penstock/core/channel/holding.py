@@ -1,0 +1,91 @@
+"""A durable that one client holds as a whole, whatever the durable's type.
+
+Nothing is delivered to it. It takes the events of a range of ids into its hands, reads them where
+it likes (from files, in other processes, several times), and acknowledges all that is outstanding
+up to an id. What it holds when it goes comes back as from any client (SEM D13). This is how a
+query is bound to a durable whose micro-batches are ranges of ids.
+"""
+
+from __future__ import annotations
+
+from penstock.core.channel.dead import buried, moved_at_once
+from penstock.core.channel.recall import refuse_recalled
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.seat import Seat
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock.core.vocabulary.messages import Cause, Command, Decided, Spans
+
+
+class Hold(Command, frozen=True):
+    """A sole client has the outstanding events of ``span`` in its hands from now on."""
+
+    subscription: int
+    span: Span
+
+
+class Bury(Command, frozen=True):
+    """These events are of no use to this durable's client: they are dead for it (SEM T10)."""
+
+    subscription: int
+    spans: Spans
+
+
+def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
+    """Raises what speaks against one more client, where it or another is to be a sole one."""
+    if sole and state.definition.kind != "channel":
+        raise IllegalState(f"{state.name} is a {state.definition.kind}: open a reader instead")
+    if sole and durable.order_by:
+        raise InvalidArgument(
+            f"durable {durable.name} has order_by, which is for clients that are served event by "
+            "event: it cannot be held as a whole; take one without (SEM D11)"
+        )
+    others = durable.seats
+    if others and (sole or others[0].sole):
+        how = "held as a whole" if others[0].sole else "in use"
+        raise DurableInUse(
+            f"durable {durable.name} of {state.name} is {how} by session {others[0].session}; "
+            "end that subscription first"
+        )
+
+
+def decide_holding(state: ChannelState, command: Hold | Bury) -> Decided:
+    """What comes of ``command``. Raises ``IllegalState``."""
+    durable, seat = state.seat(command.subscription)
+    if isinstance(command, Bury):
+        return _bury(state, durable, seat, command.spans)
+    if not seat.sole:
+        raise IllegalState(
+            f"this client does not hold durable {durable.name} as a whole: its events are "
+            "delivered to it"
+        )
+    return Decided()
+
+
+def hold(state: ChannelState, command: Hold, now_us: int) -> None:
+    """Take them; ids that were not given yet cannot be held."""
+    durable, seat = state.seats[command.subscription]
+    first, end = command.span
+    durable.hold(seat, Span(first, min(end, state.next_id)), state.stored)
+    durable.read_us = now_us
+    state.dirty = True
+
+
+def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> Decided:
+    """A client names what it holds (SEM D15), a sole one what is outstanding. What is settled or
+    gone already is left out."""
+    if not state.moves_dead:
+        raise IllegalState(
+            f"{state.name} has no dead event store to bury events in: give it one "
+            "(dead_event_store)"
+        )
+    if seat.sole:
+        dead = durable.wanting(state.stored_part(spans))
+    else:
+        refuse_recalled(durable, seat, spans, state.stored)
+        dead = durable.settled_by(seat, spans, state.stored).overlap(state.stored)
+    limit = moved_at_once(state)
+    if len(dead) > limit:
+        raise InvalidArgument(f"{len(dead)} events to bury in one step: here it may be {limit}")
+    return Decided(tuple(buried(state, durable, dead, Cause.BURIED)), len(dead))

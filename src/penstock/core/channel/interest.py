@@ -1,0 +1,62 @@
+"""Who still waits for which events (SEM J2, D6).
+
+A durable has interest in what it has not acknowledged; a plain subscriber in what lies at its
+cursor or beyond. A browse has none: it sees what is there when it comes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.subscriber import Subscriber
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Spans
+
+_BEYOND = 1 << 62
+
+
+class Interest(Struct, frozen=True):
+    """What becomes of events as they are published. What neither set names is kept the way the
+    channel's type keeps events."""
+
+    passing: IdSet
+    """In memory only, until they have reached those who are there."""
+    dropped: IdSet
+    """Nobody waits for them: they are not kept at all."""
+
+
+def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subscriber]) -> IdSet:
+    """The part of ``ids``, all of them stored, in which nobody has interest."""
+    left = ids.copy()
+    for durable in durables:
+        if not durable.selector:
+            left.remove(Span(durable.head, _BEYOND))
+        left.discard_all(durable.outstanding)
+    for subscriber in subscribers:
+        left.discard_all(subscriber.waits_for(left))
+    return left
+
+
+def awaited(subscribers: Collection[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:
+    """The part of ``span``, about to be published, that some subscriber waits for; ``matched``
+    are the ids that each selector matches."""
+    texts = {subscriber.selector for subscriber in subscribers if subscriber.has_interest}
+    if "" in texts:
+        return IdSet((span,))
+    found = IdSet()
+    for text in texts:
+        found.add_all(IdSet(matched.get(text, ())))
+    return found
+
+
+def wanted_of(durable: Durable, span: Span, matched: Spans) -> IdSet:
+    """The part of ``span``, about to be published, that ``durable`` will want; ``matched`` are
+    the ids its selector matches, if it has one."""
+    begins = Span(durable.head, _BEYOND)
+    if durable.selector:
+        return IdSet(part for part in (Span(*m).clipped(begins) for m in matched) if part.size)
+    part = span.clipped(begins)
+    return IdSet((part,)) if part.size else IdSet()

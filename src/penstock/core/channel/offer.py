@@ -1,0 +1,376 @@
+"""Soft state: who is there, who holds what, and what to send next. Forgotten on restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.core.channel import capacity_overflow, disconnected_subscribers
+from penstock.core.channel.holding import Bury, Hold, hold
+from penstock.core.channel.release import Release, release
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
+from penstock.core.durable.seat import Seat
+from penstock.core.durable.subscriber import Subscriber
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished, Recall
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AckPrevious,
+    Attach,
+    Command,
+    ConfirmRecall,
+    Credit,
+    Demand,
+    Detach,
+    Digest,
+    Lose,
+    Publish,
+    RollBack,
+    Skip,
+    Spans,
+    Subscribe,
+    Sweep,
+    Withhold,
+)
+
+
+def attend(  # noqa: C901, PLR0912  one case a command
+    state: ChannelState, command: Command, now_us: int
+) -> None:
+    """Follow sessions coming and going: soft state, forgotten on restart."""
+    match command:
+        case Ack(subscription) | AckPrevious(subscription) | Bury(subscription):
+            _touch(state, subscription, now_us)
+        case Credit():
+            _credit(state, command)
+        case Lose():
+            disconnected_subscribers.lose(state, command, now_us)
+        case Hold():
+            hold(state, command, now_us)
+        case Demand():
+            _demand(state, command)
+        case RollBack():
+            _rolled_back(state, command)
+            _touch(state, command.subscription, now_us)
+        case ConfirmRecall(subscription):
+            _confirm_recall(state, subscription)
+        case AssignLanes():
+            _assign(state, command)
+        case Skip() | Withhold():
+            _not_sent(state, command)
+        case Release():
+            release(state, command)
+        case Subscribe():
+            _subscribe(state, command)
+        case Attach():
+            _attach(state, command, now_us)
+        case Detach(subscription):
+            _detach(state, subscription)
+        case Publish(digest):
+            _match_readers(state, digest)
+            disconnected_subscribers.published(state, digest)
+        case Sweep(may_write):
+            _swept(state, now_us)
+            state.has_left = state.has_left and not may_write
+            if state.absent:
+                disconnected_subscribers.look(state, now_us)
+        case _:
+            pass
+
+
+def _subscribe(state: ChannelState, command: Subscribe) -> None:
+    start_id, former = command.start_id, None
+    if command.stop_id is None:
+        start_id = state.engine.first_id(start_id, state.next_id)
+        former = disconnected_subscribers.resume(state, command)
+        if former is not None:
+            start_id = max(former.cursor, command.start_id)
+    subscriber = Subscriber(
+        command.subscription,
+        command.session,
+        start_id,
+        command.stop_id,
+        command.credit,
+        command.only,
+        command.durable,
+        confirms=command.confirms and state.engine.needs_interest,
+        selector=command.selector,
+    )
+    if former is not None:
+        subscriber.takes_place_of(former, state.next_id)
+    state.subscribers[command.subscription] = subscriber
+    state.dirty = True
+
+
+def _credit(state: ChannelState, command: Credit) -> None:
+    subscriber = state.subscribers.get(command.subscription)
+    if subscriber is None:
+        return
+    if command.next_id:
+        state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
+    if command.arrived:
+        state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in command.arrived)))
+    subscriber.credit += command.count - command.withdrawn
+    subscriber.is_full = subscriber.is_full and not command.has_room
+    state.dirty = True
+
+
+def _match_readers(state: ChannelState, digest: Digest) -> None:
+    """Readers and subscribers with a selector of their own: which of the events just published
+    they want."""
+    first = state.next_id - digest.count
+    for subscriber in state.subscribers.values():
+        if subscriber.selector and subscriber.only is not None and subscriber.has_interest:
+            for offsets in digest.matched.get(subscriber.selector, ()):
+                subscriber.only.add(Span(*offsets).shifted(first))
+    for _, seat in state.seats.values():
+        if seat.wanted is not None:
+            for offsets in digest.matched.get(seat.selector, ()):
+                seat.wanted.add(Span(*offsets).shifted(first))
+
+
+def _swept(state: ChannelState, now_us: int) -> None:
+    state.fresh = IdSet()
+    state.swept_us = now_us
+    state.overdue = 0
+    if state.moves_dead:
+        state.ages.gather(state.stored, now_us)
+        state.overdue = max(len(state.expired(now_us)), state.excess)
+    if not state.overdue:
+        state.ages.forget(state.stored.lowest, now_us)
+
+
+def _demand(state: ChannelState, command: Demand) -> None:
+    subscription, count = command.subscription, command.count
+    subscriber = state.subscribers.get(subscription)
+    if subscriber is not None and not count:
+        subscriber.asks = state.dirty = True
+        subscriber.pulls = subscriber.stop_id is None
+    held = state.seats.get(subscription)
+    if held is None or held[1].demand is None:  # a seat events are pushed to demands nothing
+        return
+    seat = held[1]
+    if count or command.at_once:
+        seat.demand = count
+    elif seat.demand:  # cancelled: what is there already goes out first
+        state.cancelled.append(seat.subscription)
+    state.dirty = True
+
+
+def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
+    durable = state.durables[command.durable]
+    window = durable.kind.window_default if command.window is None else command.window
+    seat = Seat(
+        command.subscription,
+        command.session,
+        window,
+        pull=command.pull and not command.sole,
+        selector=command.selector,
+        matched=command.matched,
+        auto_ack=command.auto_ack and not command.sole,
+        sole=command.sole,
+    )
+    was_fed = durable.is_fed
+    durable.attach(seat)
+    if was_fed and not durable.is_fed:
+        state.has_left = True  # what it is owed is now kept (SEM J4)
+    durable.read_us = now_us
+    state.seats[command.subscription] = (durable, seat)
+    state.dirty = True
+
+
+def _detach(state: ChannelState, subscription: int) -> None:
+    held = state.seats.pop(subscription, None)
+    if held is not None:
+        held[0].detach(subscription)
+        state.has_left = True
+    if (subscriber := state.subscribers.pop(subscription, None)) is not None:
+        disconnected_subscribers.left(state, subscriber)
+    state.dirty = True
+
+
+def _rolled_back(state: ChannelState, command: RollBack) -> None:
+    durable, seat = state.seats[command.subscription]
+    ids = IdSet(Span(*span) for span in command.spans)
+    if not durable.kind.redelivers_at_once:
+        durable.park(ids)
+        state.has_left = state.has_left or bool(state.passing)  # it is kept from now on (SEM J7)
+    elif command.elsewhere:
+        seat.refused.add_all(ids.overlap(durable.outstanding))
+
+
+def _confirm_recall(state: ChannelState, subscription: int) -> None:
+    held = state.seats.get(subscription)
+    if held is not None and held[1].recalls:
+        held[1].recalls.pop(0)
+        state.dirty = True
+
+
+def recalls(state: ChannelState) -> list[Recall]:
+    """What clients have to be told before the rollback is answered, each once."""
+    found, state.recalls = state.recalls, []
+    return found
+
+
+def _not_sent(state: ChannelState, command: Skip | Withhold) -> None:
+    if isinstance(command, Skip):
+        _skip(state, command.subscription, command.spans)
+    else:
+        _withhold(state, command)
+
+
+def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
+    size = sum(span.size for span in spans)
+    if subscriber := state.subscribers.get(subscription):
+        subscriber.credit += size
+        state.delivered -= subscriber.counted(spans)
+        if subscriber.confirms:
+            state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in spans)))
+    elif held := state.seats.get(subscription):
+        held[0].unsent(IdSet(Span(*span) for span in spans))
+        if held[1].demand is not None:
+            held[1].demand += size
+    state.dirty = True
+
+
+def _withhold(state: ChannelState, command: Withhold) -> None:
+    subscriber = state.subscribers.get(command.subscription)
+    if subscriber is None:
+        return
+    state.delivered -= subscriber.counted(command.spans)
+    subscriber.withheld(command.spans)
+    subscriber.is_full = command.is_full
+    state.dirty = True
+
+
+def _touch(state: ChannelState, subscription: int, now_us: int) -> None:
+    if held := state.seats.get(subscription):
+        held[0].read_us = now_us
+        state.dirty = True
+
+
+def stall(state: ChannelState, session: str, *, stalled: bool) -> None:
+    """A session's connection is full, or can take more again."""
+    for subscriber in state.subscribers.values():
+        if subscriber.session == session:
+            subscriber.stalled = stalled
+    for _, seat in state.seats.values():
+        if seat.session == session:
+            seat.stalled = stalled
+    state.dirty = True
+
+
+def leave(state: ChannelState, subscription: int) -> None:
+    """Nobody takes what this subscription gets: its end is on the way here."""
+    subscriber = state.subscribers.get(subscription)
+    if subscriber is not None:
+        subscriber.stalled = True
+    held = state.seats.get(subscription)
+    if held is not None:
+        held[1].stalled = True
+
+
+def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
+    """What the shell must do now; at most one delivery for each plain subscriber.
+
+    With ``below`` only events under that id: those that were stored before the facts that are
+    being written right now. The rest follows when it is asked without.
+
+    Ask again while :attr:`has_offers`: between two rounds the shell may mark sessions
+    that cannot take more (:meth:`stall`).
+    """
+    if not state.dirty or state.overdue:
+        return
+    state.dirty = below is not None and (
+        below < state.next_id
+        or bool(state.relayed or state.leaving or state.cancelled)
+        or any(each.asks for each in state.subscribers.values())
+    )
+    end = state.next_id if below is None else below
+    there = state.readable
+    yield from _offer_subscribers(state, there, end, is_all=below is None)
+    for durable in {id(d): d for d, _ in state.seats.values()}.values():
+        yield from _offer_durable(state, durable, end)
+    if below is not None:
+        return
+    yield from _confirm_cancelled(state)
+    capacity_overflow.offered(state)
+
+
+def _offer_subscribers(
+    state: ChannelState, there: IdSet, end: int, *, is_all: bool
+) -> Iterator[Effect]:
+    """``is_all``: nothing is there from ``end`` on."""
+    for subscriber in list(state.subscribers.values()):
+        if not subscriber.hungry and not subscriber.is_finished:
+            if is_all and subscriber.answers(end):
+                yield Finished(subscriber.subscription)
+            continue
+        before = subscriber.cursor
+        seen = there if subscriber.stop_id is None else state.stored
+        spans = subscriber.advance(seen, end, state.chunk)
+        passed = state.stored if state.engine.needs_interest else state.acked
+        if passed and subscriber.cursor > before:
+            state.fresh.add_all(passed.within(Span(before, subscriber.cursor)))  # SEM D6, J2
+        if spans:
+            state.delivered += subscriber.counted(spans)
+            counts = _counts(state, subscriber.durable, spans)
+            yield Deliver(subscriber.subscription, spans, counts)
+            state.dirty = True
+        if subscriber.is_finished:
+            del state.subscribers[subscriber.subscription]
+            yield Finished(subscriber.subscription)
+        elif is_all and subscriber.answers(end):
+            yield Finished(subscriber.subscription)
+
+
+def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:
+    """What a browse of a durable shows of redeliveries (SEM E9)."""
+    durable = None if name is None else state.durables.get(name)
+    return () if durable is None else durable.redeliveries(spans)
+
+
+def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
+    cancelled, state.cancelled = state.cancelled, []
+    for subscription in cancelled:
+        held = state.seats.get(subscription)
+        if held is not None and held[1].demand:
+            held[1].demand = 0
+            yield Finished(subscription)
+
+
+def _assign(state: ChannelState, command: AssignLanes) -> None:
+    durable = state.durables[command.durable]
+    assert durable.lanes is not None, "it was asked for"
+    durable.lanes.assigned(command)
+
+
+def _offer_durable(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
+    yield from _granted(state, durable, end)
+    if durable.lanes is not None:
+        yield from _look_ahead(state, durable, durable.lanes, end)
+
+
+def _look_ahead(state: ChannelState, durable: Durable, lanes: Lanes, end: int) -> Iterator[Effect]:
+    """Find out which lanes the next events are in, as long as somebody has room for some and
+    has not got them; a blocked lane does not hide what is behind it (SEM D11)."""
+    for _ in range(LOOKS_MAX):
+        spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
+        if not spans:
+            return
+        yield FindLanes(durable.name, durable.order_by, spans)
+        if lanes.through < spans[-1].end:
+            return  # the shell could not look, and ends whoever waits for it
+        yield from _granted(state, durable, end)
+    state.dirty = True
+
+
+def _granted(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
+    served: dict[int, Seat] = {}
+    for seat, spans in durable.grants(state.stored, state.chunk, end):
+        served[seat.subscription] = seat
+        yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
+    for seat in served.values():  # a demand may be met by several deliveries
+        if seat.demand == 0:
+            yield Finished(seat.subscription)

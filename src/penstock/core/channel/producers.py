@@ -1,0 +1,187 @@
+"""Which publishes have been stored already, so that a retry is stored once (SEM X3).
+
+A producer numbers its publishes upwards. The realm remembers the newest of them with the ids
+they got. A number it remembers is a retry; one it does not, above the oldest remembered, was
+never stored (it was refused) and is decided like any other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from penstock.core.access.name_owners import owner_of, plain
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import SequenceTooOld
+from penstock.core.vocabulary.messages import ProducerState
+
+Ids = TypeVar("Ids")
+"""What a publish was answered with: a span, or one for each store it went to."""
+
+REMEMBERED_MAX = 1_024
+"""Publishes remembered per producer: more than a client may have unanswered."""
+
+FORGET_AFTER_US = 24 * 3_600 * 1_000_000
+"""A producer that has been silent this long is forgotten."""
+
+LASTING_PREFIX = "txn:"
+"""Producers named so are transactions of a pipeline: a checkpoint may come back after months, so
+they are remembered for longer than a year; of fewer publishes instead."""
+
+LASTING_REMEMBERED_MAX = 64
+
+LASTING_FORGET_AFTER_US = 400 * FORGET_AFTER_US
+"""A pipeline that has been silent this long is forgotten."""
+
+LASTING_NAMES_MAX = 1_000
+"""Pipelines remembered of one user; then the one that has been silent the longest is forgotten."""
+
+NAMES_MAX = 100_000
+"""Other producers remembered; then a tenth of them goes, those that have been silent the
+longest."""
+
+
+class _Memory(Generic[Ids]):
+    __slots__ = ("at_us", "forgotten", "recent")
+
+    def __init__(self, at_us: int) -> None:
+        self.at_us = at_us
+        self.recent: list[tuple[int, Ids]] = []
+        self.forgotten = -1
+        """The highest sequence whose ids are not remembered any more."""
+
+
+class Remembered(Generic[Ids]):
+    """Publishes by producer and sequence. Soft in nothing: it is part of every snapshot."""
+
+    __slots__ = ("_by_name", "_lasting", "_pruned_us")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, _Memory[Ids]] = {}
+        self._pruned_us = 0
+        self._lasting: dict[str, set[str]] = {}
+        """Those of the names that are pipelines', by their user."""
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def stored_as(self, name: str, sequence: int) -> Ids | None:
+        """The ids this publish got when it was stored; None if it never was.
+
+        Raises ``SequenceTooOld`` when that cannot be told any more.
+        """
+        found = self._stored_as(name, sequence)
+        if found is None and (before := plain(name)) != name:
+            return self._stored_as(before, sequence)  # kept when the realm did not know its users
+        return found
+
+    def _stored_as(self, name: str, sequence: int) -> Ids | None:
+        memory = self._by_name.get(name)
+        if memory is None:
+            return None
+        recent = memory.recent
+        if recent and sequence > recent[-1][0]:  # the usual case
+            return None
+        i = bisect_left(recent, sequence, key=lambda entry: entry[0])
+        if i < len(recent) and recent[i][0] == sequence:
+            return recent[i][1]
+        if sequence <= memory.forgotten:
+            raise SequenceTooOld(
+                f"publish {sequence} of producer {plain(name)} is older than the "
+                f"{len(recent)} remembered ones; use a new producer"
+            )
+        return None
+
+    def stored(self, name: str, sequence: int, ids: Ids, at_us: int) -> None:
+        memory = self._by_name.get(name)
+        if memory is None:
+            memory = _Memory(at_us)
+            self._added(name, memory)
+            self._make_room(name)
+        memory.at_us = at_us
+        recent = memory.recent
+        if not recent or sequence > recent[-1][0]:
+            recent.append((sequence, ids))
+        else:
+            insort(recent, (sequence, ids), key=lambda entry: entry[0])
+        lasting = name.startswith(LASTING_PREFIX)
+        limit = LASTING_REMEMBERED_MAX if lasting else REMEMBERED_MAX
+        if len(recent) >= 2 * limit:
+            memory.forgotten = recent[-limit - 1][0]
+            del recent[:-limit]
+        self._prune(at_us)
+
+    def _added(self, name: str, memory: _Memory[Ids]) -> None:
+        self._by_name[name] = memory
+        if name.startswith(LASTING_PREFIX):
+            self._lasting.setdefault(owner_of(name), set()).add(name)
+
+    def _make_room(self, newest: str) -> None:
+        """Names have an end, whoever makes them up: ``newest`` is not among those that go."""
+        if newest.startswith(LASTING_PREFIX):
+            own = self._lasting[owner_of(newest)]
+            if len(own) > LASTING_NAMES_MAX:
+                self._forget_silent(own - {newest}, 1)
+        elif len(self._by_name) > NAMES_MAX + sum(map(len, self._lasting.values())):
+            lasting = set().union(*self._lasting.values())
+            self._forget_silent(self._by_name.keys() - lasting - {newest}, NAMES_MAX // 10)
+
+    def _forget_silent(self, names: Iterable[str], count: int) -> None:
+        """Of ``names``, those that have been silent the longest."""
+        by_time = ((self._by_name[name].at_us, name) for name in names)
+        for _, name in heapq.nsmallest(count, by_time):
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self._by_name[name]
+        if name.startswith(LASTING_PREFIX):
+            self._lasting[owner_of(name)].discard(name)
+
+    def _prune(self, now_us: int) -> None:
+        if now_us - self._pruned_us < FORGET_AFTER_US // 24:
+            return
+        self._pruned_us = now_us
+        for name, memory in list(self._by_name.items()):
+            lasts = name.startswith(LASTING_PREFIX)
+            silent_us = now_us - memory.at_us
+            if silent_us > (LASTING_FORGET_AFTER_US if lasts else FORGET_AFTER_US):
+                self._forget(name)
+
+    def remembered(self) -> Iterator[tuple[str, int, int, tuple[tuple[int, Ids], ...]]]:
+        """All of it: name, highest forgotten sequence, time of the newest, sequences with ids."""
+        for name, memory in self._by_name.items():
+            yield name, memory.forgotten, memory.at_us, tuple(memory.recent)
+
+    def put_back(
+        self, name: str, forgotten: int, at_us: int, recent: list[tuple[int, Ids]]
+    ) -> None:
+        """Take in what :meth:`remembered` gave."""
+        memory: _Memory[Ids] = _Memory(at_us)
+        memory.forgotten, memory.recent = forgotten, recent
+        self._added(name, memory)
+
+
+class Producers(Remembered[Span]):
+    """The memory of one channel."""
+
+    __slots__ = ()
+
+    def state(self) -> tuple[ProducerState, ...]:
+        return tuple(ProducerState(*each) for each in self.remembered())
+
+    def restore(self, states: tuple[ProducerState, ...]) -> None:
+        for state in states:
+            recent = [(sequence, Span(*span)) for sequence, span in state.recent]
+            self.put_back(state.name, state.forgotten, state.at_us, recent)
+
+
+StoreSpans = tuple[tuple[int, Span], ...]
+"""By number of the store: the ids its events got."""
+
+
+class JointProducers(Remembered[StoreSpans]):
+    """The memory of a realm: publishes to several stores in one step."""
+
+    __slots__ = ()

@@ -1,0 +1,263 @@
+"""What happens to an event when it is published. Read it top to bottom.
+
+1. Arrive. The front end reads a frame and hands its columns on (``frontends.native.listener``).
+2. Digest. What the rules need is computed from the columns at once
+   (``columns.events.digest.digest``).
+3. Recognise. A retry is answered with the ids it got
+   (``core.channel.producers.Producers.stored_as``).
+4. Refuse, when an event is too large, when memory is short, or when the channel is full and
+   honours its capacity (``core.channel.retention.refuse_when_full``).
+5. Number. The batch gets the next dense ids; an id is never given twice. On the JMS engine the
+   ids may be all that is kept of it (``core.channel.engine.Engine.interest``).
+6. Replace. Of each publish key only so many of the newest events stay
+   (``columns.keys.keys.KeyIndex``). A delta of a merge channel is merged into the state of its key
+   once somebody reads it (``columns.merge.merging.merge``).
+7. Make room. Over capacity the oldest events are evicted (``core.channel.retention.make_room``);
+   what was not consumed goes to the dead event store (``core.channel.dead.unconsumed``).
+8. Apply. The ids join the channel and the ledger of every durable
+   (``core.channel.channel.Channel.apply``).
+9. Copy. Joins publish what their selectors match on other channels
+   (``runtime.writer.join_copies.copy``).
+10. Store. The shell writes the facts and the columns of everything that waited in one block;
+    only then does the publisher hear of it (``runtime.writer.shard.Shard``).
+11. Offer. Durables grant events to seats with credit, subscribers follow
+    (``core.channel.channel.Channel.offer``). A transient event is offered, and gone.
+12. Send. The columns travel as they came, with their ids (``runtime.delivery.delivery``).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.core.channel.dead import lowest, moved_at_once, unconsumed
+from penstock.core.channel.interest import awaited, wanted_of
+from penstock.core.channel.retention import make_room, refuse_when_full
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.id_lists import ids_in
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import EventTooLarge, MemoryLimit
+from penstock.core.vocabulary.messages import (
+    Appended,
+    Cause,
+    Decided,
+    Digest,
+    IdsReserved,
+    Publish,
+    Removed,
+    Replaced,
+    Spans,
+    StoredFact,
+)
+
+RESERVE = 100_000
+"""Ids reserved at once for events kept in memory: one stored fact instead of one a publish."""
+
+
+def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decided:
+    """Facts of a publish, answered with its span. Raises ``Refused``."""
+    if command.producer:
+        known = state.producers.stored_as(command.producer, command.sequence)
+        if known is not None:
+            return Decided(answer=known, is_retry=True)
+    digest = command.digest
+    plain = plain_publish(state, digest, command.producer, command.sequence, now_us)
+    if plain is not None:
+        return Decided((plain,), plain.span)
+    span = Span(state.next_id, state.next_id + digest.count)
+    appended = _of_interest(state, digest, _appended(command, state, span, now_us))
+    if not command.forced:
+        _refuse(command, state, appended)
+    facts: list[StoredFact] = []
+    fleeting = appended.volatile or appended.passing
+    lost = fleeting or appended.relayed or appended.dropped  # a restart would not know these ids
+    if lost and state.type.ids_survive and span.end > state.reserved:
+        facts.append(IdsReserved(span.end + RESERVE))
+    facts.append(appended)
+    if digest.superseded:
+        facts.append(Replaced(digest.superseded))
+    if not state.definition.storage.honour_capacity:
+        evicted = _evicted(state, appended, digest.superseded)
+        if evicted is not None:
+            facts.append(evicted)
+    return Decided(tuple(facts), span)
+
+
+def plain_publish(
+    state: ChannelState, digest: Digest, producer: str, sequence: int, now_us: int
+) -> Appended | None:
+    """What a publish leads to that does nothing but add its events, as most do: no selector, key
+    or limit has a say, none of it is special, and nothing is due. None for any other."""
+    definition = state.definition
+    if digest.volatile or digest.transient or digest.ttls or digest.superseded:
+        return None
+    if definition.capacity or definition.keys:
+        return None
+    if state.type.home != "journal" or state.type.relays or state.type.volatile(digest):
+        return None
+    if state.engine.merges or state.engine.needs_interest:
+        return None
+    if digest.largest > state.rules.event_bytes_max or state.selectors or state.needs_sweep(now_us):
+        return None
+    span = Span(state.next_id, state.next_id + digest.count)
+    return Appended(span, now_us, digest.size, producer, sequence)
+
+
+def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
+    digest = command.digest
+    _refuse_oversize(digest.largest, state.rules.event_bytes_max)
+    leaves = 0
+    if appended.relayed or appended.dropped:
+        leaves = sum([part.size for part in (*appended.relayed, *appended.dropped)])
+    elsewhere = state.type.home in ("off_heap", "pages") and leaves < digest.count
+    kept = elsewhere or appended.volatile or appended.passing
+    if kept and digest.size > command.memory_left:
+        raise MemoryLimit(
+            f"{state.name} has no room: {digest.size} bytes offered, "
+            f"{max(command.memory_left, 0)} bytes of the realm's limit for {state.type.name} "
+            "channels are free; consume, purge or raise the limit"
+        )
+    if not state.definition.capacity:
+        return
+    replaced = ids_in(digest.superseded).copy()
+    replaced.discard_all(IdSet(appended.dropped))
+    stored = len(state.stored) - state.overdue
+    stays = digest.count - leaves - len(replaced)
+    refuse_when_full(
+        state.name,
+        state.definition,
+        stored,
+        stays,
+        overshoot=command.overshoot,
+        evicts=command.evicts,
+    )
+
+
+def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
+    """Events nobody waits for are dropped, and some only pass through (SEM J2, J4)."""
+    if state.type.relays or not state.engine.needs_interest:  # it is kept as its type says
+        return appended
+    span = appended.span
+    chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
+    plain = state.subscribers.values()
+    pushed = awaited([each for each in plain if not each.pulls], span, chosen)
+    pulled = awaited([each for each in plain if each.pulls], span, chosen)
+    durables = state.durables.values()
+    found = state.engine.interest(durables, pushed, pulled, span, appended.matched)
+    if not (found.passing or found.dropped):
+        return appended
+    for relayed in appended.relayed:
+        found.passing.remove(relayed)
+        found.dropped.remove(relayed)
+    return replace(
+        appended,
+        passing=found.passing.spans,
+        dropped=found.dropped.spans,
+        volatile=_without(appended.volatile, found.dropped),
+        ttls=tuple(
+            (ttl_ms, left)
+            for ttl_ms, spans in appended.ttls
+            if (left := _without(spans, found.dropped))
+        ),
+    )
+
+
+def _without(spans: Spans, gone: IdSet) -> Spans:
+    if not (spans and gone):
+        return spans
+    left = IdSet(spans)
+    left.discard_all(gone)
+    return left.spans
+
+
+def _relayed(digest: Digest, state: ChannelState) -> Spans:
+    """Offsets of the events that are never stored (SEM C1e, E8)."""
+    if state.type.relays:
+        return (Span(0, digest.count),)
+    return digest.transient if state.definition.kind == "channel" else ()
+
+
+def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) -> Appended:
+    digest = command.digest
+    first = span.first
+    relayed = _relayed(digest, state)
+    volatile = state.type.volatile(digest)
+    if relayed and volatile:
+        rest = IdSet(volatile)
+        rest.remove_all(IdSet(relayed))
+        volatile = rest.spans
+    by_event = state.type.event_ttl_counts or state.definition.event_ttl
+    return Appended(
+        span,
+        now_us,
+        digest.size,
+        command.producer,
+        command.sequence,
+        volatile=_placed(volatile, first),
+        ttls=_placed_ttls(digest.ttls, first) if by_event else (),
+        matched={
+            durable.name: _placed(digest.matched.get(durable.selector, ()), first)
+            for durable in state.durables.values()
+            if durable.selector
+        },
+        relayed=_placed(relayed, first),
+    )
+
+
+def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Removed | None:
+    """What has to go for the new events (SEM T3); of a batch larger than the capacity also the
+    first of itself."""
+    capacity = state.definition.capacity
+    if not capacity:
+        return None
+    fresh = IdSet((appended.span,))
+    for span in (*appended.relayed, *appended.dropped):
+        fresh.remove(span)
+    stored = state.stored
+    if superseded:
+        replaced = ids_in(superseded)
+        fresh.discard_all(replaced)
+        stored = stored.copy()
+        stored.discard_all(replaced)
+    evicted = make_room(capacity, stored, fresh)
+    if not evicted:
+        return None
+    if not state.moves_dead:
+        return Removed(evicted, Cause.EVICTED)
+    going = lowest(IdSet(evicted), max(moved_at_once(state), len(fresh)))
+    return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended))
+
+
+def _dead(state: ChannelState, evicted: IdSet, appended: Appended) -> Spans:
+    before = evicted.within(Span(0, appended.span.first))
+    dead = unconsumed(state, before)
+    own = evicted.within(appended.span)
+    if own:
+        dead.add_all(_wanted(state, own, appended))
+    return dead.spans
+
+
+def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
+    """The part of the events being published that somebody will want."""
+    if not state.durables:
+        return own
+    wanted = IdSet()
+    for durable in state.durables.values():
+        matched = appended.matched.get(durable.name, ())
+        wanted.add_all(own.overlap(wanted_of(durable, appended.span, matched)))
+    return wanted
+
+
+def _placed(offsets: Spans, first: int) -> Spans:
+    return tuple([Span(start + first, end + first) for start, end in offsets])
+
+
+def _placed_ttls(ttls: tuple[tuple[int, Spans], ...], first: int) -> tuple[tuple[int, Spans], ...]:
+    return tuple((ttl_ms, _placed(offsets, first)) for ttl_ms, offsets in ttls)
+
+
+def _refuse_oversize(largest: int, event_bytes_max: int) -> None:
+    if largest > event_bytes_max:
+        raise EventTooLarge(
+            f"the largest event has {largest} bytes; this realm takes {event_bytes_max} at most "
+            "(setting max_event_bytes)"
+        )

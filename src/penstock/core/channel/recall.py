@@ -1,0 +1,71 @@
+"""Order under rollback (SEM D11): what was sent of the events after a rolled-back one is taken
+back; with ``order_by`` of those in its lane.
+
+What a client settles before it knows of that was settled for a delivery that does not count.
+"""
+
+from __future__ import annotations
+
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.seat import Seat
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.effects import Recall
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.messages import Spans
+
+
+def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
+    """What is in hands and has to come after those of ``rolled_back`` that come again."""
+    back = durable.outstanding.overlap(rolled_back)
+    lowest = back.lowest
+    later = IdSet()
+    if lowest is None:
+        return later
+    if durable.lanes is not None:
+        later = durable.lanes.after(back)
+    elif durable.strict_order:
+        for seat in durable.seats:
+            later.add_all(seat.in_flight.within(Span(lowest + 1, 1 << 62)))
+    later.discard_all(rolled_back)
+    return later.overlap(durable.outstanding)
+
+
+def recall(durable: Durable, later: IdSet) -> list[Recall]:
+    """Take these back, uncounted; what is to be told to whom."""
+    recalls: list[Recall] = []
+    for seat in durable.seats if later else ():
+        mine = seat.in_flight.overlap(later)
+        if mine:
+            seat.recalls.append(mine)
+            recalls.append(Recall(seat.subscription, mine.spans))
+    durable.recalled(later)
+    return recalls
+
+
+def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
+    """The part of ``spans`` that was recalled from ``seat``, and its client could not know."""
+    found = IdSet()
+    if seat.recalls:
+        named = IdSet(Span(*span) for span in spans).overlap(stored)
+        for recalled in seat.recalls:
+            found.add_all(recalled.overlap(named))
+    return durable.wanting(found)
+
+
+def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> None:
+    """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
+    if seat.recalls and (recalled := recalled_of(durable, seat, spans, stored)):
+        raise IllegalState(
+            f"event {recalled.lowest} of durable {durable.name} was recalled: an earlier one was "
+            "rolled back and comes before it; it will be delivered again"
+        )
+
+
+def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
+    """``spans`` without what was recalled from ``seat``: that is back already, uncounted."""
+    recalled = recalled_of(durable, seat, spans, stored) if seat.recalls else None
+    if not recalled:
+        return spans
+    named = IdSet(Span(*span) for span in spans)
+    named.remove_all(recalled)
+    return named.spans

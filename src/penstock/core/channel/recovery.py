@@ -1,0 +1,201 @@
+"""What outlives a restart: the recorded form of a fact, snapshots, the end of recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from penstock.core.channel.removal_causes import as_kept
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.id_lists import ids_in
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.messages import (
+    Acked,
+    Appended,
+    Buried,
+    Cause,
+    DurableCreated,
+    DurableDeleted,
+    Edited,
+    IdsReserved,
+    Removed,
+    Replaced,
+    Restored,
+    RolledBack,
+    Secured,
+    StoredFact,
+)
+from penstock.core.vocabulary.stored_ids import packed, written
+
+
+def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+    """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+    if not state.type.ids_survive:
+        return _without_ids(fact)
+    lasting = _lasting_part(state, fact)
+    return None if lasting is None else packed(lasting)
+
+
+def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+    match fact:
+        case Appended():
+            return _lasting(fact)
+        case Secured(spans):
+            kept = state.unwritten.overlap(IdSet(spans))  # the rest is in memory in any case
+            return replace(fact, spans=kept.spans) if kept else None
+        case Removed(cause=Cause.RELAYED):
+            return None
+        case Removed(spans):
+            if not state.volatile or any(
+                len(state.stored.within(span)) != len(state.volatile.within(span)) for span in spans
+            ):
+                return fact
+            return None
+        case Replaced(ids):
+            return fact if _any_lasts(state, ids_in(ids)) else None
+        case DurableCreated():
+            return fact if fact.persistent else None
+        case Acked(name) | RolledBack(name) | Buried(name) | DurableDeleted(name):
+            durable = state.durables.get(name)
+            return fact if durable is not None and durable.persistent else None
+        case _:
+            return fact
+
+
+def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
+    """Whether some of them outlive a restart."""
+    if not state.volatile:
+        return True
+    stored = state.stored.overlap(ids)
+    return len(state.volatile.overlap(stored)) != len(stored)
+
+
+def _lasting(fact: Appended) -> Appended | None:
+    absent = (*fact.volatile, *fact.relayed, *fact.dropped)
+    if fact.passing:  # some of these may be volatile as well
+        absent = IdSet((*absent, *fact.passing)).spans
+    if not absent:
+        return fact
+    if sum(part.size for part in absent) == fact.span.size:
+        return None
+    return replace(fact, volatile=(), relayed=(), passing=(), dropped=(), absent=absent)
+
+
+def _without_ids(fact: StoredFact) -> StoredFact | None:
+    """Where ids start again, all that is worth keeping is which durables there are (SEM C1d)."""
+    match fact:
+        case DurableCreated():
+            return replace(fact, matched=()) if fact.persistent else None
+        case DurableDeleted() | Edited():
+            return fact
+        case _:
+            return None
+
+
+def recovered(state: ChannelState) -> None:
+    """All facts are applied and the realm was not closed cleanly, or was: ids that may have
+    been given to events in memory are skipped (SEM E4)."""
+    state.delivered = state.acknowledged = 0
+    for durable in state.durables.values():
+        durable.acknowledged = 0  # what the facts told of was before this start
+    if not state.type.ids_survive:
+        for durable in state.durables.values():
+            durable.head = state.next_id
+        return
+    state.departures.passed_over((state.next_id, state.reserved))
+    state.next_id = max(state.next_id, state.reserved)
+    state.looked_at_from(0)  # of durables that did not survive
+    for durable in state.durables.values():
+        durable.forget_all_but(state.stored)
+        if durable.selector:
+            durable.head = max(durable.head, state.next_id)
+
+
+def given(state: ChannelState, end: int) -> None:
+    """Ids below ``end`` were given, and are not again (SEM E4): something is stored under them,
+    though the block that gave them may be damaged (SEM S1)."""
+    lost = end - state.next_id
+    if lost > 0:
+        passed_over = Span(state.next_id, end)
+        state.next_id = end
+        if state.reserved:
+            state.departures.passed_over(passed_over)  # they were of events in memory
+        else:
+            state.departures.left(IdSet([passed_over]), Cause.QUARANTINED)
+            state.counters.published += lost
+            state.counters.quarantined += lost
+            state.lost += lost
+
+
+def closing(state: ChannelState) -> tuple[StoredFact, ...]:
+    """What to store when the realm is closed in order: no id needs to be skipped."""
+    if not state.type.ids_survive or state.reserved <= state.next_id:
+        return ()
+    return (IdsReserved(state.next_id),)
+
+
+def snapshot(state: ChannelState) -> Restored:
+    """This channel as it would be after a restart now."""
+    return frozen(state)()
+
+
+def frozen(state: ChannelState) -> Callable[[], Restored]:
+    """The same, to be asked for later and anywhere: sets are copied now, and written out as spans
+    then. That takes a second where a million ids are scattered."""
+    if not state.type.ids_survive:
+        reset = _reset(state)
+        return lambda: reset
+    entries, own = state.ages.state()
+    stored = state.stored.copy()
+    stored.remove_all(state.volatile)
+    acked = state.acked.copy()
+    acked.remove_all(state.volatile)
+    counters = replace(state.counters)
+    counters.published -= len(state.volatile)
+    counters.relayed += len(state.relayed)  # they pass in this very turn
+    lost = state.volatile.copy()
+    lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
+    durables = tuple(d.state(lost) for d in state.durables.values() if d.persistent)
+    definition, next_id, reserved = state.definition, state.next_id, state.reserved
+    producers = state.producers.state()
+    departures, in_memory = state.departures.copy(), state.volatile.copy()
+    died = died_of(state)
+
+    def written_out() -> Restored:
+        there = stored.copy()
+        there.add_all(in_memory)
+        return Restored(
+            definition,
+            next_id,
+            reserved,
+            written(stored),
+            entries,
+            tuple((ends_us, written(ids)) for ends_us, ids in own),
+            durables,
+            producers,
+            written(acked),
+            counters,
+            as_kept(departures.kept(next_id, there)),
+            departures.known_from,
+            died,
+        )
+
+    return written_out
+
+
+def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:
+    """The copies in dead event stores, as a snapshot keeps them."""
+    return tuple((durable, cause, count) for (durable, cause), count in sorted(state.died.items()))
+
+
+def _reset(state: ChannelState) -> Restored:
+    """Such a channel after a restart: empty, with its durables at the beginning (SEM C1d)."""
+    first = state.definition.start_event_id
+    durables = tuple(
+        replace(durable.state(), head=first, outstanding=(), redelivered=(), rolled_back=())
+        for durable in state.durables.values()
+        if durable.persistent
+    )
+    return Restored(state.definition, first, 0, (), (), (), durables, (), (), Counters(), (), first)

@@ -1,0 +1,36 @@
+"""Events a client gives back untried: it is as if they had not been delivered.
+
+Unlike a rollback this is counted nowhere (SEM E9): the client has not looked at them.
+"""
+
+from __future__ import annotations
+
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Command, Decided, Spans
+
+
+class Release(Command, frozen=True):
+    """A client gives events back that it has not tried."""
+
+    subscription: int
+    spans: Spans
+    elsewhere: bool = False
+    """It does not get them again; others may."""
+
+
+def decide_release(state: ChannelState, command: Release) -> Decided:
+    """Nothing comes of it but that others may have them. Raises ``IllegalState`` (SEM D15)."""
+    durable, seat = state.seat(command.subscription)
+    durable.settled_by(seat, command.spans, state.stored)
+    return Decided()
+
+
+def release(state: ChannelState, command: Release) -> None:
+    """Take them out of the client's hands."""
+    durable, seat = state.seats[command.subscription]
+    ids = seat.in_flight.overlap(IdSet(Span(*span) for span in command.spans))
+    if command.elsewhere:
+        seat.refused.add_all(ids)
+    durable.unsent(ids)
+    state.dirty = True

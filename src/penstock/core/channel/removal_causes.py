@@ -1,0 +1,130 @@
+"""Why an id has no event any more: for each cause the ids that left by it (SEM T8).
+
+Events leave in ranges, or scattered among those that stay, so this takes about as much room as
+the set of what is stored has gaps; how many events there are, or were, does not matter. Beyond
+a bound the lower half of the ids is forgotten.
+
+One cause is told without being written down: an id that was given, has no event, and is none of
+the others', has the usual one. On a channel with publish keys, where each publish takes scattered
+events of earlier ones away, that is their replacement; else that nothing was ever stored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Cause, Ids
+from penstock.core.vocabulary.stored_ids import id_set, written
+
+PIECES_MAX: Final = 4_096
+"""Ranges, or bitmaps of 1,024 ids, kept for a channel."""
+
+NEVER: Final = "never"
+"""Nothing was stored under the id: a transient event, one that nobody was interested in, one in
+memory only that a restart has lost, or an id that was passed over."""
+FORGOTTEN: Final = "forgotten"
+"""It left so long ago, and so many ranges have left since, that the realm does not know why."""
+
+Kept = tuple[tuple[str, Ids], ...]
+
+
+class Departures:
+    """Which ids have left, and why."""
+
+    def __init__(self, known_from: int = 0, *, keyed: bool = False) -> None:
+        self.known_from = known_from
+        """Of ids below it nothing is known."""
+        self.usual: str = Cause.REPLACED.value if keyed else NEVER
+        """The cause that is not written down."""
+        self._left: dict[str, IdSet] = {}
+
+    def left(self, ids: IdSet, cause: str) -> None:
+        """Stored events have left."""
+        if cause == self.usual:
+            return
+        known = self._left.get(cause)
+        if known is None:
+            known = self._left[cause] = IdSet()
+        known.add_all(ids)
+        if known.pieces > PIECES_MAX // 2:
+            self._bound()
+
+    def left_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
+        """The same, where only ``stored`` of them were there: others may have left before, or
+        what was in memory is told of again after a restart."""
+        if self.usual == NEVER:
+            new = ids.copy()
+            for earlier in self._left.values():
+                new.discard_all(earlier)
+        else:
+            new = stored.copy()
+            if unstored := self._left.get(NEVER):
+                new.add_all(unstored.remove_all(ids))
+        self.left(new, cause)
+
+    def passed_over(self, *spans: tuple[int, int]) -> None:
+        """They were given, and nothing is stored under them."""
+        if self.usual != NEVER:
+            self.left(IdSet(Span(*span) for span in spans), NEVER)
+
+    def came(self, ids: IdSet) -> None:
+        """Something is stored under them after all."""
+        if unstored := self._left.get(NEVER):
+            unstored.discard_all(ids)
+
+    def missing(self, span: Span, given: Span, stored: IdSet) -> dict[str, IdSet]:
+        """By cause, the ids of ``span`` among those ``given`` that are not ``stored``."""
+        span = span.clipped(given)
+        gone = _absent(span, stored)
+        found: dict[str, IdSet] = {}
+        for cause, ids in self._left.items():
+            if by_cause := gone.remove_all(ids.within(span)):
+                found[str(cause)] = by_cause
+        if forgotten := gone.remove(Span(span.first, max(span.first, self.known_from))):
+            found[FORGOTTEN] = forgotten
+        if gone:
+            found[self.usual] = gone
+        return found
+
+    def copy(self) -> Departures:
+        twin = Departures(self.known_from)
+        twin.usual = self.usual
+        twin._left = {cause: ids.copy() for cause, ids in self._left.items()}
+        return twin
+
+    def kept(self, end: int, stored: IdSet) -> dict[str, IdSet]:
+        """What outlives a restart, of the ids before ``end``: each cause but ``NEVER``."""
+        known = Span(self.known_from, end)
+        found = self.missing(known, known, stored) if self.usual != NEVER else self._left
+        return {str(why): ids.copy() for why, ids in found.items() if ids and why != NEVER}
+
+    def restore(self, known_from: int, kept: Kept, end: int, stored: IdSet) -> None:
+        """Go on from what was kept; ids before ``end`` were given."""
+        self.known_from = known_from
+        left = {cause: id_set(ids) for cause, ids in kept}
+        if self.usual != NEVER:
+            unstored = _absent(Span(known_from, end), stored)
+            for ids in left.values():
+                unstored.discard_all(ids)
+            left.pop(self.usual, None)
+            left[NEVER] = unstored
+        self._left = left
+
+    def _bound(self) -> None:
+        while sum(ids.pieces for ids in self._left.values()) > PIECES_MAX:
+            highest = max(ids.highest or 0 for ids in self._left.values())
+            self.known_from = (self.known_from + highest) // 2 + 1
+            for ids in self._left.values():
+                ids.remove(Span(0, self.known_from))
+
+
+def _absent(span: Span, stored: IdSet) -> IdSet:
+    absent = IdSet([span] if span.first < span.end else [])
+    absent.discard_all(stored.within(span))
+    return absent
+
+
+def as_kept(left: dict[str, IdSet]) -> Kept:
+    """As snapshots hold it."""
+    return tuple((cause, written(ids)) for cause, ids in sorted(left.items()))

@@ -1,0 +1,276 @@
+"""What leaves a channel without being consumed, and why (SEM T1-T4).
+
+Ages are kept per publish, not per event: a list of (first id, time), coalesced while publishes
+are closer together than the TTL can tell. Events with a TTL of their own are kept by when it
+ends, coalesced in the same way.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from penstock.core.bounds import NEXT_ID_MAX
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
+from penstock.core.vocabulary.messages import Definition, Spans
+
+CAPACITY_MAX = 2_147_483_646
+TTL_MS_MAX = 1 << 50
+KEY_DEPTH_MAX = 1_000_000
+REDELIVERIES_MAX = 1_000_000
+READ_BYTES_MIN = 4_096
+READ_BYTES_MAX = 16 << 20
+COARSE_US = 100_000
+"""Without a TTL, publishes this close together share one age."""
+ARCHIVE_LENGTH_MAX = 2_048
+
+
+def check_limits(definition: Definition) -> None:
+    """Raise ``InvalidArgument`` for a TTL, capacity or start id out of bounds."""
+    bounds = (
+        ("ttl", definition.ttl, TTL_MS_MAX),
+        ("capacity", definition.capacity, CAPACITY_MAX),
+        ("start_event_id", definition.start_event_id, NEXT_ID_MAX),
+        ("max_deliveries", definition.max_deliveries, REDELIVERIES_MAX),
+        ("storage.events_per_spindle", definition.storage.events_per_spindle, CAPACITY_MAX),
+        ("storage.sync_batch_time", definition.storage.sync_batch_time, 60_000),
+        ("storage.sync_max_batch_size", definition.storage.sync_max_batch_size, 1 << 30),
+        ("storage.priority", definition.storage.priority, 9),
+    )
+    for name, value, highest in bounds:
+        if not 0 <= value <= highest:
+            raise InvalidArgument(f"{name} is {value}; it may be 0 to {highest}")
+    if not READ_BYTES_MIN <= definition.storage.read_buffer_size <= READ_BYTES_MAX:
+        raise InvalidArgument(
+            f"storage.read_buffer_size is {definition.storage.read_buffer_size}; "
+            f"it may be {READ_BYTES_MIN} to {READ_BYTES_MAX}"
+        )
+    if len(definition.archive) > ARCHIVE_LENGTH_MAX or not definition.archive.isprintable():
+        raise InvalidArgument(
+            f"archive is {definition.archive[:60]!r}; it is a path or URI of up to "
+            f"{ARCHIVE_LENGTH_MAX} characters that can be printed"
+        )
+    check_keys(definition)
+
+
+def check_keys(definition: Definition) -> None:
+    """Raise ``InvalidArgument`` for a publish key that cannot be (SEM K1, C4)."""
+    for name, depth in definition.keys.items():
+        if not name or name.startswith("$"):
+            raise InvalidArgument(f"publish key {name!r}: name a property of your events")
+        if not 1 <= depth <= KEY_DEPTH_MAX:
+            raise InvalidArgument(f"publish key {name} has depth {depth}; 1 to {KEY_DEPTH_MAX}")
+
+
+def refuse_when_full(
+    name: str,
+    definition: Definition,
+    stored: int,
+    incoming: int,
+    *,
+    overshoot: bool,
+    evicts: bool = True,
+) -> None:
+    """SEM T4, of the store ``name``. A transaction that began below the limit (``overshoot``)
+    may pass it as a whole; what never ``evicts`` is refused on channels that do, too."""
+    honours = definition.storage.honour_capacity or not evicts
+    if overshoot or not (honours and definition.capacity):
+        return
+    if stored + incoming > definition.capacity:
+        raise CapacityReached(
+            f"{name} has no room: {stored} of {definition.capacity} events are stored, "
+            f"{incoming} more offered; wait until some are consumed or expire, or raise the "
+            "capacity"
+        )
+
+
+def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
+    """The oldest events above capacity (SEM T3).
+
+    They leave after the append, for a batch larger than the capacity evicts part of itself.
+    """
+    excess = len(stored) + len(incoming) - capacity if capacity else 0
+    evicted: list[Span] = []
+    at = -1
+    while excess > 0 and (span := stored.next_span(at, excess)) is not None:
+        evicted.append(span)
+        excess -= span.size
+        at = span.end
+    at = -1
+    while excess > 0 and (span := incoming.next_span(at, excess)) is not None:
+        evicted.append(span)
+        excess -= span.size
+        at = span.end
+    return tuple(evicted)
+
+
+AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
+"""When events were published, by the first of them; those with a TTL of their own, by its end."""
+
+
+class Ages:
+    """When which events were published, and when those with a TTL of their own end."""
+
+    __slots__ = ("_entries", "_own", "_own_ids", "_times")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[int, int]] = deque()
+        self._own: dict[int, IdSet] = {}
+        """Events with a TTL of their own, by when it ends."""
+        self._times: list[int] = []
+        """The keys of ``_own``, a heap."""
+        self._own_ids = IdSet()
+
+    def appended(self, span: Span, at_us: int, ttl_ms: int) -> None:
+        resolution = ttl_ms if ttl_ms else COARSE_US  # a thousandth of the TTL, in us
+        if not self._entries or at_us - self._entries[-1][1] >= resolution:
+            self._entries.append((span.first, at_us))
+
+    def own_ttl(
+        self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False
+    ) -> None:
+        """Events whose own TTL replaces the channel's (SEM T2).
+
+        Unless it is to be ``exact``, events that end closer together than their TTL can tell
+        end together, with the first of them.
+        """
+        for ttl_ms, spans in ttls:
+            if ttl_ms <= 0:
+                continue
+            ends_us = at_us + ttl_ms * 1_000
+            if not exact:  # down to a power of two of at most a thousandth of the TTL
+                coarse = ttl_ms.bit_length() - 1
+                ends_us = ends_us >> coarse << coarse
+            self._end_at(ends_us, spans)
+        ending = [span for ttl_ms, spans in ttls if ttl_ms > 0 for span in spans]
+        self._own_ids.add_all(IdSet(sorted(ending)))
+
+    def _end_at(self, ends_us: int, spans: Spans) -> None:
+        ids = self._own.get(ends_us)
+        if ids is None:
+            ids = self._own[ends_us] = IdSet()
+            heapq.heappush(self._times, ends_us)
+        for span in spans:
+            ids.add(span)
+
+    def inserted(self, first: int, at_us: int) -> None:
+        """An event older than the newest came to be known: what follows it is younger."""
+        entries = self._entries
+        i = bisect_right(entries, first, key=lambda entry: entry[0])
+        if not (i and entries[i - 1] >= (first, at_us)):
+            entries.insert(i, (first, at_us))
+
+    def own_of(self, ids: IdSet) -> tuple[tuple[int, Spans], ...]:
+        """Which of ``ids`` have a TTL of their own, by when it ends."""
+        if not self._own_ids.overlap(ids):
+            return ()
+        found = ((ends_us, own.overlap(ids).spans) for ends_us, own in sorted(self._own.items()))
+        return tuple((ends_us, spans) for ends_us, spans in found if spans)
+
+    def restore_own(self, own: tuple[tuple[int, Spans], ...]) -> None:
+        """The same, read back."""
+        for ends_us, spans in own:
+            self._end_at(ends_us, spans)
+            self._own_ids.add_all(IdSet(Span(*span) for span in spans))
+
+    def due_us(self, ttl_ms: int) -> int | None:
+        """When the next event may expire."""
+        by_channel = self._entries[0][1] + ttl_ms * 1_000 if ttl_ms and self._entries else None
+        by_event = self._times[0] if self._times else None
+        if by_channel is None or by_event is None:
+            return by_channel if by_event is None else by_event
+        return min(by_channel, by_event)
+
+    def expired(self, ttl_ms: int, next_id: int, stored: IdSet, now_us: int) -> IdSet:
+        """Stored events that have outlived their TTL at ``now_us``."""
+        gone = IdSet()
+        if ttl_ms:
+            end = self._expired_through(ttl_ms, next_id, now_us)
+            lowest = stored.lowest
+            if lowest is not None and end > lowest:
+                gone = stored.within(Span(lowest, end))
+                if self._own_ids:
+                    gone.remove_all(self._own_ids)
+        for ends_us in self._due(now_us):
+            gone.add_all(stored.overlap(self._own[ends_us]))
+        return gone
+
+    def _expired_through(self, ttl_ms: int, next_id: int, now_us: int) -> int:
+        horizon = now_us - ttl_ms * 1_000
+        end = -1
+        for i, (_, at_us) in enumerate(self._entries):
+            if at_us > horizon:
+                break
+            end = self._entries[i + 1][0] if i + 1 < len(self._entries) else next_id
+        return end
+
+    def _due(self, now_us: int) -> Iterator[int]:
+        """The times that have come; a heap has them at its top, so no other is looked at."""
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(self._times) and self._times[place] <= now_us:
+                yield self._times[place]
+                places += (2 * place + 1, 2 * place + 2)
+
+    def gather(self, stored: IdSet, now_us: int) -> None:
+        """Take together what has ended by its own TTL and is still stored.
+
+        While it moves somewhere in steps, each step asks for it: not once for every time there was.
+        """
+        ended = IdSet()
+        ends_us = 0
+        while self._times and self._times[0] <= now_us:
+            ends_us = heapq.heappop(self._times)
+            ended.add_all(self._own.pop(ends_us))
+        left = ended.remove_all(stored)
+        self._own_ids.discard_all(ended)
+        if left:
+            self._own[ends_us] = left
+            heapq.heappush(self._times, ends_us)
+
+    def forget(self, lowest: int | None, now_us: int) -> None:
+        """Drop ages of events that have left: below the lowest stored, or expired by now."""
+        self.forget_below(lowest)
+        while self._times and self._times[0] <= now_us:
+            self._own_ids.discard_all(self._own.pop(heapq.heappop(self._times)))
+
+    def forget_below(self, lowest: int | None) -> None:
+        """Drop ages of events below the lowest stored (None: nothing is); costs nothing when
+        there are none."""
+        entries = self._entries
+        if lowest is None:
+            entries.clear()
+            return
+        while len(entries) > 1 and entries[1][0] <= lowest:
+            entries.popleft()
+
+    def first_at(self, at_us: int, next_id: int) -> int:
+        """An id at or before the first event published at ``at_us`` or later."""
+        i = bisect_right(self._entries, at_us, key=lambda entry: entry[1])
+        if i == 0:
+            return self._entries[0][0] if self._entries else next_id
+        return self._entries[i - 1][0]
+
+    def oldest_us(self, event_id: int) -> int | None:
+        """When ``event_id`` was published, to the resolution kept."""
+        i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
+        return self._entries[i - 1][1] if i else None
+
+    def state(self) -> AgesState:
+        """When events were published, and which end when by a TTL of their own: copies."""
+        return tuple(self._entries), [
+            (ends_us, self._own[ends_us].copy()) for ends_us in sorted(self._times)
+        ]
+
+    def restore(
+        self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
+    ) -> None:
+        self._entries = deque((first, at) for first, at in entries)
+        self._own, self._times, self._own_ids = {}, [], IdSet()
+        for ends_us, ids in own:
+            self._end_at(ends_us, ids.spans)
+            self._own_ids.add_all(ids)

@@ -1,0 +1,247 @@
+"""All that a channel knows: what it stores, its durables and subscribers."""
+
+from __future__ import annotations
+
+from unicodedata import normalize
+
+from msgspec import Struct
+
+from penstock.core.channel.channel_type import ChannelType, ChannelTypes
+from penstock.core.channel.engine import Engine, Engines
+from penstock.core.channel.producers import Producers
+from penstock.core.channel.removal_causes import Departures
+from penstock.core.channel.retention import Ages
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.queue import READERS, readers_of
+from penstock.core.durable.seat import Kinds, Seat
+from penstock.core.durable.subscriber import Subscriber
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.effects import Recall
+from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
+from penstock.core.vocabulary.messages import Definition, Spans
+
+CHUNK_EVENTS_MAX = 16_384
+CHUNK_BYTES_MAX = 4 << 20
+"""Where files are mapped and kept; else a delivery is as large as the channel's read buffer."""
+
+
+class Rules(Struct, frozen=True):
+    """What every channel of a realm goes by: the registries and the realm's limits."""
+
+    types: ChannelTypes
+    engines: Engines
+    kinds: Kinds
+    event_bytes_max: int
+    event_timeout_us: int = 60_000_000
+    """How long an event without a TTL waits for a subscriber that has lost its connection
+    (SEM J5)."""
+    stores_max: int = 0
+    """Most channels and queues together; 0: no limit."""
+    durables_max: int = 0
+    """Most durables of one channel; 0: no limit. Those there are stay, however many."""
+
+
+class ChannelState:
+    """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
+
+    has_left: bool = False
+    """Soft: a client is gone, or one has come that does not acknowledge by itself; what its
+    durable is owed may have to be kept (SEM J7)."""
+    absent: int = 0
+    """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
+    lost: int = 0
+    """Soft: events whose block was damaged when the realm started; part of what counts as
+    quarantined (SEM S1)."""
+    overdue: int = 0
+    """Soft: events expired or above the capacity that still have to move to the dead event store.
+    Meanwhile nothing is delivered: none of them may be (SEM T1)."""
+    delivered: int = 0
+    """Soft: events sent since the realm started to those who have no durable, and by durables that
+    are gone; browses do not count."""
+    acknowledged: int = 0
+    """Soft: the same of what the clients of durables that are gone acknowledged."""
+    dirty: bool = False
+    """Soft: something changed that may lead to a delivery."""
+    granted_through: int = 0
+    """Soft: the clients of durables have been offered what is below."""
+    sent_through: int = 0
+    """Soft: the same of plain subscribers."""
+    swept_us: int = 0
+    """Soft: when it was last looked for events that are due."""
+
+    def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
+        self.name = name
+        self.definition = definition
+        self.type: ChannelType = rules.types[definition.type]
+        self.engine: Engine = rules.engines[definition.engine]
+        self.rules = rules
+        self.next_id = definition.start_event_id
+        self.reserved = 0
+        self.stored = IdSet()
+        self.volatile = IdSet()
+        """Stored events that live in memory only."""
+        self.passing = IdSet()
+        """Of these: what leaves once it has reached those who are there (SEM J4)."""
+        self.unwritten = IdSet()
+        """Of what passes: what the channel's type would have kept on disk."""
+        self.waits: dict[int, IdSet] = {}
+        """Soft: stored events with a TTL of their own, in ms, which they wait for the absent."""
+        self.relayed = IdSet()
+        """Soft: events that go to those who are there in this very turn (SEM E8)."""
+        self.leaving = IdSet()
+        """Soft: events that made room in this very turn and go by those who are there."""
+        self.durables = _own_durables(definition, self.type)
+        self.counters = Counters()
+        self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
+        self.ages = Ages()
+        self.producers = Producers()
+        self.died: dict[tuple[str, str], int] = {}
+        """Copies made in the dead event store, by durable and cause; the durable is empty where
+        they are not for a single one."""
+        self.acked = IdSet()
+        """Stored events that at least one durable has acknowledged (SEM D6)."""
+        self.subscribers: dict[int, Subscriber] = {}
+        self.seats: dict[int, tuple[Durable, Seat]] = {}
+        self.event_bytes = 0.0
+        """Soft: about how large the larger of the recent events are."""
+        self.cancelled: list[int] = []
+        """Soft: demands cancelled, to be confirmed."""
+        self.recalls: list[Recall] = []
+        """Soft: recalls that clients have to hear of."""
+        self.fresh = IdSet()
+        """Soft: acknowledged events to be looked at for removal."""
+
+    @property
+    def flow(self) -> tuple[int, int]:
+        """Events delivered and acknowledged since the realm started, each as often as it was
+        delivered or acknowledged."""
+        durables = self.durables.values()
+        delivered = self.delivered + sum(durable.delivered for durable in durables)
+        return delivered, self.acknowledged + sum(durable.acknowledged for durable in durables)
+
+    @property
+    def chunk(self) -> int:
+        """How many events one delivery may have, so that it stays within some megabytes."""
+        storage = self.definition.storage
+        bytes_max = CHUNK_BYTES_MAX if storage.enable_caching else storage.read_buffer_size
+        return int(max(1, min(CHUNK_EVENTS_MAX, bytes_max / max(1.0, self.event_bytes))))
+
+    @property
+    def selectors(self) -> set[str]:
+        """The selectors that are asked of every event published here."""
+        texts = {durable.selector for durable in self.durables.values()}
+        if self.seats:
+            texts |= {seat.selector for _, seat in self.seats.values()}
+        if self.engine.needs_interest:
+            texts |= self.chosen_by
+        texts.discard("")
+        return texts
+
+    @property
+    def chosen_by(self) -> set[str]:
+        """The selectors by which plain subscribers say what they wait for (SEM J2)."""
+        if not self.engine.needs_interest:
+            return set()
+        return {s.selector for s in self.subscribers.values() if s.selector and s.has_interest}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the capacity is reached (SEM T3)."""
+        capacity = self.definition.capacity
+        return 0 < capacity <= len(self.stored) - self.overdue
+
+    @property
+    def moves_dead(self) -> bool:
+        """Whether events that leave unconsumed go somewhere (SEM T5)."""
+        return bool(self.definition.dead_event_store)
+
+    def seat(self, subscription: int) -> tuple[Durable, Seat]:
+        try:
+            return self.seats[subscription]
+        except KeyError:
+            raise IllegalState(
+                f"subscription {subscription} holds no durable of {self.name}: "
+                "it was closed, or its durable deleted"
+            ) from None
+
+    @property
+    def readable(self) -> IdSet:
+        """What is stored, and what has left it and still goes by those who are there."""
+        if not (self.relayed or self.leaving):
+            return self.stored
+        there = self.stored.copy()
+        there.add_all(self.relayed)
+        there.add_all(self.leaving)
+        return there
+
+    def stored_part(self, spans: Spans) -> IdSet:
+        found = IdSet()
+        for span in spans:
+            found.add_all(self.stored.within(span))
+        return found
+
+    def durable(self, name: str) -> Durable:
+        """However its name was typed. Raises ``NameDoesNotExist``."""
+        found = self.durables.get(name)
+        if found is None:
+            found = self.durables.get(normalize("NFC", name))
+        if found is None:
+            raise NameDoesNotExist(f"{self.name} has no durable {name}")
+        return found
+
+    def expired(self, now_us: int) -> IdSet:
+        """Stored events that have outlived their TTL (SEM T1)."""
+        return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us)
+
+    def looked_at_from(self, event_id: int) -> None:
+        """Somebody wants nothing from here on any more: what may leave now is looked at."""
+        if self.engine.needs_interest:
+            self.fresh.add_all(self.stored.within(Span(event_id, 1 << 62)))
+        else:
+            self.fresh = self.acked.copy()
+
+    @property
+    def excess(self) -> int:
+        """Events above a capacity that evicts: it was lowered, and they move in steps."""
+        definition = self.definition
+        if not definition.capacity or definition.storage.honour_capacity:
+            return 0
+        return max(0, len(self.stored) - definition.capacity)
+
+    @property
+    def retains_consumed(self) -> bool:
+        """Whether what all durables have acknowledged stays (SEM D6): as the channel says, and
+        always where later events are merged into it."""
+        return self.definition.retain_consumed or self.engine.merges
+
+    def needs_sweep(self, now_us: int) -> bool:
+        """Whether a sweep may find something: a TTL has passed, events were acknowledged, or
+        there are more than the capacity says."""
+        if self.fresh and (self.engine.needs_interest or not self.retains_consumed):
+            return True
+        return self.is_due(now_us)
+
+    def is_due(self, now_us: int) -> bool:
+        """The same, but for events acknowledged: nobody minds when these leave."""
+        if self.absent or (self.has_left and self.passing):
+            return True
+        if self.moves_dead and self.excess:
+            return True
+        if self.overdue:  # it may not be any more: a TTL was edited, room was made
+            return True
+        due = self.ages.due_us(self.definition.ttl)
+        return due is not None and due <= now_us
+
+
+def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durable]:
+    """What there is from the beginning: the readers of a queue."""
+    if definition.kind != "queue":
+        return {}
+    return {
+        READERS: readers_of(
+            definition.start_event_id,
+            persistent=type.survives_restart,
+            max_deliveries=definition.max_deliveries,
+        )
+    }

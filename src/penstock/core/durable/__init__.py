@@ -1,0 +1,1 @@
+"""Durables and queues: what is outstanding, in whose hands, in which lane."""

@@ -1,0 +1,523 @@
+"""A durable subscription: the ledger of what one named reader still has to see (SEM D).
+
+This file is mechanism. Policy, who may attach and who is served next, is a ``Kind``;
+each kind is one file in ``penstock.core.durables``.
+
+Ids below ``head`` are kept as sets; everything stored from ``head`` on is outstanding without
+being written down, so a durable nobody reads costs nothing per event.
+"""
+
+from __future__ import annotations
+
+from penstock.core.durable.lanes import Lanes
+from penstock.core.durable.seat import Kind, Seat
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.messages import DurableState, Spans
+from penstock.core.vocabulary.stored_ids import id_set, written
+
+
+class Durable:
+    """Outstanding events of one durable, and who holds which."""
+
+    __slots__ = (
+        "__weakref__",  # what others remember of it goes with it
+        "acknowledged",
+        "cluster_wide",
+        "delivered",
+        "head",
+        "kind",
+        "lanes",
+        "levels",
+        "max_deliveries",
+        "name",
+        "order_by",
+        "outstanding",
+        "parked",
+        "pending",
+        "persistent",
+        "read_us",
+        "rolled_back",
+        "seats",
+        "selector",
+        "strict_order",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        head: int,
+        *,
+        selector: str = "",
+        persistent: bool = True,
+        max_deliveries: int = 0,
+        cluster_wide: bool = False,
+        strict_order: bool = False,
+        order_by: str = "",
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.selector = selector
+        self.persistent = persistent
+        self.max_deliveries = max_deliveries
+        """Deliveries after which a rolled-back event is dead; 0: no limit (SEM T10)."""
+        self.cluster_wide = cluster_wide
+        self.strict_order = strict_order
+        """A rolled-back event comes before every later one, also before those already sent."""
+        self.order_by = order_by
+        """The property whose values are kept in order each for itself; empty: none."""
+        self.lanes = Lanes() if order_by else None
+        """Soft state."""
+        self.head = head
+        """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
+        self.outstanding = IdSet()
+        """Hard state, below ``head``: not yet settled."""
+        self.pending = IdSet()
+        """Soft state: outstanding and in nobody's hands."""
+        self.parked = IdSet()
+        """Soft state: rolled back, waiting for the next attach."""
+        self.levels: dict[int, IdSet] = {}
+        """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
+        self.rolled_back = IdSet()
+        """Where it does not come at once: given back, and not settled since. No acknowledgement of
+        a later event covers it unless it was delivered again."""
+        self.seats: list[Seat] = []
+        self.read_us = 0
+        """When a client last got or settled something."""
+        self.delivered = 0
+        """Soft state: events handed to clients since the realm started, each time again."""
+        self.acknowledged = 0
+        """Soft state: of events since the realm started, also when they were purged for it."""
+
+    # --- hard state: apply ---------------------------------------------------------------
+
+    def offered(self, span: Span, matched: Spans | None) -> None:
+        """New events were published; ``matched`` are those a stored selector wants."""
+        if not self.selector:
+            return  # beyond head, outstanding by definition
+        for part in matched or ():
+            wanted = Span(max(part.first, self.head), part.end)  # it may begin later (SEM D3)
+            self.outstanding.add(wanted)
+            self.pending.add(wanted)
+        self.head = max(self.head, span.end)
+
+    def forget_all_but(self, stored: IdSet) -> None:
+        """What a snapshot said might be kept, and was not."""
+        ledgers = (self.outstanding, self.pending, self.rolled_back, *self.levels.values())
+        for ledger in ledgers:
+            if ledger:
+                gone = ledger.copy()
+                gone.discard_all(stored)
+                ledger.discard_all(gone)
+
+    def settle_all(self, ids: IdSet) -> None:
+        """Acknowledged, or gone from the channel."""
+        self._take_back(ids)
+        waited = len(self.pending)
+        sets = (self.outstanding, self.pending, self.parked, self.rolled_back)
+        for ledger in (*sets, *self.levels.values()):
+            if ledger:
+                ledger.discard_all(ids)
+        if self.lanes is not None:
+            self.lanes.settled(ids, waited - len(self.pending), self.pending)
+        for seat in self.seats:
+            if seat.wanted:
+                seat.wanted.discard_all(ids)
+            if seat.refused:
+                seat.refused.discard_all(ids)
+
+    def roll_back(self, ids: IdSet) -> int:
+        """Take ``ids`` out of all hands: at once, one more redelivery on the count of those that
+        are outstanding; gives how many these are. Where they return with the next attach nothing
+        is counted."""
+        back = self.outstanding.overlap(ids)
+        if not self.kind.redelivers_at_once:
+            self.rolled_back.add_all(ids)
+            self.park(ids)
+            return 0
+        self._take_back(ids)
+        self._wait_again(ids)
+        self._count(back)
+        return len(back)
+
+    def park(self, ids: IdSet) -> None:
+        """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
+        self._take_back(ids)
+        parked = self.outstanding.overlap(ids)
+        parked.discard_all(self.pending)  # read back after a restart, it waits for the next anyway
+        self.parked.add_all(parked)
+
+    def unsent(self, ids: IdSet) -> None:
+        """``ids`` were granted and never sent: it is as if they had not been granted."""
+        self.delivered -= len(ids)
+        if not self.kind.redelivers_at_once:
+            self.park(ids)
+            return
+        self._take_back(ids)
+        self._wait_again(ids)
+
+    def _wait_again(self, ids: IdSet) -> None:
+        self.pending.add_all(self.outstanding.overlap(ids))
+        if self.lanes is not None:
+            self.lanes.returned(ids)
+
+    def recalled(self, ids: IdSet) -> None:
+        """Take ``ids`` out of all hands, uncounted (SEM D11)."""
+        self._take_back(ids)
+        self._wait_again(ids)
+
+    def _take_back(self, ids: IdSet) -> None:
+        for seat in self.seats:
+            if seat.in_flight:
+                seat.in_flight.discard_all(ids)
+
+    def _count(self, back: IdSet) -> None:
+        for n in sorted(self.levels, reverse=True):
+            level = self.levels[n]
+            risen = level.remove_all(back)
+            if not level:
+                del self.levels[n]
+            if not risen:
+                continue
+            self.levels.setdefault(n + 1, IdSet()).add_all(risen)
+            back = back.copy()
+            back.remove_all(risen)
+        if back:
+            self.levels.setdefault(1, IdSet()).add_all(back)
+
+    def came(self, ids: IdSet) -> None:
+        """Read back: ``ids`` are stored, though what was known of them said that they only passed
+        (SEM J7). What was given back is outstanding."""
+        back = self.rolled_back.overlap(ids)
+        self.outstanding.add_all(back)
+        self.pending.add_all(back)
+
+    def reach(self, end: int, stored: IdSet) -> None:
+        """Write down what is outstanding up to ``end``."""
+        if end <= self.head:
+            return
+        if not self.selector:
+            for part in stored.within(Span(self.head, end)).spans:
+                self.outstanding.add(part)
+                self.pending.add(part)
+        self.head = end
+
+    # --- soft state: attend and offer ----------------------------------------------------
+
+    def seat_of(self, subscription: int) -> Seat | None:
+        return next((seat for seat in self.seats if seat.subscription == subscription), None)
+
+    def attach(self, seat: Seat) -> None:
+        assert self.kind.may_attach(self.seats), "decide() has checked"
+        if not self.seats:
+            self._unpark()
+        at = len(self.seats)
+        if at and self.seats[-1].reach:
+            at -= 1  # who was served last has had its turn
+        self.seats.insert(at, seat)
+
+    def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
+        """Hand what is pending of ``span``, below the channel's next id, to a sole seat."""
+        if seat.recalls:
+            return  # its client is told first
+        self.reach(span.end, stored)
+        taken = self.pending.within(span)
+        self.pending.remove_all(taken)
+        seat.in_flight.add_all(taken)
+        self.delivered += len(taken)
+
+    def _unpark(self) -> None:
+        self.pending.add_all(self.parked)
+        self.parked = IdSet()
+
+    def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
+        """Events that are never stored, or not any more, go by: in this turn they are pending, in
+        their place among the others (SEM E8, T3)."""
+        if not self.selector:
+            self.reach(end, stored)
+        self.pending.add_all(ids)
+
+    def passed(self, ids: IdSet) -> None:
+        """They are gone; whom they have not reached will not see them."""
+        missed = self.pending.remove_all(ids)
+        if self.lanes is not None:
+            self.lanes.settled(IdSet(), len(missed), self.pending)
+        for seat in self.seats:
+            if seat.wanted is not None:
+                seat.wanted.remove_all(ids)
+
+    def detach(self, subscription: int) -> None:
+        """The seat is left; what it held is nobody's. Counting was the business of a fact."""
+        seat = self.seat_of(subscription)
+        if seat is None:
+            return
+        self._wait_again(seat.in_flight)
+        self.seats.remove(seat)
+        if self.lanes is not None:
+            self.lanes.left(seat)
+        if seat.reach:  # it was served: what it rolled back is for whoever takes over
+            self._unpark()
+
+    def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
+        """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8);
+        none at or above ``below``."""
+        granted: list[tuple[Seat, Spans]] = []
+        if self.lanes is not None:
+            return self._by_lane(self.lanes, chunk, below)
+        if any(seat.wanted is not None or seat.refused for seat in self.seats):
+            return self._selective(stored, chunk, below)
+        while seats := self.kind.servable(self.seats):
+            wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
+            self._fill(wanted, stored, below)
+            ready = self._ready(below)
+            if not ready:
+                break
+            share = max(1, -(-min(ready, wanted) // len(seats)))
+            for seat in seats:
+                spans = self._take(min(seat.credit, share, chunk), below)
+                if not spans:
+                    break
+                self._hand(seat, spans)
+                granted.append((seat, spans))
+        return granted
+
+    def _by_lane(self, lanes: Lanes, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
+        """The same, of what has been looked at: each lane to one seat at a time (SEM D11)."""
+        granted: list[tuple[Seat, Spans]] = []
+        while shares := lanes.shares(self.seats, below, chunk, self.pending):
+            for seat, ids in shares:
+                self.pending.remove_all(ids)
+                self._hand(seat, ids.spans)
+                granted.append((seat, ids.spans))
+        return granted
+
+    def unlooked(self, stored: IdSet, limit: int, below: int) -> Spans:
+        """The next events whose lanes have to be known, for somebody has room for more."""
+        if self.lanes is None or not any(seat.credit > 0 for seat in self.seats):
+            return ()
+        found: list[Span] = []
+        at = self.lanes.through
+        while limit > 0:
+            span = self.pending.next_span(at, limit)
+            if span is None and not self.selector:
+                beyond = stored.next_span(self.head, limit)
+                if beyond is not None and beyond.first < below:
+                    self.reach(min(beyond.end, below), stored)
+                    span = self.pending.next_span(at, limit)
+            if span is None or span.first >= below:
+                break
+            found.append(Span(span.first, min(span.end, below)))
+            limit -= span.size
+            at = span.end
+        return tuple(found)
+
+    def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
+        """The same, where some seats want only part of what there is: what one leaves waits for
+        another."""
+        granted: list[tuple[Seat, Spans]] = []
+        idle = 0
+        self.reach(below, stored)
+        while seats := self.kind.servable(self.seats):
+            seat = seats[0]
+            ready = self.pending.within(Span(0, below))
+            if seat.wanted is not None:
+                ready = ready.overlap(seat.wanted)
+            if seat.refused:
+                ready.discard_all(seat.refused)
+            share = max(1, len(ready) // len(seats))
+            spans = self._lowest(ready, min(seat.credit, share, chunk))
+            if spans:
+                self._hand(seat, spans)
+                granted.append((seat, spans))
+                idle = 0
+                continue
+            idle += 1
+            if idle >= (len(seats) if len(seats) > 1 else len(self.seats)):
+                break
+            self._hand(seat, ())  # its turn is over
+        return granted
+
+    def _lowest(self, ready: IdSet, limit: int) -> Spans:
+        """Take the lowest ``limit`` of ``ready`` out of what is pending."""
+        taken: list[Span] = []
+        while limit > 0 and (span := ready.take(limit)) is not None:
+            self.pending.remove(span)
+            taken.append(span)
+            limit -= span.size
+        return tuple(taken)
+
+    def _ready(self, below: int) -> int:
+        highest = self.pending.highest
+        if highest is None or highest < below:
+            return len(self.pending)
+        return self.pending.count(Span(0, below))
+
+    def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
+        """Pull from beyond ``head`` until ``wanted`` events are pending."""
+        if self.selector:
+            return
+        while len(self.pending) < wanted:
+            span = stored.next_span(self.head, wanted - len(self.pending))
+            if span is None or span.first >= below:
+                return
+            self.reach(min(span.end, below), stored)
+
+    def _take(self, limit: int, below: int) -> Spans:
+        taken: list[Span] = []
+        while limit > 0 and (lowest := self.pending.lowest) is not None and lowest < below:
+            span = self.pending.take(min(limit, below - lowest))
+            assert span is not None, "there is a lowest one"
+            taken.append(span)
+            limit -= span.size
+        return tuple(taken)
+
+    def _hand(self, seat: Seat, spans: Spans) -> None:
+        for span in spans:
+            seat.in_flight.add(span)
+            self.delivered += span.size
+            seat.reach = max(seat.reach, span.end)
+            if seat.demand is not None:
+                seat.demand -= span.size
+        self.seats.remove(seat)
+        self.seats.append(seat)
+
+    # --- questions -----------------------------------------------------------------------
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its clients are there and take and acknowledge events by themselves, in order:
+        on the JMS engine nothing is kept for it before (SEM J, J7)."""
+        fed = [seat.auto_ack and seat.demand is None for seat in self.seats]
+        return self.kind.cumulative and bool(fed) and all(fed)
+
+    def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
+        """What ``seat`` really settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
+
+        Ids that are settled or gone already are left out: a second ack has no effect, and an
+        event may be purged while it is in a client's hands (SEM T9).
+        """
+        named = IdSet(spans)  # an id named twice is settled once
+        mine = seat.in_flight.overlap(named)
+        if len(mine) != len(named):
+            due = self.wanting(named.overlap(stored))
+            due.discard_all(mine)
+            if due:
+                raise IllegalState(
+                    f"event {due.lowest} of durable {self.name} was not delivered to this "
+                    "subscription, or has been given back since; only its receiver may settle it"
+                )
+        return mine
+
+    def below(self, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
+        """What ``ack(previous)`` covers, up to and including ``event_id``: what the seat holds;
+        for a cumulative kind everything outstanding up to the newest event the seat has got, but
+        for what was rolled back and not delivered again; for a sole seat everything outstanding
+        that it has not rolled back itself."""
+        if seat.sole:
+            wanted = self.wanting(stored.within(Span(0, event_id + 1)))
+            if self.rolled_back:
+                wanted.discard_all(self.rolled_back.overlap(self.parked))
+            return wanted
+        if not self.kind.cumulative:
+            return seat.in_flight.within(Span(0, event_id + 1))
+        covered = Span(0, min(event_id + 1, seat.reach))
+        settled = self.outstanding.within(covered)
+        settled.discard_all(self.rolled_back)
+        settled.add_all(seat.in_flight.within(covered))  # what is never stored is only there
+        return settled
+
+    def wanting(self, ids: IdSet) -> IdSet:
+        """The part of ``ids``, all of them stored, that is outstanding here."""
+        found = self.outstanding.overlap(ids)
+        if not self.selector:
+            found.add_all(ids.within(Span(self.head, 1 << 62)))
+        return found
+
+    def exhausted(self, ids: IdSet) -> IdSet:
+        """The part of ``ids`` that may not be rolled back once more (SEM T10)."""
+        if not self.max_deliveries:
+            return IdSet()
+        if self.max_deliveries == 1:
+            return ids.copy()
+        found = IdSet()
+        for count, level in self.levels.items():
+            if count >= self.max_deliveries - 1:
+                found.add_all(level.overlap(ids))
+        return found
+
+    def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
+        if not self.levels:
+            return ()
+        found = []
+        for count, level in sorted(self.levels.items()):
+            if level:
+                parts = [part for span in spans for part in level.within(span).spans]
+                if parts:
+                    found.append((count, tuple(parts)))
+        return tuple(found)
+
+    def outstanding_count(self, stored: IdSet) -> int:
+        beyond = 0 if self.selector else stored.count(Span(self.head, 1 << 62))
+        return len(self.outstanding) + beyond
+
+    def outstanding_spans(self, stored: IdSet) -> Spans:
+        beyond = () if self.selector else stored.within(Span(self.head, 1 << 62)).spans
+        return (*self.outstanding.spans, *beyond)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether what was sent may be taken back (SEM D11)."""
+        return self.strict_order or self.lanes is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(len(seat.in_flight) for seat in self.seats)
+
+    @property
+    def redelivered_count(self) -> int:
+        return sum(map(len, self.levels.values()))
+
+    def state(self, lost: IdSet | None = None) -> DurableState:
+        """As a snapshot keeps it; without ``lost``, which no restart finds."""
+        outstanding, rolled_back = self.outstanding, self.rolled_back
+        levels = sorted(self.levels.items())
+        if lost:
+            outstanding, rolled_back = outstanding.copy(), rolled_back.copy()
+            levels = [(n, level.copy()) for n, level in levels]
+            for ids in (outstanding, rolled_back, *(level for _, level in levels)):
+                ids.discard_all(lost)
+        return DurableState(
+            self.name,
+            self.kind.name,
+            self.selector,
+            self.persistent,
+            self.head,
+            written(outstanding),
+            tuple((n, written(level)) for n, level in levels if level),
+            self.max_deliveries,
+            self.cluster_wide,
+            self.strict_order,
+            self.order_by,
+            written(rolled_back),
+        )
+
+    @classmethod
+    def restored(cls, state: DurableState, kind: Kind) -> Durable:
+        durable = cls(
+            state.name,
+            kind,
+            state.head,
+            selector=state.selector,
+            persistent=state.persistent,
+            max_deliveries=state.max_deliveries,
+            cluster_wide=state.cluster_wide,
+            strict_order=state.strict_order,
+            order_by=state.order_by,
+        )
+        durable.outstanding = id_set(state.outstanding)
+        durable.pending = durable.outstanding.copy()
+        durable.rolled_back = id_set(state.rolled_back)
+        for count, spans in state.redelivered:
+            durable.levels[count] = id_set(spans)
+        return durable

@@ -1,0 +1,269 @@
+"""Lanes (SEM D11): a durable with ``order_by`` keeps order among the events of one value of a
+property, and serves different values to different clients at the same time.
+
+A lane has one owner from the first of its events that is sent until none of them is in flight.
+Soft state: which lane an event is in is asked of the shell when somebody has room for it, once
+for each event; a durable nobody reads, or a restart, costs nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+
+from penstock.core.durable.seat import Seat
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import Command
+
+LOOK_EVENTS_MAX = 4_096
+"""Events whose lanes are asked for at once."""
+LOOKS_MAX = 16
+"""Before others on the channel are served again."""
+_STALE_MIN = 1_024
+
+
+class AssignLanes(Command, frozen=True):
+    """The shell has looked at events of a durable with ``order_by``: which lanes they are in."""
+
+    durable: str
+    through: int
+    """All that is due below it has been looked at."""
+    keys: Sequence[Hashable]
+    """One for each lane; equal ones are the same lane at every look."""
+    ends: Sequence[int]
+    """Where in ``ids`` each lane ends."""
+    ids: array[int]
+    """Lane by lane, ascending in each."""
+
+
+class _Lane:
+    """The events of one value that are due: those waiting, in order, and those in flight."""
+
+    __slots__ = ("at", "back", "held", "key", "owner", "queue")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.queue: array[int] = array("q")
+        """Ids ascending, eight bytes each: a lane may be blocked for long."""
+        self.at = 0
+        """Where ``queue`` begins by now."""
+        self.back: list[int] = []
+        """Given back: a heap."""
+        self.held: set[int] | None = None
+        self.owner: Seat | None = None
+
+    @property
+    def head(self) -> int | None:
+        """The next to be served."""
+        queued = self.queue[self.at] if self.at < len(self.queue) else None
+        if self.back and (queued is None or self.back[0] < queued):
+            return self.back[0]
+        return queued
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue) - self.at + len(self.back)
+
+    def drop_head(self) -> None:
+        if self.back and (self.at == len(self.queue) or self.back[0] < self.queue[self.at]):
+            heapq.heappop(self.back)
+            return
+        self.at += 1
+        if self.at > 64 and 2 * self.at > len(self.queue):
+            del self.queue[: self.at]
+            self.at = 0
+
+    def keep(self, pending: IdSet) -> None:
+        """Forget the waiting that have left."""
+        kept = array("q", (i for i in self.queue[self.at :] if i in pending))
+        self.queue, self.at = kept, 0
+        self.back = sorted(i for i in self.back if i in pending)
+
+
+class Lanes:
+    """Which lane each event that was looked at is in, and who owns which lane."""
+
+    __slots__ = ("_free", "_heads", "_in_flight", "_lanes", "_own", "_stale", "through", "waiting")
+
+    def __init__(self) -> None:
+        self.through = 0
+        """Events below this have been looked at."""
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._in_flight: dict[int, _Lane] = {}
+        self._heads: dict[int, _Lane] = {}
+        """The first of each lane, and some that were."""
+        self._free: list[int] = []
+        """Heads of lanes without an owner: a heap, and some that are not any more."""
+        self._own: dict[int, list[int]] = {}
+        """The same of the lanes of each seat."""
+        self.waiting = 0
+        """Events that wait, and some that have left."""
+        self._stale = 0
+        """How many have left that may still be waiting here."""
+
+    # --- who comes and goes ----------------------------------------------------------------
+
+    def assigned(self, looked: AssignLanes) -> None:
+        """Events were looked at."""
+        self.through = looked.through
+        first = 0
+        for key, end in zip(looked.keys, looked.ends, strict=True):
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = _Lane(key)
+            was_empty = lane.head is None
+            lane.queue += looked.ids[first:end]
+            first = end
+            if was_empty:
+                self._show(lane)
+        self.waiting += len(looked.ids)
+
+    def settled(self, ids: IdSet, waited: int, pending: IdSet) -> None:
+        """These are due no more, ``waited`` of them were in nobody's hands; ``pending`` is what
+        still is."""
+        for event_id in self._held_of(ids):
+            self._let_go(event_id)
+        self._stale += waited
+        if self._stale > max(_STALE_MIN, self.waiting // 2):
+            self._forget(pending)
+
+    def returned(self, ids: IdSet) -> None:
+        """These are in nobody's hands any more, and come before what waits in their lanes."""
+        for event_id in self._held_of(ids):
+            lane = self._in_flight[event_id]
+            heapq.heappush(lane.back, event_id)
+            self.waiting += 1
+            self._let_go(event_id)
+            if lane.held is not None:
+                self._show(lane)
+
+    def after(self, ids: IdSet) -> IdSet:
+        """What is in flight of the lanes of ``ids``, which are too, behind the first of these."""
+        lowest: dict[int, tuple[int, _Lane]] = {}
+        for event_id in self._held_of(ids):
+            lane = self._in_flight[event_id]
+            lowest.setdefault(id(lane), (event_id, lane))
+        found = [i for first, lane in lowest.values() for i in lane.held or () if i > first]
+        later = IdSet.of(found)
+        later.discard_all(ids)
+        return later
+
+    def left(self, seat: Seat) -> None:
+        """The seat is gone, and all it held has been returned."""
+        self._own.pop(seat.subscription, None)
+
+    # --- who is served ---------------------------------------------------------------------
+
+    def shares(
+        self, seats: Iterable[Seat], below: int, chunk: int, pending: IdSet
+    ) -> list[tuple[Seat, IdSet]]:
+        """What to send to whom: one event after the other to the ``seats`` in turn, each the
+        lowest there is for it, to the end of its credit."""
+        turns = [(seat, min(seat.credit, chunk)) for seat in seats if seat.credit > 0]
+        taken: dict[int, list[int]] = {seat.subscription: [] for seat, _ in turns}
+        left = turns
+        while left:
+            following = []
+            for seat, room in left:
+                event_id = self._next(seat, below, pending)
+                if event_id is None:
+                    continue
+                self._take(seat, event_id)
+                taken[seat.subscription].append(event_id)
+                if room > 1:
+                    following.append((seat, room - 1))
+            left = following
+        return [(seat, IdSet.of(ids)) for seat, _ in turns if (ids := taken[seat.subscription])]
+
+    def _next(self, seat: Seat, below: int, pending: IdSet) -> int | None:
+        own = self._own.get(seat.subscription)
+        mine = None if own is None else self._wanted(own, seat, seat.refused, pending)
+        free = self._wanted(self._free, None, seat.refused, pending)
+        if mine is None or (free is not None and free < mine):
+            mine = free
+        return None if mine is None or mine >= below else mine
+
+    def _wanted(
+        self, heap: list[int], owner: Seat | None, refused: IdSet, pending: IdSet
+    ) -> int | None:
+        """The same, but for lanes that begin with what is ``refused``: they are others'."""
+        found = self._first(heap, owner, pending)
+        aside = []
+        while found is not None and found in refused:
+            aside.append(heapq.heappop(heap))
+            found = self._first(heap, owner, pending)
+        for event_id in aside:
+            heapq.heappush(heap, event_id)
+        return found
+
+    def _first(self, heap: list[int], owner: Seat | None, pending: IdSet) -> int | None:
+        """The lowest head of the lanes of ``owner``."""
+        while heap:
+            event_id = heap[0]
+            lane = self._heads.get(event_id)
+            if lane is None or lane.owner is not owner or lane.head != event_id:
+                heapq.heappop(heap)
+                continue
+            if event_id in pending:
+                return event_id
+            heapq.heappop(heap)  # it has left the channel, or was settled while it waited
+            while (head := lane.head) is not None and head not in pending:
+                self._heads.pop(head, None)
+                lane.drop_head()
+                self.waiting -= 1
+            self._show(lane)
+            self._end_if_empty(lane)
+        return None
+
+    def _take(self, seat: Seat, event_id: int) -> None:
+        lane = self._heads.pop(event_id)
+        lane.drop_head()
+        self.waiting -= 1
+        self._in_flight[event_id] = lane
+        if lane.held is None:
+            lane.held = set()
+        lane.held.add(event_id)
+        lane.owner = seat
+        self._show(lane)
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _held_of(self, ids: IdSet) -> list[int]:
+        """Which of ``ids`` are in flight, ascending."""
+        if len(ids) <= len(self._in_flight):
+            return [event_id for event_id in ids if event_id in self._in_flight]
+        return sorted(event_id for event_id in self._in_flight if event_id in ids)
+
+    def _let_go(self, event_id: int) -> None:
+        lane = self._in_flight.pop(event_id)
+        assert lane.held is not None, "one of them is in flight"
+        lane.held.remove(event_id)
+        if not lane.held:
+            lane.held = lane.owner = None
+            self._show(lane)
+            self._end_if_empty(lane)
+
+    def _show(self, lane: _Lane) -> None:
+        """Let the head be found by those who may have it."""
+        head = lane.head
+        if head is None:
+            return
+        self._heads[head] = lane
+        owner = lane.owner
+        heap = self._free if owner is None else self._own.setdefault(owner.subscription, [])
+        heapq.heappush(heap, head)
+
+    def _end_if_empty(self, lane: _Lane) -> None:
+        if lane.held is None and lane.head is None:
+            self._lanes.pop(lane.key, None)
+
+    def _forget(self, pending: IdSet) -> None:
+        """Many have left while they waited: make room."""
+        self._stale = 0
+        self._heads, self._free, self._own = {}, [], {}
+        for lane in list(self._lanes.values()):
+            lane.keep(pending)
+            self._show(lane)
+            self._end_if_empty(lane)
+        self.waiting = sum(lane.waiting for lane in self._lanes.values())

@@ -1,0 +1,133 @@
+"""Who reads a durable, and what tells one durable type from another (SEM D).
+
+A seat is one attached subscription; a :class:`Kind` says who may sit, and who is served next. Each
+kind is one file in ``penstock.core.durables``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Spans
+
+
+class Seat:
+    """One attached subscription, its window, and what it holds unsettled."""
+
+    __slots__ = (
+        "auto_ack",
+        "demand",
+        "in_flight",
+        "reach",
+        "recalls",
+        "refused",
+        "selector",
+        "session",
+        "sole",
+        "stalled",
+        "subscription",
+        "wanted",
+        "window",
+    )
+
+    def __init__(
+        self,
+        subscription: int,
+        session: str,
+        window: int,
+        *,
+        pull: bool,
+        selector: str = "",
+        matched: Spans = (),
+        auto_ack: bool = False,
+        sole: bool = False,
+    ) -> None:
+        self.sole = sole
+        """It has the durable for itself, and takes events by id."""
+        self.auto_ack = auto_ack
+        """The client acknowledges what it was handed without being told to (SEM D5)."""
+        self.subscription = subscription
+        self.session = session
+        self.window = window
+        self.demand: int | None = 0 if pull else None
+        """A synchronous consumer's open wish; None: events are pushed."""
+        self.in_flight = IdSet()
+        self.reach = 0
+        """The end of the newest span handed to this seat."""
+        self.stalled = False
+        """The session's connection cannot take more right now."""
+        self.recalls: list[IdSet] = []
+        """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
+        self.refused = IdSet()
+        """What its client does not want again, though others may."""
+        self.selector = selector
+        """This reader's own; the durable's is applied before (SEM Q1)."""
+        self.wanted = IdSet(Span(*span) for span in matched) if selector else None
+        """With a selector: the ids it matches, of what is stored."""
+
+    @property
+    def credit(self) -> int:
+        if self.stalled or self.recalls or self.sole:
+            return 0
+        if self.demand is not None:
+            return self.demand  # SEM D9: synchronous fetches are not limited by the window
+        return self.window - len(self.in_flight)
+
+
+class Kind(Protocol):
+    """What tells one durable type from another. Stateless."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cumulative(self) -> bool:
+        """Whether settling an event settles every earlier one too."""
+        ...
+
+    @property
+    def redelivers_at_once(self) -> bool:
+        """Whether a rolled back event returns now, counted, or after the next attach, uncounted."""
+        ...
+
+    @property
+    def stores_selector(self) -> bool:
+        """Whether the durable has one selector, or each subscription its own."""
+        ...
+
+    @property
+    def takes_window(self) -> bool: ...
+
+    @property
+    def takes_transient(self) -> bool:
+        """Whether a client of it gets transient events, which nothing keeps (SEM E8)."""
+        ...
+
+    @property
+    def purgeable(self) -> bool:
+        """Whether events can be taken out of this durable alone (SEM D)."""
+        ...
+
+    @property
+    def orders_strictly(self) -> bool:
+        """Whether a durable of it may have ``strict_order``: only where one is served at a time
+        and what is rolled back returns at once (SEM D11)."""
+        ...
+
+    @property
+    def window_default(self) -> int: ...
+
+    @property
+    def deprecated(self) -> bool: ...
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool: ...
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """The seats that may get events now, in turn; ``seats`` starts with the one served
+        longest ago."""
+        ...
+
+
+Kinds = Mapping[str, Kind]

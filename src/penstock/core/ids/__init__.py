@@ -1,0 +1,1 @@
+"""Event ids as spans and sets of spans."""

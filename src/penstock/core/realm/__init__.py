@@ -1,0 +1,1 @@
+"""What belongs to the realm as a whole: its directory, joins, transactions and exports."""

@@ -1,0 +1,313 @@
+"""The namespace of a realm: which channels and queues there are, by name and by number, and
+what ties them together (SEM C2, C3, T7, L)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.channel.attributes import refuse_without_effect
+from penstock.core.channel.channel import Channel
+from penstock.core.channel.retention import check_limits
+from penstock.core.channel.state import Rules
+from penstock.core.realm.joins import Join, Joins
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    LimitReached,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.names import destination_name
+
+SCHEDULE_PREFIX = "$"
+"""Begins the names of schedules. They are found by the store they belong to, never by name, so a
+user's channel may be called the same."""
+
+
+class RealmFact(Struct, frozen=True, tag=True, array_like=True):
+    """Something that has happened to the namespace."""
+
+
+class ChannelCreated(RealmFact, frozen=True):
+    number: int
+    """Never reused: a channel deleted and created again is another channel."""
+    name: str
+    definition: Definition
+
+
+class ChannelDeleted(RealmFact, frozen=True):
+    number: int
+
+
+class JoinCreated(RealmFact, frozen=True):
+    join: Join
+
+
+class JoinDeleted(RealmFact, frozen=True):
+    source: int
+    destination: int
+
+
+class PublishingPaused(RealmFact, frozen=True):
+    paused: bool
+
+
+AnyRealmFact = ChannelCreated | ChannelDeleted | JoinCreated | JoinDeleted | PublishingPaused
+
+
+class Directory:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.channels: dict[int, Channel] = {}
+        """Queues and schedules among them."""
+        self.joins = Joins()
+        self.publishing_paused = False
+        self._numbers: dict[str, int] = {}
+        self._schedules: dict[str, int] = {}
+        """By the name of the channel or queue whose schedule it is."""
+        self.next_number = 1
+
+    # --- deciding ------------------------------------------------------------------------
+
+    def decide_create(self, name: str, definition: Definition) -> ChannelCreated:
+        """Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and
+        ``NameDoesNotExist`` for a dead event store there is not. A store may lie beside a folder
+        of its name."""
+        name = destination_name(name)
+        if name in self._numbers:
+            raise NameAlreadyBound(f"{name} exists already")
+        self._refuse_too_many()
+        if definition.kind == "schedule":
+            raise InvalidArgument("a schedule is made by the realm; create a channel or a queue")
+        return ChannelCreated(self.next_number, name, self.checked(name, definition))
+
+    def decide_schedule(self, number: int) -> ChannelCreated:
+        """The store of what waits to be published on channel ``number`` (SEM X4)."""
+        state = self.channels[number].state
+        definition = Definition(
+            kind="schedule",
+            type=state.type.scheduled_on,
+            event_ttl=True,
+            dead_event_store=state.name,
+            storage=Storage(sync=state.definition.storage.sync),
+        )
+        return ChannelCreated(self.next_number, SCHEDULE_PREFIX + state.name, definition)
+
+    def decide_delete(self, name: str, kind: str | None = None) -> list[ChannelDeleted]:
+        """Raises ``NameDoesNotExist``; ``IllegalState`` when other stores need it."""
+        number = self.number_of(name, kind)
+        name = self.channels[number].state.name
+        for channel in self.channels.values():
+            own = channel.state.definition
+            if own.dead_event_store == name and own.kind != "schedule":
+                raise IllegalState(
+                    f"{name} is the dead event store of {channel.state.name}; "
+                    "edit or delete that first"
+                )
+        for join in self.joins.into(number):
+            source = self.channels[join.source].state.name
+            raise IllegalState(
+                f"{name} is the destination of a join from {source}; delete that join first"
+            )
+        schedule = self.schedule_of(number)
+        gone = [number] if schedule is None else [schedule, number]
+        return [ChannelDeleted(each) for each in gone]
+
+    def decide_join(
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        *,
+        archive: bool,
+        owner: str = "",
+        groups: tuple[str, ...] = (),
+    ) -> JoinCreated:
+        """Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
+        origin, target = self.number_of(source), self.number_of(destination)
+        state, other = self.channels[origin].state, self.channels[target].state
+        if state.definition.kind == "queue":
+            raise InvalidArgument(f"{state.name} is a queue; the source of a join is a channel")
+        if origin == target:
+            raise InvalidArgument(f"a join from {state.name} to itself would copy for ever")
+        if archive and other.definition.kind != "queue":
+            raise InvalidArgument(f"{other.name} is a channel; an archive join ends in a queue")
+        if self.joins.find(origin, target) is not None:
+            raise NameAlreadyBound(f"there is a join from {state.name} to {other.name} already")
+        return JoinCreated(Join(origin, target, selector, archive, owner, groups))
+
+    def decide_unjoin(self, source: str, destination: str) -> JoinDeleted:
+        """Raises ``NameDoesNotExist``."""
+        origin, target = self.number_of(source), self.number_of(destination)
+        if self.joins.find(origin, target) is None:
+            raise NameDoesNotExist(f"there is no join from {source} to {destination}")
+        return JoinDeleted(origin, target)
+
+    def checked(self, name: str, definition: Definition) -> Definition:
+        """``definition`` of the store ``name``, in the form it is kept.
+
+        Raises ``InvalidArgument`` for what cannot be, ``NameDoesNotExist`` for a dead event
+        store there is not.
+        """
+        self._refuse_combination(definition)
+        for what, given, known in (
+            ("type", definition.type, self.rules.types),
+            ("engine", definition.engine, self.rules.engines),
+        ):
+            if given not in known:
+                raise InvalidArgument(
+                    f"{given!r} is no channel {what}; there are {', '.join(sorted(known))}"
+                )
+        check_limits(definition)
+        kind, engine = self.rules.types[definition.type], self.rules.engines[definition.engine]
+        if engine.merges and kind.relays:
+            raise InvalidArgument(
+                f"a {definition.type} channel keeps no event, so there is no state to merge into; "
+                "take a type that stores events for engine merge"
+            )
+        refuse_without_effect(definition, kind, merges=engine.merges)
+        if definition.cluster_wide and not kind.clusterable:
+            raise InvalidArgument(
+                f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"
+            )
+        if not definition.dead_event_store:
+            return definition
+        return replace(definition, dead_event_store=self._dead_event_store(name, definition))
+
+    def _refuse_combination(self, definition: Definition) -> None:
+        """SEM C4."""
+        engines = definition.engine.replace(",", " ").replace("+", " ").split()
+        if {"jms", "merge"} <= set(engines):
+            raise InvalidArgument(
+                "engines jms and merge exclude each other: one drops what the other has to keep"
+            )
+        if definition.engine == "merge" and list(definition.keys.values()) != [1]:
+            raise InvalidArgument(
+                "engine merge needs exactly one publish key, of depth 1: the state it merges into"
+            )
+        if definition.kind == "queue" and definition.engine != "default":
+            raise InvalidArgument(
+                f"a queue takes engine default only, not {definition.engine!r}: "
+                "each event goes to one reader"
+            )
+        if definition.kind == "queue" and definition.retain_consumed:
+            raise InvalidArgument(
+                "retain_consumed is an attribute of channels: what a queue's reader has "
+                "committed is gone"
+            )
+        if definition.max_deliveries and definition.kind != "queue":
+            raise InvalidArgument(
+                "max_deliveries is an attribute of queues and durables, not of a channel"
+            )
+        if definition.max_deliveries and not definition.dead_event_store:
+            raise InvalidArgument(
+                "max_deliveries needs a dead_event_store for what is rolled back too often"
+            )
+
+    def _dead_event_store(self, name: str, definition: Definition) -> str:
+        """The canonical name of the dead event store; no way leads from it back (SEM T7)."""
+        dead = destination_name(definition.dead_event_store)
+        path = [name]
+        at = dead
+        while at:
+            if at in path:
+                path.append(at)
+                raise InvalidArgument(
+                    f"dead_event_store {dead} leads back: {' -> '.join(path)}; "
+                    "dead events would go round"
+                )
+            path.append(at)
+            if at not in self._numbers:
+                raise NameDoesNotExist(
+                    f"the dead event store {at} does not exist{self._near(at)}; create it first"
+                )
+            at = self.channels[self._numbers[at]].state.definition.dead_event_store
+        return dead
+
+    # --- applying ------------------------------------------------------------------------
+
+    def apply(self, fact: AnyRealmFact) -> None:
+        match fact:
+            case ChannelCreated(number, name, definition):
+                self.next_number = max(self.next_number, number + 1)
+                self.channels[number] = Channel(name, definition, self.rules)
+                names, key = self._place(name, definition)
+                names[key] = number
+            case ChannelDeleted(number):
+                self._deleted(number)
+            case JoinCreated(join):
+                self.joins.add(join)
+            case JoinDeleted(source, destination):
+                self.joins.remove(source, destination)
+            case PublishingPaused(paused):
+                self.publishing_paused = paused
+
+    def _deleted(self, number: int) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is None:
+            return
+        self.joins.forget(number)
+        names, key = self._place(channel.state.name, channel.state.definition)
+        del names[key]
+
+    def _place(self, name: str, definition: Definition) -> tuple[dict[str, int], str]:
+        """Where the number of a store is kept, and under what."""
+        if definition.kind == "schedule":
+            return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
+        return self._numbers, name
+
+    # --- asking --------------------------------------------------------------------------
+
+    def number_of(self, name: str, kind: str | None = None) -> int:
+        """The number of a channel or queue; with ``kind`` of one of that kind.
+
+        Raises ``NameDoesNotExist``.
+        """
+        known = destination_name(name)
+        number = self._numbers.get(known)
+        if number is None:
+            what = kind or "channel or queue"
+            raise NameDoesNotExist(
+                f"there is no {what} {known}{self._near(known)}; "
+                f"create it first, or list the {kind or 'store'}s there are"
+            )
+        own = self.channels[number].state.definition.kind
+        if kind is not None and own != kind:
+            raise NameDoesNotExist(f"{known} is a {own}, not a {kind}; ask for the {own} {known}")
+        return number
+
+    def find(self, name: str) -> int | None:
+        """The number of the store with this canonical name, if there is one."""
+        return self._numbers.get(name)
+
+    def names(self, kind: str) -> list[str]:
+        """The names of all stores of a kind, sorted."""
+        states = (channel.state for channel in self.channels.values())
+        return sorted(state.name for state in states if state.definition.kind == kind)
+
+    def schedule_of(self, number: int) -> int | None:
+        """The store of what waits to be published on ``number``, if anything ever did."""
+        return self._schedules.get(self.channels[number].state.name)
+
+    def dead_event_store_of(self, number: int) -> int | None:
+        """Where dead events of ``number`` go."""
+        name = self.channels[number].state.definition.dead_event_store
+        return self._numbers.get(name) if name else None
+
+    def _near(self, name: str) -> str:
+        for other in self._numbers:
+            if other.casefold() == name.casefold():
+                return f" (names are case-sensitive: there is {other})"
+        return ""
+
+    def _refuse_too_many(self) -> None:
+        if not self.rules.stores_max:
+            return
+        kinds = [channel.state.definition.kind for channel in self.channels.values()]
+        if len(kinds) - kinds.count("schedule") >= self.rules.stores_max:
+            raise LimitReached(
+                f"there are {self.rules.stores_max} channels and queues, and more are not allowed "
+                "(limits.channels_max); delete one, or raise the limit"
+            )

@@ -1,0 +1,238 @@
+"""All there is to know of a channel besides what its events contain: taken out, checked, taken
+over by another realm with every id, durable and count as it was (SEM C7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.bounds import (
+    EVENT_ID_MAX,
+    NAME_CHARACTERS_MAX,
+    NEXT_ID_MAX,
+    NUMBER_MAX,
+    TIME_US_MAX,
+)
+from penstock.core.channel.apply import apply
+from penstock.core.channel.retention import REDELIVERIES_MAX
+from penstock.core.channel.state import ChannelState, Rules
+from penstock.core.durable.queue import KIND, READERS
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.errors import DamagedExport, InvalidName, LimitReached
+from penstock.core.vocabulary.messages import Cause, Definition, DurableState, Ids, Restored, Spans
+from penstock.core.vocabulary.names import durable_name
+from penstock.core.vocabulary.stored_ids import id_set, ranges
+
+_COUNT_MAX = 1 << 20
+"""Redeliveries of one event that anybody could have seen."""
+
+
+class ExportedState(Struct, frozen=True, array_like=True):
+    """A channel or queue at one point in the order of its realm."""
+
+    restored: Restored
+    """With the events and durables that live in memory only: they are part of it while they
+    live."""
+    volatile: Spans
+    """Stored events that live in memory only."""
+
+
+def exported(state: ChannelState) -> ExportedState:
+    """The channel as it stands. What is in a client's hands is outstanding."""
+    ages, own_expiry = state.ages.state()
+    counters = replace(state.counters)
+    counters.relayed += len(state.relayed)  # they pass in this very step
+    departed = state.departures.kept(state.next_id, state.stored)
+    restored = Restored(
+        definition=state.definition,
+        next_id=state.next_id,
+        reserved=state.reserved,
+        stored=state.stored.spans,
+        ages=ages,
+        own_expiry=tuple((ends_us, ids.spans) for ends_us, ids in own_expiry),
+        durables=tuple(_in_ranges(durable.state()) for durable in state.durables.values()),
+        producers=state.producers.state(),
+        consumed=state.acked.spans,
+        counters=counters,
+        departed=tuple((cause, ids.spans) for cause, ids in departed.items()),
+        departed_from=state.departures.known_from,
+    )
+    return ExportedState(restored, state.volatile.spans)
+
+
+def _in_ranges(durable: DurableState) -> DurableState:
+    redelivered = tuple((count, ranges(ids)) for count, ids in durable.redelivered)
+    return replace(
+        durable,
+        outstanding=ranges(durable.outstanding),
+        redelivered=redelivered,
+        rolled_back=ranges(durable.rolled_back),
+    )
+
+
+def take_over(state: ChannelState, taken: ExportedState) -> None:
+    """Make a channel just created what the exported one was."""
+    apply(state, replace(taken.restored, died=()))  # it has brought no copy anywhere here
+    state.volatile = IdSet(Span(*span) for span in taken.volatile)
+
+
+def check(taken: ExportedState, rules: Rules) -> None:
+    """Raises ``DamagedExport`` naming what such a channel cannot be, and ``LimitReached`` where
+    this realm allows no channel so much.
+
+    Type and engine of the definition are known to the realm; the directory refuses others.
+    """
+    restored = taken.restored
+    _check_bounds(restored)
+    for what, spans in _spans_of(taken):
+        _check_spans(what, spans)
+    stored = id_set(restored.stored)
+    for what, part in _parts_of_stored(taken):
+        ids = id_set(part)
+        if len(ids.overlap(stored)) != len(ids):
+            raise DamagedExport(f"{what} names events that are not stored")
+    highest = stored.highest
+    if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
+        raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
+    live, counters = len(stored), restored.counters
+    if counters.published != live + counters.gone:
+        raise DamagedExport(
+            f"the counters do not add up: {counters.published} published, {live} live, "
+            f"{counters.gone} gone (SEM T8)"
+        )
+    if strange := {cause for cause, _ in restored.departed}.difference(Cause):
+        raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")
+    _check_memory(taken, rules)
+    _check_durables(restored.definition, restored.durables, rules)
+    if rules.durables_max and len(restored.durables) > rules.durables_max:
+        raise LimitReached(
+            f"the export has {len(restored.durables)} durables, and more than "
+            f"{rules.durables_max} are not allowed on a channel (limits.durables_per_channel_max); "
+            "raise the limit"
+        )
+    _check_producers(restored)
+
+
+def _check_bounds(restored: Restored) -> None:
+    """What no realm would have written, however it is signed (``core.bounds``)."""
+    for what, value, least, most in _numbers_of(restored):
+        if not least <= value <= most:
+            raise DamagedExport(f"{what} is out of bounds: {value}; it may be {least} to {most}")
+    for what, text in _names_of(restored):
+        if len(text) > NAME_CHARACTERS_MAX:
+            raise DamagedExport(
+                f"{what} {text[:40]!r}… has {len(text)} characters; {NAME_CHARACTERS_MAX} may be"
+            )
+
+
+def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
+    """Every number that is no range of ids, and between what it has to be."""
+    yield "the next id", restored.next_id, 0, NEXT_ID_MAX
+    yield "what ids are reserved through", restored.reserved, 0, NEXT_ID_MAX
+    yield "what is known of what has left", restored.departed_from, -1, restored.next_id
+    for name in Counters.__struct_fields__:
+        yield f"the counter {name}", getattr(restored.counters, name), 0, NUMBER_MAX
+    for first, at_us in restored.ages:
+        yield "an age begins at an id that", first, 0, restored.next_id
+        yield "the time of a publish", at_us, 0, TIME_US_MAX
+    for ends_us, _ in restored.own_expiry:
+        yield "the end of an event's own TTL", ends_us, 0, TIME_US_MAX
+    for durable in restored.durables:
+        whose = f"durable {durable.name[:40]!r}"
+        yield f"{whose}: its position", durable.head, 0, NEXT_ID_MAX
+        yield f"{whose}: max_deliveries", durable.max_deliveries, 0, REDELIVERIES_MAX
+        for count, _ in durable.redelivered:
+            yield f"{whose}: a count of redeliveries", count, 1, _COUNT_MAX
+    for producer in restored.producers:
+        whose = f"producer {producer.name[:40]!r}"
+        yield f"{whose}: what it has forgotten", producer.forgotten, -1, NUMBER_MAX
+        yield f"{whose}: the time of its last publish", producer.at_us, 0, TIME_US_MAX
+        for sequence, _ in producer.recent:
+            yield f"{whose}: a sequence", sequence, 0, NUMBER_MAX
+
+
+def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
+    yield from (("durable", durable.name) for durable in restored.durables)
+    yield from (("the lane property", durable.order_by) for durable in restored.durables)
+    yield from (("producer", producer.name) for producer in restored.producers)
+
+
+def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+    yield "what is stored", taken.restored.stored
+    for _, spans in taken.restored.own_expiry:
+        yield "what has a TTL of its own", spans
+    for producer in taken.restored.producers:
+        for _, span in producer.recent:
+            yield f"producer {producer.name}", (span,)
+    for cause, ids in taken.restored.departed:
+        yield f"what left as {cause}", ids
+    yield from _parts_of_stored(taken)
+
+
+def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+    yield "what lives in memory", taken.volatile
+    yield "what was acknowledged", taken.restored.consumed
+    for durable in taken.restored.durables:
+        whose = f"durable {durable.name}" if durable.name else "the readers' group"
+        yield whose, durable.outstanding
+        for _, spans in durable.redelivered:
+            yield f"{whose}, redelivered", spans
+        yield f"{whose}, rolled back", durable.rolled_back
+
+
+def _check_spans(what: str, ids: Ids) -> None:
+    try:
+        spans = ranges(ids)
+    except ValueError as error:
+        raise DamagedExport(f"{what}: {error}") from error
+    sound = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
+    if not sound or any(left.end > right.first for left, right in pairwise(spans)):
+        raise DamagedExport(f"{what}: these are no ranges of ids in ascending order")
+
+
+def _check_memory(taken: ExportedState, rules: Rules) -> None:
+    """Which events may live in memory only is the type's to say (SEM C1)."""
+    name = taken.restored.definition.type
+    kind = rules.types[name]
+    memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
+    if kind.relays and stored:
+        raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
+    if not kind.survives_restart and memory != stored:
+        raise DamagedExport(f"{stored - memory} events are not in memory, on a {name} channel")
+
+
+def _check_durables(
+    definition: Definition, durables: tuple[DurableState, ...], rules: Rules
+) -> None:
+    names = [durable.name for durable in durables]
+    if len(set(names)) < len(names):
+        raise DamagedExport(f"two durables have one name: {', '.join(sorted(names))}")
+    if (READERS in names) != (definition.kind == "queue"):
+        raise DamagedExport(f"the readers' group is part of a queue; this is a {definition.kind}")
+    for durable in durables:
+        if durable.name == READERS:
+            known = durable.kind == KIND.name
+        else:
+            known = durable.kind in rules.kinds
+            try:
+                durable_name(durable.name)
+            except InvalidName as error:
+                raise DamagedExport(str(error)) from error
+        if not known:
+            raise DamagedExport(
+                f"durable {durable.name} is of kind {durable.kind!r}; "
+                f"there are {', '.join(sorted(rules.kinds))}"
+            )
+
+
+def _check_producers(restored: Restored) -> None:
+    for producer in restored.producers:
+        sequences = [sequence for sequence, _ in producer.recent]
+        if sequences != sorted(set(sequences)):
+            raise DamagedExport(f"producer {producer.name}: its publishes are not in order")
+        if any(span.end > restored.next_id for _, span in producer.recent):
+            raise DamagedExport(f"producer {producer.name} got ids that were never given")

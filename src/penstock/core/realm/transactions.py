@@ -1,0 +1,125 @@
+"""What became of transactions (SEM X1, X2).
+
+An open one is soft: it says which stores had room when it began, and is forgotten on restart.
+How one ended is a fact, remembered for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from penstock.core.access.name_owners import owner_of, plain
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
+    AlreadyAborted,
+    AlreadyCommitted,
+    LimitReached,
+    NoSuchTransaction,
+)
+
+REMEMBERED_US = 24 * 3_600 * 1_000_000
+"""How long the end of a transaction can be asked for."""
+OPEN_MAX_US = REMEMBERED_US
+"""An open transaction nobody ends is forgotten after this long."""
+
+OPEN_OF_ONE_MAX = 10_000
+"""Transactions one user may have open; all of them, where the realm does not know its users."""
+
+
+class Ended(Struct, frozen=True, array_like=True):
+    transaction: str
+    at_us: int
+    committed: bool
+    spans: tuple[tuple[int, Span], ...] = ()
+    """By store number: the ids its events got."""
+
+
+class Begun(Struct, frozen=True):
+    at_us: int
+    below_capacity: frozenset[int]
+    """The stores that were not full when it began: it may overshoot them (SEM T4)."""
+
+
+class Transactions:
+    def __init__(self) -> None:
+        self._open: dict[str, Begun] = {}
+        self._ended: dict[str, Ended] = {}
+
+    # --- asking --------------------------------------------------------------------------
+
+    def begun(self, transaction: str) -> Begun:
+        """An open transaction. Raises ``AlreadyCommitted``, ``AlreadyAborted``,
+        ``NoSuchTransaction``."""
+        ended = self._found(transaction)
+        if ended is not None:
+            if ended.committed:
+                raise AlreadyCommitted(f"transaction {plain(transaction)} was committed already")
+            raise AlreadyAborted(f"transaction {plain(transaction)} was aborted already")
+        begun = self._open.get(transaction)
+        if begun is None:
+            raise NoSuchTransaction(
+                f"there is no transaction {plain(transaction)}: it was never begun, ended more "
+                "than a day ago, or the realm has restarted since; begin it again"
+            )
+        return begun
+
+    def ended(self, transaction: str) -> Ended | None:
+        """How it ended; None: it is open. Raises ``NoSuchTransaction``."""
+        if (ended := self._found(transaction)) is not None:
+            return ended
+        self.begun(transaction)
+        return None
+
+    def _found(self, transaction: str) -> Ended | None:
+        """What is known of its end; what the realm has kept when it did not know its users is
+        found by all."""
+        return self._ended.get(transaction) or self._ended.get(plain(transaction))
+
+    # --- changes -------------------------------------------------------------------------
+
+    def begin(self, transaction: str, at_us: int, below_capacity: Collection[int]) -> None:
+        """Soft state. The same again is no error, the answer may have been lost; one that grows
+        names its further stores as it comes to them."""
+        self._forget(at_us)
+        if self._found(transaction) is not None:
+            self.begun(transaction)
+        below = frozenset(below_capacity)
+        known = self._open.get(transaction)
+        if known is None:
+            self._refuse_more(owner_of(transaction))
+        if known is not None:
+            at_us, below = known.at_us, known.below_capacity | below
+        self._open[transaction] = Begun(at_us, below)
+
+    def _refuse_more(self, owner: str) -> None:
+        """Raises ``LimitReached``."""
+        if len(self._open) < OPEN_OF_ONE_MAX:
+            return
+        own = sum(owner_of(name) == owner for name in self._open)
+        if own >= OPEN_OF_ONE_MAX:
+            raise LimitReached(
+                f"{own} transactions are open, and more are not allowed; commit or abort some"
+            )
+
+    def apply(self, ended: Ended) -> None:
+        self._open.pop(ended.transaction, None)
+        self._ended[ended.transaction] = ended
+        self._forget(ended.at_us)
+
+    def _forget(self, now_us: int) -> None:
+        _drop_before(self._ended, now_us - REMEMBERED_US)
+        _drop_before(self._open, now_us - OPEN_MAX_US)
+
+    def state(self) -> tuple[Ended, ...]:
+        return tuple(self._ended.values())
+
+
+def _drop_before(known: dict[str, Begun] | dict[str, Ended], horizon_us: int) -> None:
+    """Entries are in the order of time: only those that go are looked at."""
+    while known:
+        oldest = next(iter(known))
+        if known[oldest].at_us > horizon_us:
+            return
+        del known[oldest]

@@ -1,0 +1,1 @@
+"""The words of the core: commands, facts, effects, errors and the ports of the shells."""

@@ -1,0 +1,40 @@
+"""What the shell must do in the world: the orders of a channel."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.vocabulary.messages import Spans
+
+
+class Effect(Struct, frozen=True):
+    """Something the shell must do in the world."""
+
+
+class Deliver(Effect, frozen=True):
+    subscription: int
+    spans: Spans
+    redeliveries: tuple[tuple[int, Spans], ...] = ()
+    """By redelivery count: which of ``spans``."""
+
+
+class FindLanes(Effect, frozen=True):
+    """Say which lanes ``spans`` are in, by ``order_by`` (SEM D11), before the next effect: with
+    an ``AssignLanes``."""
+
+    durable: str
+    order_by: str
+    spans: Spans
+
+
+class Recall(Effect, frozen=True):
+    """``spans`` count as never delivered (SEM D11); nothing more is until the client confirms."""
+
+    subscription: int
+    spans: Spans
+
+
+class Finished(Effect, frozen=True):
+    """A browse has seen everything, or a fetch got all it demanded."""
+
+    subscription: int

@@ -1,0 +1,529 @@
+"""The vocabulary of the core: what is asked, what happened, what must be done.
+
+Commands are imperative, facts are past tense, effects are orders to the shell. Bytes travel
+beside a command, never through it: the core sees a :class:`Digest`. Times are microseconds
+since the epoch (``_us``) or milliseconds (``_ms``), as named.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct, field
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.counters import Counters
+
+Spans = tuple[Span, ...]
+Ids = Spans | bytes  # as they are stored: ranges, or packed (``core.vocabulary.stored_ids``)
+
+
+class Digest(Struct, frozen=True):
+    """What the rules need to know about a batch, computed from its columns at once.
+
+    Spans here are offsets inside the batch: 0 is its first event.
+    """
+
+    count: int
+    """Events in the batch."""
+    size: int
+    """Bytes of the batch."""
+    largest: int
+    """Upper bound of the bytes of its largest event (SEM E7)."""
+    volatile: Spans = ()
+    """Events whose ``persistent`` flag is false (SEM C1b)."""
+    transient: Spans = ()
+    """Events flagged transient (SEM E8)."""
+    ttls: tuple[tuple[int, Spans], ...] = ()
+    """Events with a TTL of their own, by TTL in ms (SEM T2)."""
+    matched: dict[str, Spans] = field(default_factory=dict)
+    """Per selector text in use on the channel: the events it matches."""
+    superseded: bytes = b""
+    """The ids (``core.ids.id_lists``), of stored events and of this batch, that newer values of a
+    publish key replace (SEM K1). Ids, not offsets: the shell knows where the batch begins."""
+
+
+class Cause(StrEnum):
+    """Why an event left a channel. Every removal has exactly one (SEM T8)."""
+
+    CONSUMED = "consumed"
+    EXPIRED = "expired"
+    EVICTED = "evicted"
+    PURGED = "purged"
+    REPLACED = "replaced"
+    """A newer event of the same publish key has come (SEM K1)."""
+    RELAYED = "relayed"
+    """Never stored: it went to those who were there (SEM E8, C1e)."""
+    REDRIVEN = "redriven"
+    """Moved from a dead event store to where it is wanted again (SEM T10)."""
+    DROPPED = "dropped"
+    """Nobody has interest in it any more (SEM J2)."""
+    UNDELIVERABLE = "redelivery_limit"
+    """Rolled back too often (SEM T10); counted as dead."""
+    BURIED = "buried"
+    """A client that could not do anything with it has sent it to the dead (SEM T10); counted as
+    dead."""
+    QUARANTINED = "quarantined"
+
+
+# --- attributes ---------------------------------------------------------------------------
+
+
+class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Storage properties of a channel or queue (SEM S)."""
+
+    honour_capacity: bool = False
+    """Refuse a publish to a full channel instead of evicting the oldest event (SEM T4)."""
+    sync: Literal["group", "none"] = "group"
+    """When an acknowledged event is on disk: with its group, or when the operating system likes
+    (``none``: survives a crash of the process, not of the machine)."""
+    sync_each_write: bool = False
+    """One sync a publish instead of one a group."""
+    sync_max_batch_size: int = 1 << 20
+    """Bytes at which a group closes: what waits longer goes into the next."""
+    sync_batch_time: int = 2
+    """Milliseconds after which a group closes, however much waits still."""
+    events_per_spindle: int = 50_000
+    """Events in a sealed segment file; 0: a single file, rewritten by maintenance."""
+    auto_maintenance: bool = True
+    """Rewrite a single file once much of it is dead."""
+    enable_caching: bool = True
+    """Keep files open and what was read from them in memory."""
+    cache_on_reload: bool = False
+    """Read everything once at start-up."""
+    read_buffer_size: int = 1 << 20
+    """Bytes read for one delivery, at most, where files are not kept open. Files that are
+    (``enable_caching``) are mapped, and deliveries of them larger."""
+    priority: int = 4
+    """Priority of events published without one."""
+    stamp_dictionary: bool = False
+    """Add publisher, host, time and id as read-only properties under ``$penstock``."""
+
+
+class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Attributes of a channel or queue (SEM C3)."""
+
+    type: str = "mixed"
+    """Where events are kept, and what they survive (SEM C1)."""
+    engine: str = "default"
+    """How events are kept and delivered: ``default``, ``jms`` or ``merge``."""
+    kind: Literal["channel", "queue", "schedule"] = "channel"
+    """A queue gives each event to one reader (SEM Q); a schedule is the realm's own: events
+    that wait for their time (SEM X4)."""
+    ttl: int = 0
+    """Milliseconds an event stays at most, from its publish; 0 = no such limit (SEM T1)."""
+    capacity: int = 0
+    """Most events on the channel; 0 = no limit (SEM T3)."""
+    dead_event_store: str = ""
+    """Channel or queue for events that leave unconsumed by age or capacity (SEM T5)."""
+    keys: dict[str, int] = {}
+    """Publish keys: of each value of the property only so many of the newest stay (SEM K1)."""
+    max_deliveries: int = 0
+    """Queues: deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    retain_consumed: bool = False
+    """Keep events that all durables have acknowledged (SEM D6), as the merge engine always does."""
+    event_ttl: bool = False
+    """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
+    cluster_wide: bool = False
+    """Is to exist on every node of a cluster (SEM C5, N1). It is kept, and has no effect on a
+    single realm, which is all there is in this version."""
+    start_event_id: int = 0
+    """Id of the channel's first event (SEM E4)."""
+    descriptors: bytes = b""
+    """A serialized ``FileDescriptorSet``: the types of the messages in its events (SEM P1)."""
+    archive: str = ""
+    """Where events are that have left the channel: the path or URI of a table an archive
+    pipeline writes, as clients and executors reach it. The realm never looks there."""
+    storage: Storage = Storage()
+
+
+# --- commands -----------------------------------------------------------------------------
+
+
+class Command(Struct, frozen=True):
+    """Something a client, an administrator or the clock asks of a channel."""
+
+
+class Publish(Command, frozen=True):
+    digest: Digest
+    producer: str = ""
+    """Who publishes, for idempotence (SEM X3); empty: nobody in particular."""
+    sequence: int = 0
+    overshoot: bool = False
+    """A transaction begun below capacity may overshoot it as a whole (SEM T4)."""
+    memory_left: int = 1 << 62
+    """Bytes the realm still grants to events kept the way this channel keeps them (SEM C6)."""
+    forced: bool = False
+    """The realm's own publish (a dead event, a join's copy, a scheduled one): what was accepted
+    once is not refused for want of room."""
+    evicts: bool = True
+    """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
+
+
+class CreateDurable(Command, frozen=True):
+    name: str
+    kind: str
+    start_id: int = 0  # first id of interest: the shell has resolved latest, and times
+    selector: str = ""
+    matched: Spans = ()
+    """With a selector: the stored events at or after ``start_id`` it matches."""
+    persistent: bool | None = None  # None: where the channel's events survive (SEM D3)
+    max_deliveries: int = 0
+    """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: str = ""  # a property: each value a lane (SEM D11)
+
+
+class DeleteDurable(Command, frozen=True):
+    name: str
+
+
+class PurgeDurable(Command, frozen=True):
+    """Take ``spans`` off what is outstanding at a durable; the others keep them."""
+
+    name: str
+    spans: Spans
+
+
+class Attach(Command, frozen=True):
+    """A session takes a seat at a durable."""
+
+    durable: str
+    subscription: int
+    session: str
+    window: int | None = None
+    """Most events sent and not settled; None: the type's default (SEM D9)."""
+    pull: bool = False
+    """Synchronous consumption: events go out on :class:`Demand` only (SEM D5)."""
+    selector: str = ""
+    """A queue reader's own: it gets only what this matches (SEM Q1)."""
+    matched: Spans = ()
+    """With a selector: the outstanding events it matches."""
+    auto_ack: bool = False
+    """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
+    sole: bool = False
+    """The client holds the durable as a whole (``core.channel.holding``)."""
+
+
+class Demand(Command, frozen=True):
+    """A synchronous consumer wants ``count`` events from now on; 0 cancels. A plain subscriber,
+    whose credit says that, is told with 0 once it has all that is there now."""
+
+    subscription: int
+    count: int
+    at_once: bool = False
+    """With 0: nothing goes out before, and nobody is told."""
+
+
+class Subscribe(Command, frozen=True):
+    """A session reads the channel itself, from ``start_id`` on, up to ``stop_id`` if given."""
+
+    subscription: int
+    session: str
+    start_id: int
+    stop_id: int | None = None
+    """A browse: ends before this id, or at the end of what is stored."""
+    credit: int = 0
+    only: Spans | None = None
+    """A browse of a durable: these ids and no others."""
+    durable: str | None = None
+    """The durable that is browsed: its redelivery counts are shown (SEM E9)."""
+    confirms: bool = False
+    """It will say what has arrived, with its :class:`Credit` (SEM J5)."""
+    resumes: int | None = None
+    """The subscription whose place it takes: it had lost its connection (SEM J5)."""
+    selector: str = ""
+    """Its own, where the engine asks who waits for an event as it is published (SEM J2)."""
+
+
+class Credit(Command, frozen=True):
+    """A plain subscriber can take ``count`` more events."""
+
+    subscription: int
+    count: int
+    next_id: int = 0
+    """What was sent of lower ids has arrived."""
+    withdrawn: int = 0
+    """So many fewer: it takes credit back."""
+    arrived: Spans = ()
+    """These have arrived, whatever of lower ids has not."""
+    has_room: bool = False
+    """There is room for what was withheld (:class:`Withhold`)."""
+
+
+class Lose(Command, frozen=True):
+    """The connection of a plain subscriber is lost; it may come back (SEM J5)."""
+
+    subscription: int
+    arrived: Spans = ()
+    """These have arrived, as it has said before."""
+
+
+class Ack(Command, frozen=True):
+    subscription: int
+    spans: Spans
+
+
+class AckPrevious(Command, frozen=True):
+    """Acknowledge ``event_id`` and every earlier event this subscription holds."""
+
+    subscription: int
+    event_id: int
+
+
+class RollBack(Command, frozen=True):
+    subscription: int
+    spans: Spans
+    elsewhere: bool = False
+    """This client does not get them again; others may."""
+
+
+class ConfirmRecall(Command, frozen=True):
+    """The client knows of the oldest :class:`Recall` it had not confirmed."""
+
+    subscription: int
+
+
+class Skip(Command, frozen=True):
+    """The shell did not send these of a grant: the subscription's own selector has no use for
+    them, or they are unreadable. They take no credit."""
+
+    subscription: int
+    spans: Spans
+
+
+class Withhold(Command, frozen=True):
+    """The shell did not send these of what was granted to a plain subscriber, nor anything behind
+    them: its client has no room for as many bytes. They come again."""
+
+    subscription: int
+    spans: Spans
+    is_full: bool
+    """Nothing is granted until there is room (:class:`Credit`)."""
+
+
+class Detach(Command, frozen=True):
+    """A subscription ends: closed, or its session is gone (SEM D13)."""
+
+    subscription: int
+
+
+class Purge(Command, frozen=True):
+    """Remove what is stored of ``spans`` (SEM T9)."""
+
+    spans: Spans
+
+
+class Edit(Command, frozen=True):
+    definition: Definition
+
+
+class Sweep(Command, frozen=True):
+    """Time has passed; remove what has expired (SEM T1), what all have consumed (SEM D6) and
+    what nobody waits for (SEM J2)."""
+
+    may_write: bool = True
+    """Whether there is room on disk for what has to be kept from now on (SEM J7)."""
+
+
+class Quarantine(Command, frozen=True):
+    """The store cannot read these any more (SEM S1)."""
+
+    spans: Spans
+
+
+class Redrive(Command, frozen=True):
+    """These were published where they are wanted again; they leave here (SEM T10)."""
+
+    spans: Spans
+
+
+class EndRelay(Command, frozen=True):
+    """What is relayed, or has made room, has been offered to all who are there (SEM E8, T3); what
+    only passes leaves once it has reached them all (SEM J4)."""
+
+
+# --- facts --------------------------------------------------------------------------------
+
+
+class Fact(Struct, frozen=True, tag=True, array_like=True):
+    """Something that has happened to a channel. Facts are all that is ever stored."""
+
+
+class Appended(Fact, frozen=True):
+    span: Span
+    at_us: int
+    size: int
+    """Bytes of the batch."""
+    producer: str = ""
+    sequence: int = 0
+    volatile: Spans = ()
+    """Ids kept in memory only."""
+    absent: Spans = ()
+    """Ids of ``span`` that were volatile and did not survive the restart."""
+    ttls: tuple[tuple[int, Spans], ...] = ()
+    matched: dict[str, Spans] = {}
+    """By durable name: the ids its selector wants. Unnamed durables want all."""
+    relayed: Spans = ()
+    """Ids of events that are never stored (SEM E8)."""
+    passing: Spans = ()
+    """Ids kept in memory only, whatever the type, until they have reached those who are there
+    (SEM J4)."""
+    dropped: Spans = ()
+    """Ids of events nobody waited for (SEM J2)."""
+
+
+class Secured(Fact, frozen=True):
+    """Events that were only passing are kept from now on: the durable they are for has lost its
+    client (SEM J7)."""
+
+    spans: Spans
+    at_us: int
+    """When they were published."""
+    ttls: tuple[tuple[int, Spans], ...] = ()
+    """Those with a TTL of their own, by when it ends, in us."""
+
+
+class IdsReserved(Fact, frozen=True):
+    """Ids below ``through`` may have been given to events in memory (SEM E4, C1c)."""
+
+    through: int
+
+
+class Removed(Fact, frozen=True):
+    spans: Spans
+    cause: Cause
+    dead: Spans = ()
+    """Of ``spans``: what moves to the dead event store in the same step (SEM T7)."""
+
+
+class Replaced(Fact, frozen=True):
+    """Newer events of the same publish keys have come (SEM K1): a removal, of ids as
+    ``core.ids.id_lists`` writes them."""
+
+    ids: bytes
+
+
+class DurableCreated(Fact, frozen=True):
+    name: str
+    kind: str
+    start_id: int
+    selector: str = ""
+    matched: Spans = ()
+    persistent: bool = True
+    max_deliveries: int = 0
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: str = ""
+
+
+class DurableDeleted(Fact, frozen=True):
+    name: str
+
+
+class Acked(Fact, frozen=True):
+    durable: str
+    spans: Spans
+
+
+class RolledBack(Fact, frozen=True):
+    """Back among the undelivered: at once, one more redelivery on the count; or with the next
+    attach, uncounted (``Kind.redelivers_at_once``)."""
+
+    durable: str
+    spans: Spans
+
+
+class Buried(Fact, frozen=True):
+    """Rolled back too often, or named by a client: dead for this durable (SEM T10), of no concern
+    to the others."""
+
+    durable: str
+    spans: Spans
+    cause: Cause = Cause.UNDELIVERABLE
+
+
+class PackedIds(Fact, frozen=True):
+    """A fact about scattered ids as it is stored, and nowhere else
+    (``core.vocabulary.stored_ids``)."""
+
+    fact: Acked | RolledBack | Buried | Removed
+    ids: bytes
+
+
+class Edited(Fact, frozen=True):
+    definition: Definition
+
+
+class DurableState(Struct, frozen=True, array_like=True):
+    """A durable as a snapshot keeps it."""
+
+    name: str
+    kind: str
+    selector: str
+    persistent: bool
+    head: int
+    outstanding: Ids
+    redelivered: tuple[tuple[int, Ids], ...]
+    max_deliveries: int = 0
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: str = ""
+    rolled_back: Ids = ()
+    """Given back and not settled since, where that does not come again at once."""
+
+
+class ProducerState(Struct, frozen=True, array_like=True):
+    name: str
+    forgotten: int
+    at_us: int
+    recent: tuple[tuple[int, Span], ...]
+
+
+class Restored(Fact, frozen=True):
+    """Everything before this fact, in one: the channel's part of a snapshot."""
+
+    definition: Definition
+    next_id: int
+    reserved: int
+    stored: Ids
+    ages: tuple[tuple[int, int], ...]
+    own_expiry: tuple[tuple[int, Ids], ...]
+    durables: tuple[DurableState, ...]
+    producers: tuple[ProducerState, ...]
+    consumed: Ids
+    counters: Counters
+    departed: tuple[tuple[str, Ids], ...] = ()
+    """By cause, the ids of events that have left."""
+    departed_from: int = -1
+    """Of ids below it nothing is known; -1: it was written before this was kept."""
+    died: tuple[tuple[str, str, int], ...] = ()
+    """Copies in dead event stores, by durable and cause (``ChannelState.died``)."""
+
+
+StoredFact = (
+    Appended
+    | Secured
+    | IdsReserved
+    | Removed
+    | Replaced
+    | DurableCreated
+    | DurableDeleted
+    | Acked
+    | RolledBack
+    | Buried
+    | PackedIds
+    | Edited
+    | Restored
+)
+
+
+class Decided(Struct, frozen=True):
+    """What a command leads to: facts to store, and the answer once they are stored."""
+
+    facts: tuple[StoredFact, ...] = ()
+    answer: Span | int | None = None
+    is_retry: bool = False
+    """The publish was stored before; the answer is what it got then (SEM X3)."""

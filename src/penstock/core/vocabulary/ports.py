@@ -1,0 +1,278 @@
+"""What the realm needs from the outside world. Adapters in ``storage`` implement these.
+
+Four ports, and a kit in ``penstock.testing`` that every adapter must pass:
+
+* :class:`Journal`: fenced append of blocks, the only place where something becomes true.
+* :class:`Blobs`: named bytes that never change, though some grow: sealed segments, snapshots.
+* :class:`Registry`: small records changed by compare-and-set: format, ownership, manifests.
+* :class:`Pages`: the bodies of paged channels, each where a :class:`Place` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from penstock.core.vocabulary.timings import Timings as Timings
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Where time comes from. The core gets it as an argument, always."""
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, UTC."""
+        ...
+
+
+class Offload(Protocol):
+    """Runs a blocking call elsewhere and waits for it; ``asyncio.to_thread`` does."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def inline(call: Callable[[], T]) -> T:
+    """The ``Offload`` that runs a call right here: nothing else waits, or time is simulated."""
+    return call()
+
+
+class Block(Struct, frozen=True):
+    """A whole, checked block."""
+
+    seq: int
+    """1 for the first block ever; dense."""
+    data: memoryview
+
+
+class DamagedBlock(Struct, frozen=True):
+    """Bytes in the middle of the journal that fail their checksum. Kept, reported, not served."""
+
+    seq: int
+    where: str
+    """File and byte range, for people."""
+    reason: str
+    size: int
+    count: int = 1
+    """How many sequences are gone together, from ``seq`` on."""
+
+
+class JournalInfo(Struct, frozen=True):
+    floor: int
+    """The newest trimmed sequence; 0 when nothing was trimmed."""
+    tail: int
+    """The newest block's sequence; equal to ``floor`` when empty."""
+    size: int
+    """Bytes held."""
+    cut: int
+    """Bytes of a torn tail cut (and kept aside) when this journal was opened."""
+    syncs: Timings | None = None
+    """How long putting blocks on disk has taken since then; None where there is no disk."""
+
+
+class Journal(Protocol):
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """Add one block (the concatenation of ``block``) after ``expected``; return its sequence.
+
+        Succeeds only if the tail is exactly ``expected``. On return the block is on disk when
+        ``sync`` (with every earlier block), and in the operating system's hands otherwise.
+        The same bytes again after the same ``expected`` give the same answer.
+        Raises ``Fenced`` when other bytes are there, ``StorageFailed`` when the disk refuses;
+        after a failed *sync* the journal accepts nothing more (the state on disk is unknown).
+        After a failed *write* that was undone completely (disk full), it may go on.
+        """
+        ...
+
+    async def reserve(self, size: int) -> None:
+        """Make sure that an append of ``size`` bytes will find room on disk.
+
+        Raises ``StorageFailed`` and changes nothing when it would not. Where the file system
+        cannot promise room, this may succeed and the append still fail.
+        """
+        ...
+
+    async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
+        """At most ``limit`` blocks from ``first`` on, never skipping one.
+
+        Damage in the middle comes as :class:`DamagedBlock` in its place. Raises ``Trimmed``
+        when ``first`` is at or below the floor.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Put every appended block on disk."""
+        ...
+
+    async def trim(self, through: int) -> None:
+        """Forget blocks up to and including ``through``; bytes may leave later."""
+        ...
+
+    def info(self) -> JournalInfo: ...
+
+    async def close(self) -> None: ...
+
+
+class BlobInfo(Struct, frozen=True):
+    name: str
+    size: int
+
+
+class Blobs(Protocol):
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """Store immutable bytes. Durable on return. The same bytes under the same name are fine;
+        other bytes under a taken name raise ``Fenced``; a full disk raises ``StorageFailed``
+        and leaves nothing."""
+        ...
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """Replace everything from byte ``at`` on. Durable on return.
+
+        Bytes before ``at`` are never touched, whatever happens, and views given out keep them.
+        Raises ``NameDoesNotExist``, ``InvalidArgument`` when ``at`` lies behind the end, and
+        ``StorageFailed``: what is from ``at`` on is then open until it is replaced again.
+        """
+        ...
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """The bytes (or a range), without copying where the adapter can map them.
+        Raises ``NameDoesNotExist``."""
+        ...
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """Blobs whose name starts with ``prefix``, ordered by name."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob; one that is gone already is no error."""
+        ...
+
+    def local_path(self, name: str) -> str | None:
+        """A path other processes on this machine can map, if the adapter has one."""
+        ...
+
+
+class Record(Struct, frozen=True):
+    version: int
+    """1 at creation, one more with every change."""
+    value: bytes
+
+
+class Registry(Protocol):
+    async def get(self, key: str) -> Record | None: ...
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """Set ``key`` if its version is ``expected`` (0: it does not exist yet); durable on
+        return. Gives the new version; raises ``Fenced`` when somebody was faster."""
+        ...
+
+    async def list(self, prefix: str = "") -> Sequence[str]: ...
+
+    def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
+        """Changes under ``prefix`` from now on."""
+        ...
+
+
+class Place(Struct, frozen=True, array_like=True, gc=False):
+    """Where the bytes of a body lie in the pages of its channel."""
+
+    page: int
+    """1 or more; newer pages have larger numbers."""
+    offset: int
+    """In bytes; a multiple of 8."""
+    size: int
+    checksum: int
+    """xxh3_64 of the bytes."""
+
+
+class DamagedBody(Struct, frozen=True):
+    """A body whose bytes are not those that were put there. Kept, reported, not served."""
+
+    place: Place
+    where: str
+    """File and byte range, for people."""
+    reason: str
+
+
+class PagesInfo(Struct, frozen=True):
+    """What the pages of one channel hold."""
+
+    pages: int
+    size: int
+    """Bytes taken from the disk, room kept ready included."""
+    used: int
+    """Bytes of bodies that were not released."""
+
+
+class Pages(Protocol):
+    """Bodies in pages of their channel, readable without a copy (SEM C1g).
+
+    A journal holds the facts, and a place for each body: ``reserve`` before deciding,
+    ``allocate`` while deciding, ``flush`` before the facts are appended, ``release`` once the
+    facts that remove the events are on disk. A crash in between leaves bytes that no place names.
+    One writer, one call at a time; only ``view`` and ``info`` may come at any time.
+    """
+
+    async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
+        """Make sure that bodies of these sizes, in this order, will find room on disk.
+
+        Room reserved before and not allocated is given up. Raises ``StorageFailed``, and nothing
+        has changed, when there is no room. Where the file system cannot promise room, this may
+        succeed and the flush still fail.
+        """
+        ...
+
+    def allocate(self, channel: int, body: Buffer) -> Place:
+        """Choose the place of the next body: in reserved room, in memory only.
+
+        The sizes have to be those reserved, in their order; bodies may be left out or be smaller.
+        Until the flush the bytes must not change, and cannot be viewed.
+        """
+        ...
+
+    async def flush(self, *, sync: bool = True) -> None:
+        """Write every allocated body. On return they are on disk when ``sync`` (with everything
+        flushed before), and in the operating system's hands otherwise.
+
+        Raises ``StorageFailed``: the bodies allocated since the last flush have no place then.
+        After a failed *sync* the pages take nothing more (the state on disk is unknown).
+        """
+        ...
+
+    def view(self, channel: int, place: Place) -> memoryview:
+        """The bytes of a body, not copied and not checked. Good for as long as it is held,
+        whatever becomes of the page. Raises ``Damaged`` when there is no such place any more."""
+        ...
+
+    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+        """Which of these bodies are not what was put there (SEM S1). Damaged bytes that can be
+        read are kept aside."""
+        ...
+
+    async def restore(
+        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+    ) -> None:
+        """Say once, after opening and before the first ``reserve``, which places are in use, by
+        channel. Other bytes may be removed or written over from now on, and other channels are
+        gone; with ``keep_rest`` they stay: a damaged journal may have lost the facts that name
+        them (SEM S1). Raises ``StorageFailed``.
+        """
+        ...
+
+    async def release(self, channel: int, places: Sequence[Place]) -> None:
+        """The events of these bodies are gone. Bytes leave the disk when a whole page is free.
+        Places that are not in use are no error. Raises ``StorageFailed`` when a page could not be
+        removed; it is tried again with the next release."""
+        ...
+
+    async def drop(self, channel: int) -> None:
+        """The channel is gone, with everything in its pages."""
+        ...
+
+    def info(self, channel: int) -> PagesInfo: ...
+
+    async def close(self) -> None:
+        """Put on disk what was flushed without a sync. Closing twice is fine."""
+        ...

@@ -1,0 +1,63 @@
+"""Sets of ids as stored facts and snapshots hold them: ranges while these are few, packed where
+ids are scattered (SEM D4). A durable with a million gaps is about as long as a bit an event."""
+
+from __future__ import annotations
+
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import (
+    Acked,
+    Buried,
+    Ids,
+    PackedIds,
+    Removed,
+    RolledBack,
+    Spans,
+    StoredFact,
+)
+
+RANGES_MAX = 64
+"""Of a fact with more ranges the ids are packed."""
+
+
+def written(ids: IdSet) -> Ids:
+    """The shorter form of a set."""
+    return ids.packed() if ids.is_scattered else ids.spans
+
+
+def id_set(ids: Ids) -> IdSet:
+    """The set of either form. Raises ``ValueError`` for bytes that are none."""
+    return IdSet.unpacked(ids) if isinstance(ids, bytes) else IdSet(ids)
+
+
+def ranges(ids: Ids) -> Spans:
+    """The same as ranges."""
+    return IdSet.unpacked(ids).spans if isinstance(ids, bytes) else ids
+
+
+def packed(fact: StoredFact) -> StoredFact:
+    """``fact`` as it is stored. Dead events, which move in small steps, stay ranges."""
+    match fact:
+        case Acked(name, spans) if len(spans) > RANGES_MAX:
+            return PackedIds(Acked(name, ()), IdSet(spans).packed())
+        case RolledBack(name, spans) if len(spans) > RANGES_MAX:
+            return PackedIds(RolledBack(name, ()), IdSet(spans).packed())
+        case Buried(name, spans, cause) if len(spans) > RANGES_MAX:
+            return PackedIds(Buried(name, (), cause), IdSet(spans).packed())
+        case Removed(spans, cause, ()) if len(spans) > RANGES_MAX:
+            return PackedIds(Removed((), cause), IdSet(spans).packed())
+        case _:
+            return fact
+
+
+def unpacked(fact: PackedIds) -> StoredFact:
+    """What ``packed`` was given."""
+    spans = ranges(fact.ids)
+    match fact.fact:
+        case Acked(name):
+            return Acked(name, spans)
+        case RolledBack(name):
+            return RolledBack(name, spans)
+        case Buried(name, _, cause):
+            return Buried(name, spans, cause)
+        case Removed(_, cause):
+            return Removed(spans, cause)

@@ -1,0 +1,96 @@
+"""What the header and the annotations of messages mean; most senders' are the same each time."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from penstock.columns.schema.layout import PRIORITY_MAX, check_property_name
+from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
+from penstock.frontends.amqp import message_header
+from penstock.frontends.amqp.typed import NoProperty, in_range, property_of
+from penstock.wire.amqp.sections import entries, fields
+from penstock.wire.amqp.types import mapped, written
+
+KNOWN_MAX: Final = 1_024
+"""Sections, of each kind, whose meaning is remembered."""
+KNOWN_BYTES_MAX: Final = 4_096
+"""The largest of them."""
+
+
+class Header(NamedTuple):
+    durable: bool
+    priority: int | None
+    ttl: int
+    high_priority: int | None = None
+    """What was said, where that is more than an event can have."""
+    zero_ttl: bool = False
+    """0 was said, and not nothing."""
+
+
+class Annotations(NamedTuple):
+    deliver_ms: int | None
+    tag: str | None
+    properties: dict[str, Any]
+    rest: bytes | None
+
+
+_headers_known: dict[bytes, Header] = {b"": Header(durable=False, priority=None, ttl=0)}
+_annotations_known: dict[bytes, Annotations] = {b"": Annotations(None, None, {}, None)}
+
+
+def header_in(encoded: bytes) -> Header:
+    found = _headers_known.get(encoded)
+    if found is None:
+        values = [*fields(encoded), None, None, None]
+        durable, priority, ttl = values[:3]
+        if not isinstance(durable, bool | None) or not isinstance(priority, int | None):
+            raise RemoteProtocolViolation("the header of a message has fields of other types")
+        if not isinstance(ttl, int | None):
+            raise RemoteProtocolViolation("the ttl of a message is no number")
+        wanted = None if priority is None else min(int(priority), PRIORITY_MAX)
+        high = None if wanted is None or priority == wanted else int(priority or 0)
+        found = Header(bool(durable), wanted, int(ttl or 0), high, zero_ttl=ttl == 0)
+        _remember(_headers_known, encoded, found)
+    return found
+
+
+def annotations_in(encoded: bytes) -> Annotations:
+    found = _annotations_known.get(encoded)
+    if found is None:
+        found = _read_annotations(encoded)
+        _remember(_annotations_known, encoded, found)
+    return found
+
+
+def _read_annotations(encoded: bytes) -> Annotations:
+    all_of_them = entries(encoded)
+    left = dict(all_of_them)
+    deliver = left.get(message_header.DELIVERY_TIME)
+    deliver_ms = None
+    if isinstance(deliver, int) and not isinstance(deliver, bool) and in_range(deliver):
+        deliver_ms = int(deliver)  # and kept: an event that was delivered does not say it
+    tag = (
+        str(left.pop(message_header.TAG)) if isinstance(left.get(message_header.TAG), str) else None
+    )
+    properties: dict[str, Any] = {}
+    nested = left.get(message_header.PROPERTIES)
+    if isinstance(nested, dict):
+        try:
+            for name, value in nested.items():
+                check_property_name(name)
+                properties[name] = property_of(value)
+            del left[message_header.PROPERTIES]
+        except (NoProperty, InvalidEvent):
+            properties = {}
+    rest = None
+    if left:
+        pairs = [written(each) for pair in left.items() for each in pair]
+        rest = mapped(pairs) if len(left) < len(all_of_them) else encoded
+    return Annotations(deliver_ms, tag, properties, rest)
+
+
+def _remember(known: dict[bytes, Any], encoded: bytes, found: Any) -> None:
+    if len(known) >= KNOWN_MAX:
+        known.clear()
+    if len(encoded) <= KNOWN_BYTES_MAX:
+        known[encoded] = found

@@ -1,0 +1,175 @@
+"""What the ends of a link say about themselves: capabilities, filters, durability."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+from proton import UNDESCRIBED, Array, Data, Link, Terminus, symbol, ulong
+from proton import Described as ProtonDescribed
+
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.frontends.amqp.outcomes import UNREADABLE
+
+_SELECTOR: Final = (0x0000468C00000004, "apache.org:selector-filter:string", "jms-selector")
+_NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-local")
+_GENERAL_MAX: Final = 64 << 10
+"""Characters of a selector."""
+
+
+class Wish(Struct, frozen=True):
+    """What a receiver asks for."""
+
+    selector: str = ""
+    no_local: bool = False
+    shared: bool = False
+    is_global: bool = False
+    durable: bool = False
+    copies: bool = False
+    kind: str = ""
+    """Of durable, where it names one."""
+
+
+_KINDS: Final = {"serial": "serial", "priority": "priority", "shared-queued": "shared_queued"}
+
+
+def capabilities(terminus: Terminus) -> frozenset[str]:
+    """As plain strings."""
+    return frozenset(map(str, _listed(_value(terminus.capabilities))))
+
+
+def takes_rejections(source: Terminus) -> bool:
+    """Whether whoever sends from there takes the outcome ``rejected``; it does if it names none
+    (3.5.3)."""
+    named = _listed(_value(source.outcomes))
+    return not named or "amqp:rejected:list" in map(str, named)
+
+
+def check_dynamic(terminus: Terminus, which: str) -> None:
+    """Raises ``InvalidArgument`` for one that has to be made and has an address (3.5.3)."""
+    if terminus.dynamic and terminus.address:
+        raise InvalidArgument(
+            f"a dynamic {which} with the address {terminus.address[:40]!r}: whoever makes it "
+            "names it, leave one of the two out"
+        )
+
+
+def desired(link_or_connection: Any) -> frozenset[str]:
+    """What the other side of a connection hopes for; nothing where it makes no sense."""
+    try:
+        data = link_or_connection.remote_desired_capabilities
+    except UNREADABLE:
+        return frozenset()
+    return frozenset(map(str, _listed(_value(data) if isinstance(data, Data) else data)))
+
+
+def wish_of(source: Terminus) -> Wish:
+    """Raises ``InvalidArgument`` for filters that make no sense."""
+    selector, no_local = "", False
+    for key, given in _filters(source).items():
+        named = _name_of(key, given)
+        value = given.value if isinstance(given, ProtonDescribed) else given
+        if _is_one_of(named, _SELECTOR):
+            if not isinstance(value, str) or len(value) > _GENERAL_MAX:
+                raise InvalidArgument("the selector of a link is no text, or longer than 64 KiB")
+            selector = str(value)
+        elif _is_one_of(named, _NO_LOCAL):
+            no_local = True
+    said = capabilities(source)
+    durable = (
+        source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER
+    )
+    kind = next((kind for word, kind in _KINDS.items() if word in said), "")
+    return Wish(
+        selector.strip(),
+        no_local,
+        shared="shared" in said,
+        is_global="global" in said,
+        durable=durable,
+        copies=source.distribution_mode == Terminus.DIST_MODE_COPY,
+        kind=kind,
+    )
+
+
+def _name_of(key: Any, given: Any) -> Any:
+    """What kind of filter it is."""
+    return given.descriptor if isinstance(given, ProtonDescribed) else str(key)
+
+
+def _is_one_of(named: Any, known: tuple[Any, ...]) -> bool:
+    if isinstance(named, str):
+        return str(named) in known
+    return isinstance(named, int) and int(named) in known
+
+
+def _filters(source: Terminus) -> dict[Any, Any]:
+    found = _value(source.filter)
+    return found if isinstance(found, dict) else {}
+
+
+def _value(data: Data | None) -> Any:
+    """Raises ``InvalidArgument`` for what Proton has taken in and cannot read."""
+    if data is None:
+        return None
+    data.rewind()
+    try:
+        found = data.get_object() if data.next() else None
+    except UNREADABLE as error:
+        raise InvalidArgument(f"an end of a link that cannot be read: {error}") from None
+    data.rewind()
+    return found
+
+
+def say_again(theirs: Terminus, ours: Terminus) -> None:
+    """Say of an end of a link what the peer has said of it, as far as it means something here.
+    Raises ``InvalidArgument``.
+
+    In values of our own: Proton takes in what it cannot write, such as an array of no type, and a
+    process that has it written is gone.
+    """
+    ours.type = theirs.type
+    ours.address = theirs.address
+    ours.durability = theirs.durability
+    ours.expiry_policy = theirs.expiry_policy
+    ours.timeout = theirs.timeout
+    ours.dynamic = theirs.dynamic
+    ours.distribution_mode = theirs.distribution_mode
+    for said, again in (
+        (theirs.capabilities, ours.capabilities),
+        (theirs.outcomes, ours.outcomes),
+    ):
+        names = [str(each) for each in _listed(_value(said))]
+        if not all(map(str.isascii, names)):
+            raise InvalidArgument(f"{names} of an end of a link are no symbols")
+        if names:
+            again.put_object(Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, names)))
+    filters = {
+        symbol(str(key)): _plain(given)
+        for key, given in _filters(theirs).items()
+        if _is_one_of(_name_of(key, given), _SELECTOR + _NO_LOCAL)
+    }
+    if filters:
+        ours.filter.put_object(filters)
+
+
+def _plain(given: Any) -> Any:
+    """A filter as the standard has it: a text, or an empty list, and what kind of filter it is."""
+    if not isinstance(given, ProtonDescribed):
+        return str(given)
+    named = given.descriptor
+    kind = symbol(str(named)) if isinstance(named, str) else ulong(int(named))
+    return ProtonDescribed(kind, str(given.value) if isinstance(given.value, str) else [])
+
+
+def _listed(found: Any) -> list[Any]:
+    if found is None:
+        return []
+    if isinstance(found, Array):
+        return list(found.elements)
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def is_lookup(link: Link) -> bool:
+    """Whether a receiver asks for a subscription there is, by the link's name alone."""
+    source = link.remote_source
+    return source.type == Terminus.UNSPECIFIED or (source.address is None and not source.dynamic)

@@ -1,0 +1,85 @@
+"""What the realm says of itself when a connection is opened, or is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from proton import UNDESCRIBED as NO_DESCRIPTOR
+from proton import Array, Condition, Connection, Data, symbol, uint
+
+from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound, PenstockError
+from penstock.frontends.amqp.conditions import INVALID, condition_of, description_of
+from penstock.frontends.amqp.link_terms import desired
+from penstock.frontends.amqp.outcomes import UNREADABLE
+
+if TYPE_CHECKING:
+    from penstock.frontends.amqp.connection import AmqpConnection
+
+_SOLE: Final = "sole-connection-for-container"
+_OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", _SOLE)
+
+
+_POLICY: Final = symbol("sole-connection-enforcement-policy")
+_DETECTION: Final = symbol("sole-connection-detection-policy")
+REFUSE: Final = 0
+CLOSE: Final = 1
+"""What becomes of two that want to be the only one: the later is refused, or the former closed."""
+_WEAK: Final = 1
+"""Connections that do not want to be the only one are none of its business."""
+
+
+class Sole(Struct):
+    """What a connection that wants to be the only one of its container knows of that."""
+
+    policy: int | None = None
+    """None: it does not want to be."""
+    is_there: bool = False
+    """Whether it is the one."""
+    older: AmqpConnection | None = None
+    """That was closed for it."""
+
+
+def sole_policy(connection: Connection) -> int | None:
+    """What is to be done about others, if the peer wants to be the only one of its container.
+
+    Raises ``InvalidArgument`` for a policy that is none.
+    """
+    if _SOLE not in desired(connection):
+        return None
+    try:
+        policy = (connection.remote_properties or {}).get(_POLICY, REFUSE)
+    except UNREADABLE:
+        policy = None
+    if policy not in (REFUSE, CLOSE) or isinstance(policy, bool):
+        raise InvalidArgument(f"{_POLICY} is {policy!r}; it may be 0, to refuse, or 1, to close")
+    return int(policy)
+
+
+def sole_properties(policy: int | None) -> dict[Any, Any]:
+    """What a connection that is the only one is told of it."""
+    return {} if policy is None else {_POLICY: uint(policy), _DETECTION: uint(_WEAK)}
+
+
+def opened(connection: Connection, version: str, more: Mapping[Any, Any]) -> None:
+    """Open this side; ``more`` are properties besides the usual ones."""
+    connection.offered_capabilities = Array(NO_DESCRIPTOR, Data.SYMBOL, *map(symbol, _OFFERED))
+    connection.properties = {
+        symbol("product"): "Penstock",
+        symbol("version"): version,
+        **more,
+    }
+    connection.open()
+
+
+def not_opened(connection: Connection, version: str, error: PenstockError) -> None:
+    """It may not come in, or another connection of its container is there: open as the standard
+    wants it, and close."""
+    opened(connection, version, {symbol("amqp:connection-establishment-failed"): True})
+    if isinstance(error, NameAlreadyBound):
+        field = {symbol("invalid-field"): symbol("container-id")}
+        connection.condition = Condition(INVALID, str(error), field)
+    else:
+        connection.condition = Condition(condition_of(error), description_of(error))
+    connection.close()

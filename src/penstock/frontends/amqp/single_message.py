@@ -1,0 +1,261 @@
+"""A message that comes alone: its event is written by a form, for columns cost a lone one as much
+as thousands that come together.
+
+Whoever sends one message at a time waits for each answer. Nothing else is different: the event is
+the one :mod:`penstock.frontends.amqp.incoming` makes, byte for byte, and what is not plain goes
+that way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from penstock.columns.events.single_event import OneRow, form_of
+from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, schema_bytes
+from penstock.columns.schema.layout import HEADERS, PRIORITY_MAX
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
+from penstock.core.vocabulary.messages import Digest
+from penstock.frontends.amqp.header_cache import KNOWN_BYTES_MAX
+from penstock.frontends.amqp.incoming import Row, batch_of, row_of
+from penstock.frontends.amqp.typed import in_range
+from penstock.runtime.store.bodies import Body
+from penstock.wire.amqp.sections import PROPERTIES, field_places, places_of, sections_of
+from penstock.wire.amqp.types import skip
+
+DOUBTS_MAX: Final = 32
+"""So many more messages unlike the one before than like it, and no more is learned of them."""
+KINDS_MAX: Final = 256
+"""Of messages, by the names and types of what they have: senders choose both."""
+
+_TTL_MAX: Final = 1 << 62
+_ALONE: Final = (Span(0, 1),)
+
+
+class _Kind(NamedTuple):
+    """What all messages that have the same fields have in common."""
+
+    form: OneRow
+    schema: bytes
+    has_data: bool
+    headers: tuple[str, ...]
+    """Those of the message, in the order of the columns."""
+
+
+_kinds: dict[tuple[object, ...], _Kind | None] = {}
+
+
+def body_of_one(message: bytes, now_ms: int, container: str = "") -> Body | None:
+    """The event of a message; None where it has to be made the usual way, be it to say what is
+    wrong. ``container`` as with ``incoming.batches_of``."""
+    found = _read(message, now_ms, container)
+    return None if found is None else _made(*found)
+
+
+class Lone:
+    """The messages that come alone by one link.
+
+    One program's messages often differ in nothing but their id, their time and their data: then
+    no more is read of them.
+    """
+
+    def __init__(self) -> None:
+        self._like: _Like | None = None
+        self._doubts = 0
+
+    def body(self, message: bytes, now_ms: int, container: str) -> Body | None:
+        """As :func:`body_of_one`."""
+        like = self._like
+        if like is not None and like.container == container:
+            values = _values_alike(message, like)
+            if values is not None:
+                if self._doubts:
+                    self._doubts -= 1
+                return _made(like.kind, values, like.row)
+        found = _read(message, now_ms, container)
+        if found is None:
+            return None
+        made = _made(*found)
+        if made is not None and self._doubts < DOUBTS_MAX:
+            self._doubts += 1
+            self._like = _likeness(message, container, *found)
+        return made
+
+
+def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any], Row] | None:
+    try:
+        row = row_of(0, message, now_ms)
+    except (RemoteProtocolViolation, InvalidEvent, UnicodeError):
+        return None
+    header, signature, ttl = row.header, row.signature, row.ttl
+    if signature is None or row.deliver_ms is not None or not 0 <= ttl <= _TTL_MAX:
+        return None
+    if header.priority is not None and not 0 <= header.priority <= PRIORITY_MAX:
+        return None
+    key = (
+        *(header.durable, header.priority is None, not ttl, row.tag is None, not row.data),
+        *(not container, *row.headers, None, *signature),
+    )
+    try:
+        kind = _kinds[key]
+    except KeyError:
+        kind = _learn(key, row, container)
+    return None if kind is None else (kind, _values(kind, row, container), row)
+
+
+def _made(kind: _Kind, values: list[Any], row: Row) -> Body | None:
+    """Of ``row`` nothing matters but how long and where its event is kept."""
+    made = kind.form.made(values)
+    if made is None:
+        return None
+    encoded, digest = made
+    durable, ttl = row.header.durable, row.ttl
+    if ttl or not durable:
+        digest = Digest(
+            count=1,
+            size=digest.size,
+            largest=digest.largest,
+            volatile=() if durable else _ALONE,
+            ttls=((ttl, _ALONE),) if ttl else (),
+        )
+    return Body(encoded, None, kind.schema, digest)
+
+
+# --- messages that are alike --------------------------------------------------------------
+
+
+class _Like(NamedTuple):
+    """A message, but for its id, its time and its data; each takes no bytes if it has none."""
+
+    container: str
+    kind: _Kind
+    row: Row
+    values: list[Any]
+    head: bytes
+    """What comes before the id."""
+    id_at: int
+    id_end: int
+    middle: bytes
+    time_at: int
+    time_end: int
+    tail: bytes
+    """What comes before the length of the data."""
+    length_at: int
+    data_at: int
+    is_text: bool
+    """Whether the data has to be UTF-8."""
+    id_place: int
+    """Which of the values it is; -1: there is none."""
+    time_place: int
+    data_place: int
+
+
+def _values_alike(message: bytes, like: _Like) -> list[Any] | None:
+    """The values of a message that is like the one; None for any other."""
+    if (
+        message[: like.id_at] != like.head
+        or message[like.id_end : like.time_at] != like.middle
+        or message[like.time_end : like.length_at] != like.tail
+    ):
+        return None
+    data = message[like.data_at :]
+    if not data or len(data) != int.from_bytes(message[like.length_at : like.data_at], "big"):
+        return None
+    values = like.values.copy()
+    values[like.data_place] = data
+    try:
+        if like.id_place >= 0:
+            values[like.id_place] = message[like.id_at : like.id_end].decode()
+        if like.is_text:
+            data.decode()
+    except UnicodeDecodeError:
+        return None
+    if like.time_place >= 0:
+        ms = int.from_bytes(message[like.time_at : like.time_end], "big", signed=True)
+        if not in_range(ms):
+            return None
+        values[like.time_place] = ms * 1_000
+    return values
+
+
+_LENGTHS: Final = {0xA0: 1, 0xA1: 1, 0xB0: 4, 0xB1: 4}
+"""Bytes of the length of binaries and strings, by their constructors."""
+_STRINGS: Final = (0xA1, 0xB1)
+_TIMESTAMP: Final = 0x83
+_CREATION_TIME: Final = 9
+
+
+def _likeness(
+    message: bytes, container: str, kind: _Kind, values: list[Any], row: Row
+) -> _Like | None:
+    """What messages like this one have in common with it; None where it is of a sort that more is
+    different about, or has no data."""
+    if row.ttl != row.header.ttl:  # by when it expires, which is another time each time
+        return None
+    sections, places = sections_of(message), places_of(message)
+    if len(sections.body) != 1 or sections.footer or not row.data:
+        return None
+    body_at = places[sections.body[0][0]]
+    data_at = body_at + 1 + _LENGTHS.get(message[body_at], 0)
+    if data_at != len(message) - len(row.data) or data_at > KNOWN_BYTES_MAX:
+        return None
+    names, before = kind.headers, len(values) - len(row.properties) - bool(container)
+    before -= len(names)
+    id_at = id_end = 0
+    id_place = time_place = -1
+    fields = field_places(message, places[PROPERTIES]) if PROPERTIES in places else []
+    if fields and message[fields[0]] in _STRINGS:
+        id_at = fields[0] + 1 + _LENGTHS[message[fields[0]]]
+        id_end = skip(message, fields[0])
+        id_place = before + names.index("message_id")
+    time_at = time_end = id_end
+    if len(fields) > _CREATION_TIME and message[fields[_CREATION_TIME]] == _TIMESTAMP:
+        if "timestamp" not in names:  # outside of the years an event can have
+            return None
+        time_at, time_end = fields[_CREATION_TIME] + 1, fields[_CREATION_TIME] + 9
+        time_place = before + names.index("timestamp")
+    return _Like(
+        *(container, kind, row, values, message[:id_at], id_at, id_end),
+        *(message[id_end:time_at], time_at, time_end, message[time_end : body_at + 1]),
+        *(body_at + 1, data_at, message[body_at] in _STRINGS),
+        *(id_place, time_place, int(row.tag is not None)),
+    )
+
+
+# --- columns ------------------------------------------------------------------------------
+
+
+def _values(kind: _Kind, row: Row, container: str) -> list[Any]:
+    """Those of the columns, in their order."""
+    values: list[Any] = []
+    if row.tag is not None:
+        values.append(row.tag)
+    if kind.has_data:
+        values.append(row.data)
+    if row.ttl:
+        values.append(row.ttl)
+    if not row.header.durable:
+        values.append(0)
+    if row.header.priority is not None:
+        values.append(row.header.priority)
+    headers = row.headers
+    values += [headers[name] for name in kind.headers]
+    if container:
+        values.append(container)
+    values += row.properties.values()
+    return values
+
+
+def _learn(key: tuple[object, ...], row: Row, container: str) -> _Kind | None:
+    schema = batch_of([row], container).batch.schema
+    encoded = schema_bytes(schema)
+    if len(encoded) > SCHEMA_BYTES_KEPT_MAX:
+        return None
+    if len(_kinds) >= KINDS_MAX:
+        _kinds.clear()
+    found = None
+    if (form := form_of(schema)) is not None:
+        headers = tuple(name for name in HEADERS if name in row.headers)
+        found = _Kind(form, encoded, "data" in schema.names, headers)
+    _kinds[key] = found
+    return found

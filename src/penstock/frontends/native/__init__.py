@@ -1,0 +1,1 @@
+"""The native protocol: its listener, connections, and one handler for each request."""

@@ -1,0 +1,479 @@
+"""One native connection: frames in, requests to the realm; answers and deliveries out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from penstock.core.access.rights import Principal
+from penstock.core.bounds import HEADER_BYTES_MAX
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    LimitReached,
+    PenstockError,
+    RemoteProtocolViolation,
+    Unavailable,
+)
+from penstock.frontends.native.deliveries import Deliveries
+from penstock.frontends.native.permissions import Permits
+from penstock.frontends.native.requests import Requests
+from penstock.frontends.native.schemas import Announced
+from penstock.frontends.native.sign_in import SignIn
+from penstock.frontends.shared.backpressure import Reading
+from penstock.frontends.shared.connection_info import ConnectionInfo
+from penstock.frontends.shared.transports import close, host_of
+from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.access.quota import Quota
+from penstock.runtime.internal_errors import incident, told
+from penstock.runtime.store.bodies import Body
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import (
+    FRAME_BYTES_MAX,
+    PREFACE,
+    FrameReader,
+    coalesced,
+    frame,
+)
+
+if TYPE_CHECKING:
+    from penstock.frontends.native.listener import NativeListener
+
+GREETING_BYTES_MAX = 64 << 10
+"""Largest frame of a peer that has not said hello."""
+WRITE_HIGH_WATER = 1 << 20
+"""Bytes waiting to be sent above which a connection gets no more deliveries, and is not read:
+a peer that takes no answers gets no further questions in."""
+REQUESTS_MAX = 1_024
+"""Requests of one connection being worked on, above which it is not read."""
+
+_log = structlog.get_logger("penstock.native")
+
+
+class Connection(asyncio.BufferedProtocol):
+    protocol = "native"
+
+    def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
+        """With a ``principal`` it is known who connects: this very process."""
+        self.listener = listener
+        self.realm = listener.realm
+        self.session = ""
+        self.principal = principal
+        """Who it is, once that is known."""
+        self.publisher = ""
+        """``user@host``: stamped on what this connection publishes (SEM E3)."""
+        self.permits: Permits | None = None
+        """What it may ask for; None where nobody is asked."""
+        limits = listener.limits.each
+        self._quota = Quota(limits) if limits.are_set else None
+        self._signing_in: SignIn | None = None
+        self.number = 0
+        """Of this realm's life: administrators name it so."""
+        self._client = ""
+        self.writable = True
+        self.subscriptions: dict[int, int] = {}
+        """Realm-wide number of each subscription, by the client's number; 0 while it is opened."""
+        self.opening: dict[int, asyncio.Event] = {}
+        """Those that are being opened, the first one first; set once that is through."""
+        self.interrupted: set[int] = set()
+        """Those that were being opened as the connection was lost: they may come back."""
+        self._early: dict[int, list[wire.FromClient]] = {}
+        """What has come for those before they were open."""
+        self._reader = FrameReader(
+            preface=PREFACE,
+            frame_bytes_max=GREETING_BYTES_MAX,
+            header_bytes_max=HEADER_BYTES_MAX,
+        )
+        self._announced = Announced()
+        self._asker = Asker()
+        self._requests = Requests(self)
+        self.deliveries = Deliveries(self)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | memoryview] = []
+        self._flush_is_due = False
+        self._opened_s = self._heard_s = 0.0
+        self._unsent = 0
+        self._in_progress = 0
+        self._reading = Reading(self._may_read, self._reads_again)
+        self._is_open = self._is_parting = False
+        """Parting: the peer has said Bye, and hears of nothing any more but the end."""
+        self._loop = asyncio.get_running_loop()
+
+    # --- asyncio -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = transport
+        self._reading.begin(transport)
+        self._opened_s = self._heard_s = self._loop.time()
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._is_open = self.listener.opened(self)
+        if not self._is_open:
+            self.end(Unavailable("the realm takes no more connections now"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        self._heard_s = self._loop.time()
+        self._reader.buffer_updated(count)
+        try:
+            for header, body in self._reader.frames():
+                self._receive(wire.decode_from_client(header), body)
+        except PenstockError as error:
+            _log.warning("connection.refused", peer=self._peer(), reason=str(error))
+            self.end(error)
+        self._reading.check()
+
+    def eof_received(self) -> bool:
+        """Whether it is only the peer that says nothing more: after its Bye there are answers."""
+        return self._is_parting and self._transport is not None and self._transport.can_write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._reading.end()
+        self._is_open = False
+        self.writable = False
+        self._asker.go()
+        if self._signing_in is not None:
+            self._signing_in.lost()
+        self.listener.closed(self)
+        self._leave(lost=True)
+
+    def _leave(self, *, lost: bool) -> None:
+        """Give up all seats: what they held goes back at once (SEM D13). Those of a connection
+        that is ``lost`` may come back (SEM J5)."""
+        subscriptions = self.realm.subscriptions
+        for subscription in self.subscriptions.values():
+            (subscriptions.lose if lost else subscriptions.detach)(subscription)
+        if lost:
+            self.interrupted.update(self.opening.keys() & self.subscriptions.keys())
+        self.subscriptions.clear()
+        self.listener.left(self)
+        self._requests.transfers.leave()
+
+    async def _part(self) -> None:
+        """The peer closes in order, and its end of the connection is ended last: by then all it
+        held has gone back, and no place is kept for it (SEM D13)."""
+        seats = [number for number in self.subscriptions.values() if number]
+        loop, left = self._loop, len(seats)
+        free: asyncio.Future[None] = loop.create_future()
+
+        def given_back(_: object, error: BaseException | None) -> None:
+            nonlocal left
+            left -= 1  # where it failed, the realm is closed or the channel gone
+            if not left and not free.done():
+                free.set_result(None)
+
+        try:
+            for number in seats:
+                self.realm.subscriptions.detach(number, given_back)
+            self.subscriptions.clear()
+            self.listener.left(self)
+            if seats:
+                await free
+            await self.listener.seats_given_back(self.session)
+        finally:
+            self.end(None)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+        self.realm.subscriptions.stall(self.session, stalled=True)
+        self._reading.check()
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.realm.subscriptions.stall(self.session, stalled=False)
+
+    # --- in ------------------------------------------------------------------------------
+
+    def _receive(self, message: wire.FromClient | wire.Unreadable, body: memoryview) -> None:
+        if not self._is_open:
+            return
+        match message:
+            case wire.Hello():
+                self._greet(message)
+            case wire.Proof(data) if self._signing_in is not None:
+                self._signing_in.proven(data)
+            case _ if not self.session:
+                self._answer_stranger(message)
+            case wire.Unreadable() | wire.Schema() | wire.Bye():
+                self._receive_aside(message, body)
+            case (
+                wire.Settle(_, number)
+                | wire.Hold(_, number)
+                | wire.Bury(_, number)
+                | wire.Credit(number)
+                | wire.Demand(number)
+                | wire.RecallSeen(number)
+            ) if number in self.opening or number in self._early:
+                self._early.setdefault(number, []).append(message)
+                self._in_progress += 1
+            case wire.Credit() | wire.Demand() | wire.RecallSeen():
+                self._told(message)
+            case wire.Request():
+                self._ask(message, body)
+            case _:
+                raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
+
+    def _receive_aside(
+        self, message: wire.Unreadable | wire.Schema | wire.Bye, body: memoryview
+    ) -> None:
+        """What is no request that could be done."""
+        match message:
+            case wire.Unreadable(request, reason):
+                self.fail(request, reason)
+            case wire.Schema(number):
+                self._announced.learn(number, bytes(body))
+            case wire.Bye():
+                self._is_open = False
+                self._is_parting = True
+                self.listener.spawn(self._part())
+
+    def _answer_stranger(self, message: wire.FromClient | wire.Unreadable) -> None:
+        """Whether somebody is here may be asked without saying who one is, and nothing else."""
+        if not isinstance(message, wire.Ping):
+            raise RemoteProtocolViolation("the first frame has to be a Hello")
+        self.send(wire.Done(message.request, None))
+
+    def _ask(self, message: wire.Request, body: memoryview) -> None:
+        if self._quota is not None:
+            try:
+                self._quota.asked(message.request, len(body), self.realm.clock.now_us())
+            except LimitReached as error:
+                self.fail(message.request, error)
+                return
+        self._requests.take(message, body)
+
+    def opened(self, number: int) -> None:
+        """A subscription is open, or is not to be: what came early has its turn.
+
+        Events go out as soon as a seat is taken: what the client says of them may be here before
+        the task that opens it has gone on. What comes after it waits as well, so all of it is
+        heard in order.
+        """
+        if number in self._early:
+            self._loop.call_soon(self._catch_up, number)
+
+    def _catch_up(self, number: int) -> None:
+        early = self._early.pop(number, [])
+        self._in_progress -= len(early)
+        try:
+            for message in early:
+                self._receive(message, memoryview(b""))
+        except PenstockError as error:
+            self.end(error)
+
+    def _told(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
+        """What a subscription is told, and does not answer."""
+        subscription = self.subscriptions.get(message.subscription)
+        if subscription is None:
+            return
+        match message:
+            case wire.Credit(_, count, next_id, taken):
+                self.realm.subscriptions.credit(subscription, count, next_id, taken=taken)
+            case wire.Demand(_, count):
+                self.realm.subscriptions.demand(subscription, count)
+            case wire.RecallSeen():
+                self.realm.subscriptions.recall_seen(subscription)
+
+    def _greet(self, hello: wire.Hello) -> None:
+        if self.session or self._signing_in is not None or not hello.session:
+            raise RemoteProtocolViolation("a connection says Hello once, with a session id")
+        access = self.realm.access
+        if access.is_open:
+            self.welcome(hello, Principal(hello.user, self.host, trusted=True))
+        elif self.principal is not None:
+            self.welcome(hello, self.principal)
+        else:
+            self._signing_in = SignIn(self)
+            self.listener.spawn(self._signing_in.run(hello))
+
+    def welcome(self, hello: wire.Hello, principal: Principal) -> None:
+        """It is known who this is, and they may come in. Raises ``LimitReached``, and
+        ``AccessDenied`` for the session of somebody else."""
+        access = self.realm.access
+        self._signing_in = None
+        if self._transport is None:
+            return
+        self.principal = principal
+        self.listener.greeted(self, hello.session)
+        self.session = hello.session
+        self._client = hello.client
+        self.publisher = principal.name
+        if not access.is_open:
+            self.permits = Permits(access, self.realm.directory, principal)
+        self._reader.frame_bytes_max = FRAME_BYTES_MAX
+        self.send(
+            wire.Welcome(
+                self.realm.identity,
+                self.realm.name,
+                self.listener.version,
+                self.realm.limits.event_bytes_max,
+                FRAME_BYTES_MAX,
+            )
+        )
+
+    @property
+    def owner(self) -> str:
+        """Whose the names are that it chooses; empty where the realm does not know its users."""
+        if self.permits is None or self.permits.principal.trusted:
+            return ""
+        return self.permits.principal.user
+
+    def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
+        """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
+        return self._announced.bodies(schema, sizes, body)
+
+    def _may_read(self) -> bool:
+        return self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
+
+    def _reads_again(self, now_s: float) -> None:
+        self._heard_s = now_s
+
+    def check(self, now_s: float) -> None:
+        """Called regularly: end a connection whose peer is silent, or takes nothing, for long."""
+        limits = self.listener.limits
+        if self._transport is None:
+            return
+        if self.permits is not None and self.permits.principal.until_us:
+            self.check_rights()
+        if not self.session:
+            if now_s - self._opened_s > limits.hello_timeout_s:
+                self.end(ConnectionLost(f"no Hello within {limits.hello_timeout_s:g} s"))
+            return
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent or (self._reading.is_paused and self.writable):
+            self._heard_s = now_s  # it takes something; or it is this side that does not listen
+        self._unsent = unsent
+        if now_s - self._heard_s > limits.idle_timeout_s:
+            self.end(ConnectionLost(f"nothing was heard for {limits.idle_timeout_s:g} s"))
+
+    # --- out -----------------------------------------------------------------------------
+
+    def check_rights(self) -> None:
+        """Rights were taken away: end what this connection may not have open any more, or all of
+        it (SEM A3)."""
+        permits = self.permits
+        if permits is None:
+            return
+        try:
+            self.realm.access.check_still(permits.principal, self.realm.clock.now_us())
+        except PenstockError as error:
+            self.end(error)
+            return
+        for number, realms in list(self.subscriptions.items()):
+            refusal = permits.refusal(number)
+            if refusal is not None and realms:  # one that is being opened is looked at then
+                self.realm.subscriptions.detach(realms)
+                self.forget(number)
+                self.send(wire.Closed(number, refusal.code, str(refusal)))
+
+    def send(self, message: wire.Message, *bodies: bytes | bytearray | memoryview) -> None:
+        """Queue a frame; frames of one turn of the loop leave together."""
+        if self._transport is None:
+            return
+        if self._quota is not None and isinstance(message, wire.Done | wire.Failed):
+            self._quota.answered(message.request)
+        self._out += frame(wire.encode(message), *bodies)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self.listener.flush_soon(self)
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        self._flush_is_due = False
+        out, self._out = self._out, []
+        if self._transport is None or self._transport.is_closing() or not out:
+            return
+        for part in coalesced(out):
+            self._transport.write(part)
+
+    def fail(self, request: int, error: BaseException) -> None:
+        if not isinstance(error, PenstockError):
+            number = incident()
+            _log.error("request.failed", incident=number, peer=self._peer(), exc_info=error)
+            error = told(number)
+        self.send(wire.Failed(request, error.code, str(error)))
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Say why, and close; a peer that does not take it in time is dropped."""
+        transport = self._transport
+        if reason is not None and transport is not None and not transport.is_closing():
+            self.send(wire.Goodbye(reason.code, str(reason)))
+        self._is_open = False
+        self.flush()
+        self._leave(lost=reason is not None)
+        close(transport)
+
+    def abort(self) -> None:
+        """Drop the connection: its peer had its time."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits because the peer does not take it."""
+        waiting = sum(map(len, self._out))
+        return waiting + (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def describe(self) -> ConnectionInfo:
+        """What an administrator sees of it."""
+        return ConnectionInfo(
+            number=self.number,
+            protocol=self.protocol,
+            session=self.session,
+            user=self.publisher,
+            client=self._client,
+            opened_s=self._opened_s,
+            heard_s=self._heard_s,
+            subscriptions=len(self.subscriptions),
+            requests=self._in_progress,
+            unsent_bytes=self.unsent_bytes,
+            is_stalled=not self.writable,
+        )
+
+    def forget(self, number: int) -> int | None:
+        """What the realm calls a subscription that ends here; None: there was none."""
+        if self.permits is not None:
+            self.permits.closed(number)
+        return self.subscriptions.pop(number, None)
+
+    def spawn(self, request: int, work: Callable[[], Any]) -> None:
+        """Answer a request that has to wait for the realm."""
+        self._in_progress += 1
+        self.listener.spawn(self._answer(request, work))
+
+    async def _answer(self, request: int, work: Callable[[], Any]) -> None:
+        asker.set(self._asker)
+        try:
+            answer = await work()
+        except Exception as error:  # noqa: BLE001  a task's root: the others must live on
+            self.fail(request, error)
+        else:
+            self.send(wire.Done(request, answer))
+        finally:
+            self._in_progress -= 1
+
+    @property
+    def host(self) -> str:
+        """The address the peer has; ``localhost`` for this very process."""
+        return host_of(self._transport)
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What a verified certificate of the peer says."""
+        found = self._transport.get_extra_info("peercert") if self._transport else None
+        return cast("Mapping[str, Any] | None", found)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the peer speaks TLS."""
+        found = self._transport.get_extra_info("sslcontext") if self._transport else None
+        return found is not None
+
+    def _peer(self) -> str:
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and peer else "local"

@@ -1,0 +1,86 @@
+"""Events on their way out of a native connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.columns.selectors import Selector
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Spans
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.schemas import Schemas
+from penstock.wire.native import messages as wire
+
+if TYPE_CHECKING:
+    from penstock.frontends.native.connection import Connection
+
+
+class Subscription:
+    """The outlet of one subscription of a connection."""
+
+    def __init__(
+        self, connection: Connection, client_number: int, selector: Selector | None
+    ) -> None:
+        self._connection = connection
+        self.client_number = client_number
+        self.session = connection.session
+        self.selector = selector
+
+    @property
+    def writable(self) -> bool:
+        return self._connection.writable
+
+    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        self._connection.deliveries.send(self.client_number, rows, redeliveries)
+
+    def recall(self, spans: Spans) -> None:
+        self._connection.send(wire.Recalled(self.client_number, spans))
+
+    def finished(self) -> None:
+        self._connection.send(wire.Finished(self.client_number))
+
+    def closed(self, reason: PenstockError) -> None:
+        self._connection.forget(self.client_number)
+        self._connection.send(wire.Closed(self.client_number, reason.code, str(reason)))
+
+
+class Deliveries:
+    """All that one connection delivers: each schema goes out once, before its first events."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._announced: set[int] = set()
+
+    def send(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Events for the subscription that the client calls ``number``, and how often which of
+        them were delivered before."""
+        schemas = self._connection.realm.shard.state.schemas
+        schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
+        if schema not in self._announced:
+            self._announce(schema, schemas)
+        counted = redeliveries
+        if redeliveries:
+            around = Span(rows.spans[0][0], rows.spans[-1][1])
+            counted = tuple(
+                (count, mine) for count, spans in redeliveries if (mine := _within(spans, around))
+            )
+        body = rows.body
+        self._connection.send(
+            wire.Delivery(
+                number, schema, rows.count, rows.first_id, rows.at_us, counted, rows.publishers
+            ),
+            body,
+        )
+
+    def _announce(self, schema: int, schemas: Schemas) -> None:
+        self._announced.add(schema)
+        self._connection.send(wire.Schema(schema), schemas.bytes_of(schema))
+
+
+def _within(spans: Spans, around: Span) -> Spans:
+    """The part of ``spans`` inside a range; the receiver looks up only ids it was sent."""
+    if around.first <= spans[0][0] and spans[-1][1] <= around.end:
+        return spans  # the usual case
+    parts = [Span(*span).clipped(around) for span in spans]
+    return tuple(part for part in parts if part.size)

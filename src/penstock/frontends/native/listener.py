@@ -1,0 +1,306 @@
+"""The native protocol's listener: accepts connections, keeps them honest, ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
+    AccessDenied,
+    AddressInUse,
+    InvalidArgument,
+    LimitReached,
+    RealmStopping,
+)
+from penstock.frontends.native.connection import Connection
+from penstock.frontends.shared.handshakes import Handshake, TlsServer
+from penstock.frontends.shared.peer import Peer
+from penstock.frontends.shared.protocol_detection import Either
+from penstock.frontends.shared.tls import Tls
+from penstock.runtime.access.access import Mode
+from penstock.runtime.access.quota import ConnectionLimits
+from penstock.runtime.realm import RunningRealm
+from penstock.wire.addresses import is_loopback
+
+TOLD_MAX = 64
+"""So many may say what they speak though there is no place for them: they are told so in it."""
+
+_log = structlog.get_logger("penstock.native")
+
+
+class NativeLimits(Struct, frozen=True):
+    hello_timeout_s: float = 10.0
+    """A connection that has not said who it is by then is closed."""
+    idle_timeout_s: float = 45.0
+    """A connection that has been silent this long is taken for dead; clients ping before."""
+    connections_max: int = 10_000
+    check_interval_s: float = 1.0
+    connections_per_user_max: int = 0
+    """0: no limit."""
+    each: ConnectionLimits = ConnectionLimits()
+    """Of every connection."""
+
+
+class NativeListener:
+    """All native connections of a realm."""
+
+    def __init__(
+        self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
+    ) -> None:
+        """With ``tls`` whoever comes over the network has to speak it."""
+        self.realm = realm
+        self.tls = tls
+        self.version = version
+        self.limits = limits
+        self.connections: dict[Peer, None] = {}
+        """In the order in which they have come; of every protocol but HTTP."""
+        self._sessions: dict[str, Peer] = {}
+        self._opening: dict[str, dict[asyncio.Event, None]] = {}
+        """By session: seats that were being taken as its connection ended, until given back."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._servers: list[asyncio.Server | TlsServer] = []
+        self._stopping = False
+        realm.access.on_changed(self._rights_changed)
+        self.amqp: Callable[[], asyncio.Protocol] | None = None
+        """Makes connections of AMQP, where the realm serves it: on the native port, too."""
+        self.amqp_hub: object = None
+        """What all those have in common."""
+        self._arriving: dict[Either | Handshake, None] = {}
+        """Connections whose handshake, or first bytes, are still to come."""
+        self._opened = 0
+        self.pending_bytes = 0
+        """Bytes of publishes not answered yet, over all connections."""
+        self._unsent: list[Peer] = []
+        self._flush_is_due = False
+        self._loop = asyncio.get_running_loop()
+        realm.shard.on_answered = self.flush
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Hold the tasks of all connections until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            ready.set()
+            await self._check_forever()
+
+    async def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol] | None = None
+    ) -> int:
+        """Accept connections; gives the port. ``protocol`` makes those of another than the native
+        one. Raises ``AddressInUse``, ``InvalidArgument``."""
+        check_exposed(host, self.realm.access.mode)
+        make = protocol or self._made
+        server: asyncio.Server | TlsServer
+        try:
+            if self.tls is None:
+                server = await asyncio.get_running_loop().create_server(make, host, port)
+            else:
+                # Whoever does not come to an end with it has to be as quick as with a hello.
+                patience_s = self.limits.hello_timeout_s
+                server = TlsServer(
+                    self.tls.context, patience_s, make, self._arrives, self._is_known
+                )
+                await server.listen(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(
+                    f"port {port} of {host} is taken by another process; stop it, or choose "
+                    "another port (--port 0 takes any free one)"
+                ) from error
+            raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def _made(self) -> asyncio.BaseProtocol:
+        if self.amqp is None:
+            return Connection(self)
+        patience_s = self.limits.hello_timeout_s
+        native = partial(Connection, self)
+        return Either(native, self.amqp, patience_s, self._arrives, self._is_known)
+
+    def _arrives(self, waiting: Either | Handshake) -> bool:
+        """Whether there is a place for somebody whose first bytes are still to come, or whose
+        handshake is not over."""
+        free = self.limits.connections_max - len(self.connections)
+        if self._stopping or len(self._arriving) >= max(free, TOLD_MAX):
+            return False
+        self._arriving[waiting] = None
+        return True
+
+    def _is_known(self, waiting: Either | Handshake) -> None:
+        """What it speaks, that it is safe, or that it has gone."""
+        del self._arriving[waiting]
+
+    async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
+        """Serve one connected socket: the embedded realm's way in, for a known ``principal``."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: Connection(self, principal), sock=sock)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a connection's request beside the others."""
+        assert self._tasks is not None, "run() has been started"
+        self._tasks.create_task(work)
+
+    def flush_soon(self, connection: Peer) -> None:
+        """Send what a connection has queued, at the end of this turn."""
+        self._unsent.append(connection)
+        if not self._flush_is_due and not self.realm.shard.is_answering:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what all connections have queued. One that fails ends alone: who calls this
+        serves them all."""
+        self._flush_is_due = False
+        unsent, self._unsent = self._unsent, []
+        for connection in unsent:
+            try:
+                connection.flush()
+            except Exception:  # noqa: BLE001  whatever it is, the others must live on
+                _log.exception("connection.failed", connection=connection.number)
+                connection.abort()
+
+    # --- connections coming and going ----------------------------------------------------
+
+    def opened(self, connection: Peer) -> bool:
+        if self._stopping or len(self.connections) >= self.limits.connections_max:
+            return False
+        self.connections[connection] = None
+        self._opened += 1
+        connection.number = self._opened
+        self.realm.connections = len(self.connections)
+        return True
+
+    def greeted(self, connection: Peer, session: str) -> None:
+        """A session has said hello; if an older connection of it lingers, it is over.
+
+        Raises ``AccessDenied`` when that is somebody else's, and ``LimitReached``.
+        """
+        older = self._sessions.get(session)
+        if older is not None and _user(older) != _user(connection):
+            raise AccessDenied("this session belongs to another user; open one of your own")
+        self._check_user(connection, older)
+        self._sessions[session] = connection
+        if older is not None and older is not connection:
+            older.end(RealmStopping("the session has reconnected"))
+        user = "" if connection.principal is None else connection.principal.name
+        _log.info(
+            "connection.opened",
+            connection=connection.number,
+            user=user,
+            protocol=connection.protocol,
+            tls=self.tls is not None,
+        )
+
+    def _check_user(self, connection: Peer, older: Peer | None) -> None:
+        most = self.limits.connections_per_user_max
+        if not most:
+            return
+        user = _user(connection)
+        others = [
+            each
+            for each in self.connections
+            if each not in (connection, older) and each.session and _user(each) == user
+        ]
+        if len(others) >= most:
+            raise LimitReached(
+                f"{user} has {len(others)} connections, and more are not allowed "
+                "(limits.connections_per_user_max); close one"
+            )
+
+    def _rights_changed(self) -> None:
+        for connection in list(self.connections):
+            connection.check_rights()
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended; seats it was about to take are given back once they are taken."""
+        still = self._opening.setdefault(connection.session, {})
+        still |= dict.fromkeys(connection.opening.values())
+        if not still:
+            del self._opening[connection.session]
+
+    def given_back(self, session: str, opened: asyncio.Event) -> None:
+        """What ``opened`` is about is not being taken any more."""
+        still = self._opening.get(session, {})
+        if still.pop(opened, opened) is None and not still:
+            del self._opening[session]
+
+    async def seats_given_back(self, session: str) -> None:
+        """Wait for seats that an earlier connection of a session was about to take (SEM D14)."""
+        while still := self._opening.get(session):
+            await next(iter(still)).wait()
+
+    def closed(self, connection: Peer) -> None:
+        self.connections.pop(connection, None)
+        self.realm.connections = len(self.connections)
+        if connection.session:  # it was let in
+            info = connection.describe()
+            lasted = round(self._loop.time() - info.opened_s, 3)
+            _log.info(
+                "connection.closed",
+                connection=info.number,
+                user=info.user,
+                protocol=info.protocol,
+                client=info.client,
+                lasted_s=lasted,
+            )
+        if self._sessions.get(connection.session) is connection:
+            del self._sessions[connection.session]
+
+    # --- being honest --------------------------------------------------------------------
+
+    async def _check_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.limits.check_interval_s)
+            for connection in list(self.connections):
+                connection.check(loop.time())
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the realm is being closed."""
+        return self._stopping
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether publishers should wait: too much is waiting to be stored or sealed."""
+        return self.pending_bytes > self.realm.limits.backlog_bytes_max or self.realm.is_congested
+
+    async def close(self) -> None:
+        """Take no more connections and tell those there are."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for waiting in list(self._arriving):
+            waiting.abort()
+        for connection in list(self.connections):
+            connection.end(RealmStopping("the realm is shutting down"))
+        for _ in range(200):
+            if not self.connections:
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        _log.debug("native.closed", left=len(self.connections))
+
+
+def _user(connection: Peer) -> str:
+    return connection.principal.user if connection.principal is not None else ""
+
+
+def check_exposed(host: str, mode: Mode) -> None:
+    """Without authentication only this machine may come in (SEM A4); ``InvalidArgument`` else."""
+    if mode == "off" and not is_loopback(host):
+        raise InvalidArgument(
+            f"will not listen on {host!r}: authentication is off, so everyone who reaches that "
+            "address could read and delete everything; listen on 127.0.0.1, ::1 or localhost, or "
+            "set access.mode to mandatory or optional"
+        )

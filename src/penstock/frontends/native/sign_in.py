@@ -1,0 +1,86 @@
+"""How a native connection shows who it is: SCRAM-SHA-256, a token, a certificate, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    PenstockError,
+    RemoteProtocolViolation,
+)
+from penstock.runtime.internal_errors import incident, told
+from penstock.wire.native import messages as wire
+from penstock.wire.scram import MECHANISM
+
+if TYPE_CHECKING:
+    from penstock.frontends.native.connection import Connection
+
+_log = structlog.get_logger("penstock.native")
+
+
+class SignIn:
+    """From Hello to Welcome, of one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._access = connection.realm.access
+        self._proof: asyncio.Future[bytes] | None = None
+
+    async def run(self, hello: wire.Hello) -> None:
+        """Welcome the connection, or end it with the reason."""
+        connection = self._connection
+        try:
+            principal = await self._principal(hello)
+            self._access.require(principal, "session.open")
+            connection.welcome(hello, principal)
+            self._access.signed_in(principal, "native")
+        except PenstockError as error:
+            connection.end(error)
+        except Exception:  # noqa: BLE001  a task's root: a stranger may end nobody else's connection
+            number = incident()
+            _log.exception("request.failed", incident=number, peer=connection.host)
+            connection.end(told(number))
+
+    def proven(self, data: bytes) -> None:
+        """The client's proof has come. Raises ``RemoteProtocolViolation`` for one nobody wants."""
+        if self._proof is None or self._proof.done():
+            raise RemoteProtocolViolation("a proof that was not asked for")
+        self._proof.set_result(data)
+
+    def lost(self) -> None:
+        """The connection has gone meanwhile."""
+        if self._proof is not None and not self._proof.done():
+            self._proof.set_exception(ConnectionLost("the client has gone while it signed in"))
+
+    async def _principal(self, hello: wire.Hello) -> Principal:
+        host = self._connection.host
+        if hello.mechanism:
+            return await self._scram(hello, host)
+        if hello.token:
+            return await self._access.token(hello.token, host, secure=self._connection.is_secure)
+        known = self._access.certificate(self._connection.certificate, host)
+        return known or self._access.anonymous(host)
+
+    async def _scram(self, hello: wire.Hello, host: str) -> Principal:
+        if hello.mechanism != MECHANISM:
+            raise AuthenticationFailed(
+                f"there is no mechanism {hello.mechanism[:40]!r} here; {MECHANISM} is one"
+            )
+        exchange, known = self._access.scram(hello.data, host)
+        self._proof = asyncio.get_running_loop().create_future()
+        self._connection.send(wire.Challenge(exchange.challenge(known)))
+        final = await self._proof
+        self._access.check_locked(exchange.user, host)
+        try:
+            outcome = exchange.outcome(final)
+        except AuthenticationFailed:
+            await self._access.failed(exchange.user, host, "password")
+            raise
+        self._connection.send(wire.Challenge(outcome))
+        return self._access.proven(exchange.user, host)

@@ -1,0 +1,1 @@
+"""What every front end needs: TLS, transports, protocol detection, back-pressure, errors."""

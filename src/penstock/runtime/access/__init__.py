@@ -1,0 +1,1 @@
+"""Accounts, passwords, tokens, quotas and the audit log."""

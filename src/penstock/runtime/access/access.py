@@ -1,0 +1,506 @@
+"""Who is it, and may it: what every front end asks before it does anything (SEM A)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.api.access import Me, Verifier
+from penstock.core.access.acl import Entry
+from penstock.core.access.lockout import Lockout, LockoutRules, network_of
+from penstock.core.access.rights import (
+    ANONYMOUS,
+    NAME_LENGTH_MAX,
+    OPERATIONS,
+    PROOF_PREFIXES,
+    RIGHTS,
+    Principal,
+    checked_name,
+)
+from penstock.core.vocabulary.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    IllegalState,
+    InsecureConnection,
+    InvalidArgument,
+    PenstockError,
+    SignInLocked,
+)
+from penstock.core.vocabulary.ports import Clock, Offload, inline
+from penstock.runtime.access.accounts import FIRST_USER, Accounts, new_password
+from penstock.runtime.access.audit import Audit
+from penstock.runtime.access.audit_details import DefinitionOf, changes, state_of
+from penstock.runtime.access.logins import Logins
+from penstock.runtime.access.passwords import Passwords
+from penstock.runtime.access.tokens import TokenRules, Tokens
+from penstock.wire.addresses import is_loopback
+from penstock.wire.scram import NONCE_BYTES, ScramServer
+
+Mode = Literal["off", "optional", "mandatory"]
+
+_PUBLISH = ("channel.publish", "publish")
+_SEEN_AS = ("channels", "admin")
+"""Rights on the realm that show every channel and queue."""
+
+_log = structlog.get_logger("penstock.access")
+
+
+class AccessRules(Struct, frozen=True):
+    """What the settings say."""
+
+    mode: Mode = "off"
+    failure_delay_s: float = 1.0
+    """How long a sign-in that failed waits for its answer."""
+    lockout: LockoutRules = LockoutRules()
+    cleartext_passwords: bool = False
+    """Take passwords and tokens that everybody on the way could read."""
+    apart: frozenset[str] = frozenset(PROOF_PREFIXES)
+    """Proofs whose users are told apart from those of the same name with a password."""
+
+
+class Access:
+    """Held by the realm as ``realm.access``."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        tokens: Tokens,
+        audit: Audit,
+        logins: Logins,
+        offload: Offload,
+        rules: AccessRules,
+        clock: Clock,
+    ) -> None:
+        self.mode: Mode = rules.mode
+        self.accounts = accounts
+        self.tokens = tokens
+        self.audit = audit
+        self.logins = logins
+        self.version = 0
+        """Grows with each change; what was found before may not hold any more."""
+        self.first_password = ""
+        """Of an administrator made at this start; to be shown once, and forgotten."""
+        self.definition_of: DefinitionOf = lambda name: None
+        """Set by the realm whose access this is."""
+        self._passwords = Passwords(offload)
+        self._failure_delay_s = rules.failure_delay_s
+        self._lockout = Lockout(rules.lockout)
+        self._takes_cleartext = rules.cleartext_passwords
+        self._apart = rules.apart
+        self._revoked: frozenset[tuple[str, ...]] = frozenset()
+        self._clock = clock
+        self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._listeners: list[Callable[[], None]] = []
+        accounts.changed = self._changed
+        accounts.user_changed = logins.close_of
+
+    @classmethod
+    def off(cls, clock: Clock) -> Access:
+        """Nobody is asked for anything: a realm of one machine, or a part of a program."""
+        accounts = Accounts(None, clock, inline)
+        tokens = Tokens(TokenRules(), lambda _: b"", clock, inline)
+        return cls(accounts, tokens, Audit(clock), Logins(clock), inline, AccessRules(), clock)
+
+    @property
+    def is_open(self) -> bool:
+        """Authentication is off (SEM A4): everyone who can connect may do everything."""
+        return self.mode == "off"
+
+    def close(self) -> None:
+        """Give the audit log back."""
+        self.audit.close()
+
+    async def begin(self) -> None:
+        """Read what is known. Where nobody may administer, a first administrator is made; its
+        password is :attr:`first_password`. Raises ``Damaged``, ``StorageFailed``."""
+        if self.is_open:
+            return
+        await self.accounts.load()
+        await self.audit.load()
+        on_realm = self.accounts.acl.entries("realm")
+        if any({"full", "manage_acl"} & {*entry.rights} for entry in on_realm):
+            return
+        if not self.accounts.knows(FIRST_USER):
+            self.first_password = new_password()
+            await self.accounts.create_user(FIRST_USER, self.first_password)
+        await self.accounts.grant("realm", "", f"{FIRST_USER}@*", ("full",))
+        await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
+
+    async def reset(self, user: str, password: str = "") -> str:
+        """On a realm that does not run: ``user`` gets a password, made up where none is given,
+        and every right; made where there is none of this name. Gives the password.
+
+        Raises ``IllegalState`` where authentication is off, ``InvalidArgument``, ``Damaged``,
+        ``StorageFailed``.
+        """
+        await self.accounts.load()
+        await self.audit.load()
+        chosen = password or new_password()
+        if self.accounts.knows(user):
+            await self.accounts.set_password(user, chosen)
+        else:
+            await self.accounts.create_user(user, chosen)
+        await self.accounts.grant("realm", "", f"{user}@*", ("full",))
+        await self.audit.note("offline", "user.reset", user, granted=("full",))
+        return chosen
+
+    # --- who is it -----------------------------------------------------------------------
+
+    def is_private(self, host: str, *, secure: bool) -> bool:
+        """Whether a secret may come from ``host`` as it is: over TLS (``secure``), inside this
+        machine, or anyhow where the settings say so."""
+        return secure or self._takes_cleartext or is_loopback(host)
+
+    def check_private(self, host: str, *, secure: bool) -> None:
+        """Raises ``InsecureConnection`` where others could read what comes."""
+        if not self.is_private(host, secure=secure):
+            raise InsecureConnection(
+                "passwords and tokens are not taken over the network without TLS: use https, "
+                "amqps or penstocks, and change what was sent just now, for others may have read "
+                "it (access.cleartext_passwords takes them all the same)"
+            )
+
+    async def password(self, user: str, password: str, host: str, *, secure: bool) -> Principal:
+        """A password that travels: PLAIN, HTTP Basic, the console's form; over TLS if ``secure``.
+
+        Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``,
+        ``SignInLocked``, ``InsecureConnection``.
+        """
+        self.check_private(host, secure=secure)
+        self.check_locked(user, host)
+        known = self.accounts.verifier_of(user)
+        is_right = await self._passwords.is_right(
+            password,
+            known or self.accounts.decoy(user),
+            network_of(host),
+            lambda: self.check_locked(user, host),
+        )
+        self.check_locked(user, host)  # others of its kind may have failed meanwhile
+        if known is None or not is_right:
+            await self.failed(user, host, "password")
+            raise AuthenticationFailed("the user is not known here, or the password is wrong")
+        return self.proven(user, host)
+
+    def scram(self, first: bytes, host: str) -> tuple[ScramServer, Verifier]:
+        """An exchange of SCRAM-SHA-256 and the record it is about; users that are not known are
+        asked like others. Raises ``AuthenticationFailed``, ``SignInLocked``."""
+        exchange = ScramServer(first, secrets.token_urlsafe(NONCE_BYTES))
+        self.check_locked(exchange.user, host)
+        known = self.accounts.verifier_of(exchange.user)
+        return exchange, known or self.accounts.decoy(exchange.user)
+
+    def proven(self, user: str, host: str) -> Principal:
+        """Whoever has shown to know the password."""
+        self._lockout.passed(user, host)
+        return Principal(user, host, proof="password")
+
+    def check_locked(self, user: str, host: str) -> None:
+        """Raises ``SignInLocked`` while nothing is looked at that ``user`` sends from ``host``."""
+        wait_s = self._lockout.wait_s(user, host, self._clock.now_us())
+        if wait_s > 0:
+            raise SignInLocked(
+                f"too many sign-ins of this user, or from {host}, have failed; "
+                f"try again in {math.ceil(wait_s)} s",
+                wait_s,
+            )
+
+    async def token(self, text: str, host: str, *, secure: bool) -> Principal:
+        """A bearer token; over TLS if ``secure``. Raises ``AuthenticationFailed``,
+        ``Unavailable``, ``InsecureConnection``."""
+        self.check_private(host, secure=secure)
+        try:
+            named = await self.tokens.principal(text, host)
+        except AuthenticationFailed:
+            await self.failed("", host, "token")
+            raise
+        return replace(named, user=self._user("token", named.user))
+
+    def _user(self, proof: str, name: str) -> str:
+        """Whom this proof names: not the user of the same name who has a password here."""
+        return PROOF_PREFIXES[proof] + name if proof in self._apart else name
+
+    def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
+        """Whoever a verified client certificate names (SEM A5), until it ends; None: there is
+        none. Raises ``AuthenticationFailed`` for a name no user can have, and for a certificate
+        that has ended or was revoked since it was shown."""
+        name = name_in(peer) if peer else ""
+        if not peer or not name or name == ANONYMOUS:
+            return None
+        try:
+            user = self._user("certificate", checked_name(name, "user"))
+        except InvalidArgument as error:
+            raise AuthenticationFailed(f"the certificate names nobody: {error}") from error
+        issued, until_us = issued_as(peer), ends_us(peer)
+        found = Principal(user, host, proof="certificate", until_us=until_us, certificate=issued)
+        self._check_proof(found, self._clock.now_us())
+        return found
+
+    def revoke(self, certificates: frozenset[tuple[str, ...]]) -> None:
+        """These certificates are on a list: sessions that were opened with them end."""
+        if certificates != self._revoked:
+            self._revoked = certificates
+            self._changed(True)
+
+    def _check_proof(self, principal: Principal, now_us: int) -> None:
+        if 0 < principal.until_us < now_us:
+            what = "certificate" if principal.proof == "certificate" else "token"
+            raise AuthenticationFailed(f"the {what} has expired; sign in with a new one")
+        if principal.certificate and principal.certificate in self._revoked:
+            raise AuthenticationFailed("the certificate was revoked; sign in with another one")
+
+    def anonymous(self, host: str, claimed: str = "") -> Principal:
+        """Somebody without a proof. Where authentication is off it is who it says it is.
+
+        Raises ``AuthenticationFailed`` where authentication is mandatory.
+        """
+        if self.is_open:
+            return Principal(claimed or ANONYMOUS, host, trusted=True)
+        if self.mode == "mandatory":
+            raise AuthenticationFailed(
+                "this realm wants to know who you are: give user and password "
+                "(penstock://user:password@host), a token, or a client certificate"
+            )
+        return Principal(ANONYMOUS, host)
+
+    async def failed(self, user: str, host: str, how: str) -> None:
+        """A sign-in was refused: said in the log, and its answer waits. After so many of them no
+        more passwords are looked at for a time; that is in the audit log, too."""
+        _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
+        self.audit.aside(f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how)
+        if how == "password":  # nobody guesses a signature
+            for lock in self._lockout.failed(user, host, self._clock.now_us()):
+                name = _shown(lock.name)
+                _log.warning(
+                    "access.sign_in_locked", what=lock.what, name=name, host=host, s=lock.seconds
+                )
+                await self.audit.note(
+                    "realm", "sign_in.lock", name, what=lock.what, host=host, seconds=lock.seconds
+                )
+        await asyncio.sleep(self._failure_delay_s)
+
+    def is_own_password(self, principal: Principal, user: str) -> bool:
+        """Whether it is the password ``principal`` has signed in with."""
+        return user == principal.user and principal.proof == "password"
+
+    def own_verifier(self, principal: Principal) -> Verifier:
+        """The record of the password ``principal`` has signed in with. Raises ``IllegalState``
+        where that was by something else."""
+        known = self.accounts.verifier_of(principal.user)
+        if principal.proof != "password" or known is None:
+            raise IllegalState(
+                "only who has signed in with a password changes it by the old one; an "
+                "administrator can give another"
+            )
+        return known
+
+    async def check_old(
+        self, principal: Principal, is_right: Callable[[Verifier], bool | Awaitable[bool]]
+    ) -> None:
+        """Whoever changes their own password has to show the old one again: an open session is not
+        enough to take an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
+        ``IllegalState``."""
+        known = self.own_verifier(principal)
+        self.check_locked(principal.user, principal.host)
+        found = is_right(known)
+        if not (found if isinstance(found, bool) else await found):
+            await self.failed(principal.user, principal.host, "password")
+            raise AuthenticationFailed(
+                "the old password is missing or wrong; give it together with the new one"
+            )
+        self._lockout.passed(principal.user, principal.host)
+
+    async def change_own(self, principal: Principal, old: str, new: str) -> None:
+        """Change one's own password, both given as texts. Raises as :meth:`check_old` does, and
+        ``InvalidArgument``."""
+        await self.check_old(principal, lambda known: self._passwords.is_right(old, known))
+        await self.accounts.set_password(principal.user, new)
+
+    def check_still(self, principal: Principal, now_us: int) -> None:
+        """Raises when a session of ``principal`` has to end: ``AuthenticationFailed`` when its
+        proof is void, ``AccessDenied`` when it may not be here."""
+        if principal.trusted:
+            return
+        if principal.proof == "password" and not self.accounts.knows(principal.user):
+            raise AuthenticationFailed(f"user {principal.user} was deleted")
+        self._check_proof(principal, now_us)
+        self.require(principal, "session.open")
+
+    def signed_in(self, principal: Principal, how: str) -> None:
+        """Somebody has come in, and may be here: the audit log has it."""
+        if not self.is_open and not principal.trusted:
+            self.audit.aside(principal.name, "sign_in", how=how, proof=principal.proof)
+
+    # --- may it --------------------------------------------------------------------------
+
+    def require(self, principal: Principal, operation: str, name: str = "") -> None:
+        """Raises ``AccessDenied`` naming the right that is missing (SEM A3).
+
+        ``operation`` is one of :data:`penstock.core.access.rights.OPERATIONS`; ``name`` that of the
+        channel or queue it is about.
+        """
+        if self.is_open or principal.trusted:
+            return
+        refusal = self.accounts.acl.missing(principal, OPERATIONS[operation], name)
+        if refusal is not None:
+            raise refusal
+
+    def allows(self, principal: Principal, operation: str, name: str = "") -> bool:
+        """The same as an answer."""
+        if self.is_open or principal.trusted:
+            return True
+        return self.accounts.acl.missing(principal, OPERATIONS[operation], name) is None
+
+    def require_publish(self, principal: Principal, kind: str, name: str) -> None:
+        """Where dead events go back to, who sends them has to be allowed to publish.
+
+        Raises ``AccessDenied``, which does not tell names that ``principal`` may not see.
+        """
+        operation, right = ("queue.push", "push") if kind == "queue" else _PUBLISH
+        if self.allows(principal, operation, name):
+            return
+        if self.visible(principal, kind, [name]):
+            self.require(principal, operation, name)
+        raise AccessDenied(
+            f"{principal.name} lacks {right!r} on a {kind} that these events came from; choose "
+            "others by a selector, or name a destination"
+        )
+
+    def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
+        """The rights of ``principal`` on a resource."""
+        if self.is_open:
+            return frozenset(RIGHTS[kind])
+        return self.accounts.acl.effective(principal, kind, name)
+
+    def visible(self, principal: Principal, kind: str, names: Iterable[str]) -> list[str]:
+        """Those of ``names`` on which it has any right at all."""
+        if self.is_open or principal.trusted:
+            return list(names)
+        on_realm = self.accounts.acl.effective(principal, "realm")
+        if any(right in on_realm for right in _SEEN_AS):
+            return list(names)
+        return [name for name in names if self.accounts.acl.effective(principal, kind, name)]
+
+    def me(self, principal: Principal) -> Me:
+        """What a principal may know of itself."""
+        groups = self.accounts.acl.groups_of(principal)
+        on_realm = self.effective(principal, "realm")
+        return Me(
+            user=principal.user,
+            host=principal.host,
+            groups=tuple(sorted(groups)),
+            mode=self.mode,
+            realm=tuple(right for right in RIGHTS["realm"] if right in on_realm),
+            password_rounds=self.accounts.rounds,
+            password_length_min=1 if self.is_open else self.accounts.length_min,
+        )
+
+    # --- acts ----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def act(
+        self, principal: Principal, operation: str, name: str = "", target: str = "", **detail: Any
+    ) -> AsyncIterator[None]:
+        """Require an operation, do it, and write down how it ended if it is one that is audited.
+
+        ``target`` is what it is about where that is not ``name``. Refusals are written too, and
+        what an act has changed.
+        """
+        about = target or name
+        is_noted = not self.is_open and OPERATIONS[operation].audited
+        before = self._state_of(operation, name, about) if is_noted else {}
+        try:
+            self.require(principal, operation, name)
+            yield
+        except PenstockError as error:
+            await self._noted(principal, operation, about, error.code, detail)
+            raise
+        if is_noted:
+            changed = changes(before, self._state_of(operation, name, about))
+            more = {"changed": changed} if changed else {}
+            await self._noted(principal, operation, about, "done", detail | more)
+
+    def _state_of(self, operation: str, name: str, target: str) -> dict[str, str]:
+        return state_of(operation, name, target, self.accounts, self.definition_of)
+
+    async def _noted(
+        self, by: Principal, operation: str, target: str, outcome: str, detail: dict[str, Any]
+    ) -> None:
+        if not self.is_open and OPERATIONS[operation].audited:
+            await self.audit.note(by.name, operation, target, outcome, **detail)
+
+    def naming(self, name: str) -> asyncio.Lock:
+        """Held while a channel or queue is made or deleted, up to the change of its entries: what
+        follows from one must not meet the next of its name."""
+        return self._naming.setdefault(name, asyncio.Lock())
+
+    async def created(self, principal: Principal, kind: str, name: str) -> None:
+        """A channel or queue was made: it is its creator's, and nobody else's (SEM A3)."""
+        if self.is_open:
+            return
+        creator = f"{principal.user}@*"
+        is_nobody = principal.trusted or principal.user == ANONYMOUS
+        entries = [] if is_nobody else [Entry(creator, ("full",))]
+        await self.accounts.replace_entries(kind, name, entries)
+
+    async def deleted(self, kind: str, name: str) -> None:
+        """A channel or queue is gone: the next one of its name starts afresh."""
+        if not self.is_open:
+            await self.accounts.replace_entries(kind, name, [])
+
+    # --- changes -------------------------------------------------------------------------
+
+    def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have ``listener`` called after somebody may have lost rights; gives the way to end
+        that. What was refused before has to be asked again when :attr:`version` has grown."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _changed(self, lost: bool) -> None:
+        self.version += 1
+        if lost:
+            for listener in list(self._listeners):
+                listener()
+
+    def reload(self) -> None:
+        """Fetch the keys of tokens anew when the next one comes."""
+        self.tokens.forget()
+
+
+def name_in(peer: Mapping[str, Any]) -> str:
+    """The user a certificate names: its common name, else its first other name."""
+    for part in peer.get("subject", ()):
+        for field, value in part:
+            if field == "commonName":
+                return str(value)
+    names = [str(value) for kind, value in peer.get("subjectAltName", ()) if kind != "IP Address"]
+    return names[0] if names else ""
+
+
+def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a certificate from all others: its number, and who has issued it."""
+    issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
+    return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
+
+
+def ends_us(peer: Mapping[str, Any]) -> int:
+    """When a certificate ends; 0: it does not say."""
+    text = str(peer.get("notAfter", ""))
+    if not text:
+        return 0
+    ends = datetime.strptime(text, "%b %d %H:%M:%S %Y %Z").replace(tzinfo=UTC)
+    return int(ends.timestamp()) * 1_000_000
+
+
+def _shown(user: str) -> str:
+    """What a stranger calls itself, on one line and no longer than a name."""
+    return user[:NAME_LENGTH_MAX] if user.isprintable() else ascii(user[:NAME_LENGTH_MAX])

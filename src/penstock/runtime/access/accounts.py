@@ -1,0 +1,400 @@
+"""Users, groups and what was granted: kept in the registry, changed one at a time (SEM A1-A3)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.api.access import SALT_BYTES, AclInfo, GroupInfo, UserInfo, Verifier
+from penstock.core.access.acl import Acl, Entry
+from penstock.core.access.rights import (
+    ANONYMOUS,
+    checked_name,
+    checked_rights,
+    checked_user,
+    known_rights,
+    parse_subject,
+)
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    IllegalState,
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.ports import Clock, Offload, Registry
+from penstock.wire.scram import NONCE_BYTES, ROUNDS_MAX, ROUNDS_MIN, check_length, verifier
+
+USERS_KEY = "access/users"
+ENTRIES_PREFIX = "access/entries/"
+FIRST_USER = "admin"
+
+
+_log = structlog.get_logger("penstock.access")
+
+
+class _User(Struct, frozen=True):
+    created_us: int
+    changed_us: int
+    verifier: Verifier | None = None
+
+
+class _Users(Struct, frozen=True):
+    """The record of all users and groups."""
+
+    secret: bytes
+    """What users that do not exist get their challenges from."""
+    users: dict[str, _User] = {}
+    groups: dict[str, tuple[str, ...]] = {}
+
+
+class _Entries(Struct, frozen=True):
+    """The record of what was granted on one resource."""
+
+    kind: str
+    name: str
+    entries: tuple[Entry, ...]
+
+
+class Accounts:
+    """What the realm knows of principals. Changes are on disk when a method returns, and count
+    at once."""
+
+    def __init__(
+        self,
+        registry: Registry | None,
+        clock: Clock,
+        offload: Offload,
+        *,
+        rounds: int = ROUNDS_MIN,
+        length_min: int = 1,
+    ) -> None:
+        """Without a ``registry`` nothing is kept and nothing can be changed."""
+        self._registry = registry
+        self._clock = clock
+        self._offload = offload
+        self.rounds = rounds
+        """Of PBKDF2, for new passwords."""
+        self.length_min = length_min
+        """Fewest characters of a new password."""
+        self._record = _Users(b"")
+        self._versions: dict[str, int] = {}
+        self._changing = asyncio.Lock()
+        self.acl = Acl()
+        self.changed: Callable[[bool], None] = lambda lost: None
+        """Told of each change, and whether somebody may have lost rights by it."""
+        self.user_changed: Callable[[str], None] = lambda user: None
+
+    async def load(self) -> None:
+        """Read the registry. Raises ``Damaged`` when the users cannot be read."""
+        registry = self._registry
+        if registry is None:
+            return
+        held = await registry.get(USERS_KEY)
+        if held is None:
+            self._record = _Users(secrets.token_bytes(32))
+        else:
+            self._versions[USERS_KEY] = held.version
+            self._record = msgspec.msgpack.decode(held.value, type=_Users)
+        self.acl.put_groups(self._record.groups)
+        for key in await registry.list(ENTRIES_PREFIX):
+            try:
+                record = await registry.get(key)
+            except Damaged as error:  # nobody has these rights until they are granted again
+                _log.error("access.entries_damaged", reason=str(error))
+                continue
+            assert record is not None, "it was listed, and nobody removes records"
+            self._versions[key] = record.version
+            found = msgspec.msgpack.decode(record.value, type=_Entries)
+            self.acl.put(found.kind, found.name, found.entries)
+
+    # --- users ---------------------------------------------------------------------------
+
+    def verifier_of(self, user: str) -> Verifier | None:
+        """The record of a user's password, if there is one."""
+        known = self._record.users.get(user)
+        return known.verifier if known is not None else None
+
+    def decoy(self, user: str) -> Verifier:
+        """What a user that has no password is asked with: always the same, like a real one. Its
+        rounds are among those in use, or those of earlier settings would tell who is real."""
+        salt = self._drawn(user)[:SALT_BYTES]
+        used = {each.verifier.rounds for each in self._record.users.values() if each.verifier}
+        # Each number draws a lot for this user: another one in use changes few users' rounds.
+        rounds = max(used or {self.rounds}, key=lambda each: self._drawn(f"{each} {user}"))
+        return Verifier(salt, rounds, secrets.token_bytes(32), secrets.token_bytes(32))
+
+    def _drawn(self, text: str) -> bytes:
+        return hmac.digest(self._record.secret, text.encode(), "sha256")
+
+    def knows(self, user: str) -> bool:
+        return user in self._record.users
+
+    def users(self) -> list[UserInfo]:
+        """All users, by name."""
+        return [self.user(name) for name in sorted(self._record.users)]
+
+    def user(self, name: str) -> UserInfo:
+        """Raises ``NameDoesNotExist``."""
+        known = self._user(name)
+        groups = sorted(group for group, own in self._record.groups.items() if name in own)
+        return UserInfo(
+            name=name,
+            groups=tuple(groups),
+            has_password=known.verifier is not None,
+            created_us=known.created_us,
+            changed_us=known.changed_us,
+        )
+
+    def audited_user(self, name: str) -> dict[str, str]:
+        """What the audit log tells of a user; of its password only that there is another."""
+        known = self._record.users.get(name)
+        if known is None:
+            return {}
+        kept = "none" if known.verifier is None else f"of {known.changed_us}"
+        groups = sorted(group for group, own in self._record.groups.items() if name in own)
+        return {"user": name, "password": kept, "groups": ", ".join(groups) or "none"}
+
+    def audited_group(self, name: str) -> dict[str, str]:
+        """Likewise of a group."""
+        members = self._record.groups.get(name)
+        return {} if members is None else {"group": name, "members": ", ".join(members) or "none"}
+
+    async def create_user(self, name: str, password: str | Verifier | None = None) -> UserInfo:
+        """Without a password the user signs in with a token or certificate only.
+
+        Raises ``NameAlreadyBound``, ``InvalidArgument``.
+        """
+        checked_name(name, "user")
+        if name == ANONYMOUS:
+            raise InvalidArgument(f"{ANONYMOUS} is whoever has not said who it is; take another")
+        made = await self._verifier(password)
+
+        def create(users: _Users) -> _Users:
+            if name in users.users:
+                raise NameAlreadyBound(f"there is a user {name} already")
+            now_us = self._clock.now_us()
+            return replace(users, users={**users.users, name: _User(now_us, now_us, made)})
+
+        await self._change(create)
+        return self.user(name)
+
+    async def set_password(self, name: str, password: str | Verifier) -> None:
+        """Give a user a new password; whoever has signed in stays. Raises ``NameDoesNotExist``,
+        ``InvalidArgument``."""
+        self._user(name)
+        made = await self._verifier(password)
+
+        def change(users: _Users) -> _Users:
+            user = replace(self._user(name), verifier=made, changed_us=self._clock.now_us())
+            return replace(users, users={**users.users, name: user})
+
+        await self._change(change)
+        self.user_changed(name)
+
+    async def delete_user(self, name: str) -> None:
+        """The user's sessions end, its memberships and entries too. Raises
+        ``NameDoesNotExist``, and ``IllegalState`` for the last one who may administer."""
+        self._user(name)
+        self._keep_an_administrator(name)
+
+        def delete(users: _Users) -> _Users:
+            rest = {each: user for each, user in users.users.items() if each != name}
+            groups = {
+                group: tuple(each for each in members if each != name)
+                for group, members in users.groups.items()
+            }
+            return replace(users, users=rest, groups=groups)
+
+        await self._forget(lambda subject: not subject.is_group and subject.user == name)
+        await self._change(delete)
+        self.user_changed(name)
+
+    def _keep_an_administrator(self, name: str) -> None:
+        on_realm = self.acl.entries("realm")
+        for entry in on_realm:
+            subject = parse_subject(entry.subject)
+            others = {"full", "manage_acl"} & {*entry.rights} and (
+                subject.is_group or subject.user != name
+            )
+            if others:
+                return
+        raise IllegalState(f"{name} is the last one who may grant rights; let another do so first")
+
+    def _user(self, name: str) -> _User:
+        known = self._record.users.get(name)
+        if known is None:
+            raise NameDoesNotExist(f"there is no user {name}; create it first, or list the users")
+        return known
+
+    async def _verifier(self, password: str | Verifier | None) -> Verifier | None:
+        if not isinstance(password, str):
+            if password is not None and not self.rounds <= password.rounds <= ROUNDS_MAX:
+                raise InvalidArgument(
+                    f"a password of {password.rounds} rounds; {self.rounds} "
+                    f"(access.password_rounds) to {ROUNDS_MAX} may be"
+                )
+            return password
+        check_length(password, self.length_min)
+        salt = secrets.token_bytes(SALT_BYTES)
+        made = await self._offload(lambda: verifier(password, salt, self.rounds))
+        return made
+
+    # --- groups --------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupInfo]:
+        """All groups, by name."""
+        return [self.group(name) for name in sorted(self._record.groups)]
+
+    def group(self, name: str) -> GroupInfo:
+        """Raises ``NameDoesNotExist``."""
+        members = self._record.groups.get(name)
+        if members is None:
+            raise NameDoesNotExist(f"there is no group {name}; create it first, or list the groups")
+        return GroupInfo(name=name, members=members)
+
+    async def create_group(self, name: str, members: Sequence[str] = ()) -> GroupInfo:
+        """Members are names of users, known here or by their tokens and certificates.
+
+        Raises ``NameAlreadyBound``, ``InvalidArgument``.
+        """
+        checked_name(name, "group")
+
+        def create(users: _Users) -> _Users:
+            if name in users.groups:
+                raise NameAlreadyBound(f"there is a group {name} already")
+            return _with_group(users, name, set(members))
+
+        await self._change(create)
+        return self.group(name)
+
+    async def change_group(
+        self, name: str, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> GroupInfo:
+        """Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+
+        def change(users: _Users) -> _Users:
+            return _with_group(users, name, ({*self.group(name).members} | {*add}) - {*remove})
+
+        await self._change(change)
+        return self.group(name)
+
+    async def delete_group(self, name: str) -> None:
+        """What the group was granted goes with it. Raises ``NameDoesNotExist``."""
+        self.group(name)
+
+        def delete(users: _Users) -> _Users:
+            groups = {each: own for each, own in users.groups.items() if each != name}
+            return replace(users, groups=groups)
+
+        await self._forget(lambda subject: subject.is_group and subject.user == name)
+        await self._change(delete)
+
+    # --- entries -------------------------------------------------------------------------
+
+    def entries(self, kind: str, name: str = "") -> AclInfo:
+        """What was granted on a resource."""
+        resource = checked_resource(kind, name)
+        return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
+
+    async def grant(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> AclInfo:
+        """Add rights of a subject; what it had it keeps. Raises ``InvalidArgument``, and
+        ``NameDoesNotExist`` for a group nobody has made."""
+        resource, wanted = checked_resource(kind, name), checked_rights(kind, tuple(rights))
+        meant = parse_subject(subject)
+        if meant.is_group and meant.user not in self._record.groups:
+            _log.info("access.group_unknown", group=meant.user)  # a token may name it
+        async with self._changing:
+            granted = self.acl.granted(kind, resource, subject, wanted)
+            await self._store(kind, resource, granted)
+        return self.entries(kind, resource)
+
+    async def revoke(
+        self, kind: str, name: str, subject: str, rights: Sequence[str] = ()
+    ) -> AclInfo:
+        """Take rights from a subject; none named: all. Raises ``InvalidArgument``."""
+        resource = checked_resource(kind, name)
+        taken = checked_rights(kind, tuple(rights)) if rights else known_rights(kind)
+        async with self._changing:
+            left = self.acl.revoked(kind, resource, subject, taken)
+            await self._store(kind, resource, left)
+        return self.entries(kind, resource)
+
+    async def replace_entries(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
+        """These, and no others: a store that was made is its creator's (SEM A3)."""
+        if not entries and not self.acl.entries(kind, name):
+            return
+        async with self._changing:
+            await self._store(kind, name, entries)
+
+    # --- keeping it ----------------------------------------------------------------------
+
+    async def _forget(self, is_gone: Callable[[Any], bool]) -> None:
+        """Take out the entries of subjects that are no more."""
+        async with self._changing:
+            for kind, name in self.acl.resources():
+                held = self.acl.entries(kind, name)
+                left = [each for each in held if not is_gone(parse_subject(each.subject))]
+                if left != held:
+                    await self._store(kind, name, left)
+
+    async def _change(self, change: Callable[[_Users], _Users]) -> None:
+        async with self._changing:
+            changed = change(self._record)
+            await self._put(USERS_KEY, changed)
+            self._record = changed
+            self.acl.put_groups(changed.groups)
+        self.changed(True)
+
+    async def _store(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
+        digest = hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:32]
+        await self._put(f"{ENTRIES_PREFIX}{digest}", _Entries(kind, name, tuple(entries)))
+        held = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
+        now = {entry.subject: entry.rights for entry in entries}
+        self.acl.put(kind, name, entries)
+        self.changed(any({*rights} - {*now.get(subject, ())} for subject, rights in held.items()))
+
+    async def _put(self, key: str, record: Struct) -> None:
+        if self._registry is None:
+            raise IllegalState(
+                "this realm has no authentication (access.mode is off), so it keeps no users, "
+                "groups and rights; set access.mode to optional or mandatory"
+            )
+        known = self._versions.get(key, 0)
+        value = msgspec.msgpack.encode(record)
+        self._versions[key] = await self._registry.cas(key, known, value)
+
+
+def _with_group(users: _Users, name: str, members: set[str]) -> _Users:
+    kept = tuple(sorted(map(checked_user, members)))
+    return replace(users, groups={**users.groups, name: kept})
+
+
+def checked_resource(kind: str, name: str) -> str:
+    """``name`` in the form entries are kept under. Raises ``InvalidArgument``, ``InvalidName``."""
+    known_rights(kind)
+    if kind == "realm":
+        if name:
+            raise InvalidArgument(f"the realm has no name in a grant; {name!r} was given")
+        return ""
+    if name == "*":
+        return name
+    folder, star, rest = name.rpartition("/*")
+    if star and not rest:
+        return f"{destination_name(folder)}/*"
+    return destination_name(name)
+
+
+def new_password() -> str:
+    """A password that nobody guesses and everybody can type: 120 bits."""
+    return secrets.token_urlsafe(NONCE_BYTES)[:20]

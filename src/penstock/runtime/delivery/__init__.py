@@ -1,0 +1,1 @@
+"""What the core has offered, read from the store and sent."""

@@ -1,0 +1,67 @@
+"""How many bytes of deliveries a client has room for, and what of some rows fits into it."""
+
+from __future__ import annotations
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Spans
+from penstock.runtime.store.outgoing_batch import Rows, spans_in
+
+
+class Room:
+    """What one plain subscription may have on its way, or waiting in its client."""
+
+    __slots__ = ("bytes_max", "in_flight")
+
+    def __init__(self, bytes_max: int, held: int = 0) -> None:
+        self.bytes_max = bytes_max
+        self.in_flight = held
+        """Bytes sent, of which the client has not said that its application has taken them."""
+
+    @property
+    def is_half_free(self) -> bool:
+        """Then an event of any size may go: one that is larger than all of it must get through."""
+        return self.in_flight * 2 <= self.bytes_max
+
+    @property
+    def is_full(self) -> bool:
+        return self.in_flight >= self.bytes_max
+
+    def sent(self, size: int) -> None:
+        self.in_flight += size
+
+    def taken(self, size: int) -> None:
+        """The client's application has them."""
+        self.in_flight = max(0, self.in_flight - size)
+
+    def fitting(self, rows: Rows) -> Rows | None:
+        """As many of the first of ``rows`` as there is room for; None: not even one."""
+        left = self.bytes_max - self.in_flight
+        if len(rows.body) <= left:
+            return rows
+        count = _fitting(rows, left) if left > 0 and rows.count > 1 else 0
+        if not count:
+            if not self.is_half_free:
+                return None
+            count = 1
+        if count == rows.count:
+            return rows
+        batch = rows.batch.slice(0, count)
+        return Rows(spans_in(batch), batch=batch, publishers=rows.publishers)
+
+
+def _fitting(rows: Rows, left: int) -> int:
+    """How many of the first have no more than ``left`` bytes."""
+    few, many = 0, rows.count
+    while many - few > 1:
+        middle = (few + many) // 2
+        if rows.batch.slice(0, middle).nbytes <= left:
+            few = middle
+        else:
+            many = middle
+    return few
+
+
+def parted(spans: Spans, at: int) -> tuple[Spans, Spans]:
+    """Those below an id, and the others."""
+    below = tuple(Span(first, min(end, at)) for first, end in spans if first < at)
+    return below, tuple(Span(max(first, at), end) for first, end in spans if end > at)

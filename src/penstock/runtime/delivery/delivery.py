@@ -1,0 +1,441 @@
+"""From ids to bytes on their way: what the core grants is read once and sent to each receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from penstock.columns.keys.lane_values import lanes_of
+from penstock.columns.selectors import Selector
+from penstock.core.channel.channel import Channel
+from penstock.core.durable.lanes import AssignLanes
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished
+from penstock.core.vocabulary.errors import (
+    LimitReached,
+    NameDoesNotExist,
+    PenstockError,
+    StorageFailed,
+)
+from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
+from penstock.core.vocabulary.ports import Blobs, Clock, Offload
+from penstock.runtime.delivery.byte_credit import Room, parted
+from penstock.runtime.delivery.merged_delivery import Known, Made, kept_up, outgoing
+from penstock.runtime.delivery.prefetch import ReadAhead
+from penstock.runtime.delivery.selection import Choosing
+from penstock.runtime.internal_errors import incident, told
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.merge_store import MergeStore
+from penstock.runtime.store.message_fields import messages_of
+from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock.runtime.store.outgoing_batch import Rows, others
+from penstock.runtime.store.sealed_file import Damage
+
+_log = structlog.get_logger("penstock.delivery")
+
+Redeliveries = tuple[tuple[int, Spans], ...]
+
+
+class Outlet(Protocol):
+    """Where the events of one subscription go."""
+
+    session: str
+    selector: Selector | None
+    """The subscription's own; a durable's stored selector was applied at publish."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the connection takes more right now."""
+        ...
+
+    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None: ...
+
+    def recall(self, spans: Spans) -> None:
+        """These were delivered and count as if they had not been (SEM D11)."""
+        ...
+
+    def finished(self) -> None:
+        """A browse is at its end, a demand is met."""
+        ...
+
+    def closed(self, reason: PenstockError) -> None:
+        """The subscription is over: its channel or durable is gone."""
+        ...
+
+
+class Quarantiner(Protocol):
+    """Who is told of unreadable events."""
+
+    def quarantine(self, number: int, command: Quarantine) -> None: ...
+
+
+class _Round:
+    """One pass over what a channel offers: what was read is sent to everyone who gets it."""
+
+    __slots__ = ("channel", "has_moved", "made", "number", "quarantiner", "read", "store")
+
+    def __init__(
+        self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
+    ) -> None:
+        self.number = number
+        self.channel = channel
+        self.store = store
+        self.quarantiner = quarantiner
+        self.read: dict[Spans, tuple[list[Rows], Damage]] = {}
+        self.made: Made = {}
+        self.has_moved = False
+
+
+class Dispatch:
+    """All subscriptions of a realm, and the way to them."""
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        clock: Clock,
+        offload: Offload,
+        *,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+    ) -> None:
+        self._blobs = blobs
+        self._choosing = Choosing(offload, clock)
+        self.files = OpenFiles(blobs, cache_bytes_max)
+        self.ahead = ReadAhead()
+        self._clock = clock
+        self._outlets: dict[int, tuple[int, Outlet]] = {}
+        self._gone: list[Callable[[int], None]] = []
+        self.on_failed: Callable[[int], None] = lambda subscription: None
+        """Called for a subscription that this side has ended: what its client holds goes back."""
+        self._next = 1
+        self._rooms: dict[int, Room] = {}
+        """Of those that have a bound in bytes."""
+        self._known: dict[int, Known] = {}
+        """What those have that take deltas (SEM K3)."""
+
+    # --- who is there --------------------------------------------------------------------
+
+    def open(
+        self, number: int, outlet: Outlet, *, deltas: bool = False, room: Room | None = None
+    ) -> int:
+        """Register an outlet on channel ``number``; gives the subscription's realm-wide number.
+
+        With ``deltas``, changes of what it has of a merge channel come as such (SEM K3). ``room``
+        bounds the bytes on their way to it.
+        """
+        subscription = self._next
+        if room is not None:
+            self._rooms[subscription] = room
+        if deltas:
+            self._known[subscription] = Known()
+        self._next += 1
+        self._outlets[subscription] = (number, outlet)
+        return subscription
+
+    def close(self, subscription: int) -> None:
+        self._outlets.pop(subscription, None)
+        self._known.pop(subscription, None)
+        self._rooms.pop(subscription, None)
+
+    def taken(self, subscription: int, size: int) -> bool:
+        """A client's application has taken so many bytes; whether any event has room now."""
+        room = self._rooms.get(subscription)
+        if room is None:
+            return False
+        room.taken(size)
+        return room.is_half_free
+
+    def on_gone(self, listener: Callable[[int], None]) -> None:
+        """Have ``listener`` called with the number of each channel or queue that is deleted."""
+        self._gone.append(listener)
+
+    def channel_gone(self, number: int) -> None:
+        self.ahead.forget(number)
+        for listener in self._gone:
+            try:
+                listener(number)
+            except Exception as failure:  # noqa: BLE001  the others are to be told
+                self._note(number, failure)
+        own = [each for each, (channel, _) in self._outlets.items() if channel == number]
+        self.ended(own, NameDoesNotExist("the channel was deleted"))
+
+    def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
+        """The realm has ended these. Whoever cannot be told so is over all the same."""
+        for subscription in subscriptions:
+            held = self._outlets.get(subscription)
+            self.close(subscription)
+            if held is not None:
+                try:
+                    held[1].closed(reason)
+                except Exception as failure:  # noqa: BLE001  the others are to be told
+                    self._note(held[0], failure)
+
+    def channels_of(self, session: str) -> list[int]:
+        found = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
+        return list(found)
+
+    def local_path(self, name: str) -> str | None:
+        """Where other processes can map a file."""
+        return self._blobs.local_path(name)
+
+    @property
+    def count(self) -> int:
+        return len(self._outlets)
+
+    # --- what goes out -------------------------------------------------------------------
+
+    def recall(self, channel: Channel) -> None:
+        """Tell those concerned what ``channel`` takes back (SEM D11)."""
+        for recalled in channel.recalls():
+            held = self._outlets.get(recalled.subscription)
+            if held is not None:
+                try:
+                    held[1].recall(recalled.spans)
+                except Exception as failure:  # noqa: BLE001  it costs this one alone
+                    self._fail(held[0], channel, [recalled.subscription], failure)
+
+    async def perform(
+        self,
+        number: int,
+        channel: Channel,
+        store: ChannelStore,
+        quarantiner: Quarantiner,
+        below: int | None = None,
+    ) -> bool:
+        """Carry out what ``channel`` offers (of events under ``below``).
+
+        Tells whether anybody has come further by it: what could not be sent to a client of a
+        durable is offered again and again. What fails in a way nobody foresaw ends the
+        subscription it is for; where that cannot be told, all there are of the channel.
+        """
+        round_ = _Round(number, channel, store, quarantiner)
+        try:
+            for effect in channel.offer(below):
+                round_.has_moved |= await self._done(round_, effect)
+        except StorageFailed:
+            raise
+        except Exception as failure:
+            there = [*channel.state.subscribers, *channel.state.seats]
+            if not there:  # nobody to whom it could be put down
+                raise
+            self._fail(number, channel, there, failure)
+        if len(round_.read) == 1:
+            ((spans, (rows, _)),) = round_.read.items()
+            self.ahead.delivered(number, spans, rows)
+        return round_.has_moved
+
+    async def _done(self, round_: _Round, effect: Effect) -> bool:
+        """Whether anybody has come further by an effect; ends those it is for if it fails."""
+        try:
+            if isinstance(effect, FindLanes):
+                await self._find_lanes(round_, effect)
+                return False
+            assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+            return await self._carried_out(round_, effect)
+        except StorageFailed:
+            raise
+        except Exception as failure:  # noqa: BLE001  the others must be served
+            concerned = _concerned(round_.channel, effect)
+            self._fail(round_.number, round_.channel, concerned, failure)
+            return False
+
+    async def _carried_out(self, round_: _Round, effect: Deliver | Finished) -> bool:
+        """Events, or an end, for one subscription."""
+        channel = round_.channel
+        held = self._outlets.get(effect.subscription)
+        if held is None:  # its end waits at the shard
+            self._give_back(channel, effect)
+            return False
+        outlet = held[1]
+        if isinstance(effect, Finished):
+            outlet.finished()
+            return True
+        sent = await self._delivered(round_, effect, outlet)
+        if not outlet.writable:
+            channel.stall(outlet.session, stalled=True)
+        return sent or effect.subscription in channel.state.subscribers
+
+    def _fail(
+        self, number: int, channel: Channel, subscriptions: list[int], failure: Exception
+    ) -> None:
+        """End subscriptions of a channel that could not be served. What their clients hold goes
+        back and counts as delivered, for some of it may have reached them (SEM D13)."""
+        reason = told(self._note(number, failure))
+        for subscription in subscriptions:
+            channel.leave(subscription)
+        self.ended(subscriptions, reason)
+        for subscription in subscriptions:
+            self.on_failed(subscription)
+
+    def _note(self, number: int, failure: Exception) -> str:
+        """Write down what nobody foresaw; the incident to find it by."""
+        found = incident()
+        _log.error("delivery.failed", incident=found, channel=number, exc_info=failure)
+        return found
+
+    async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:
+        """Look which lanes events are in; those that cannot be read are in none."""
+        rows, damage = await self.read(round_.store, wanted.spans)
+        self._report(round_, damage)
+        keys, ends, ids = lanes_of([part.batch for part in rows], wanted.order_by)
+        command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
+        round_.channel.attend(command, self._clock.now_us())
+
+    def _is_open(self, effect: Deliver) -> bool:
+        return effect.subscription in self._outlets
+
+    async def _delivered(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
+        """As :meth:`_deliver`; ends the subscription where its selector takes too long."""
+        try:
+            return await self._deliver(round_, effect, outlet)
+        except LimitReached as error:
+            if self._is_open(effect):
+                self.ended([effect.subscription], error)
+            self._give_back(round_.channel, effect)
+            self.on_failed(effect.subscription)
+            return False
+
+    def _give_back(self, channel: Channel, effect: Deliver | Finished) -> None:
+        """Nobody is there any more: what was not sent was not delivered."""
+        channel.leave(effect.subscription)
+        if isinstance(effect, Deliver):
+            channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
+
+    async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
+        """Whether any of it was for them; what was granted and could not be sent is given back."""
+        known = self._known.get(effect.subscription)
+        if known is not None and isinstance(round_.store, MergeStore):
+            return self._deliver_merged(round_, round_.store, known, effect, outlet)
+        now_us = self._clock.now_us()
+        selector, spans = outlet.selector, effect.spans
+        unsent: list[Span] = []
+        sent, held_from = False, None
+        if selector is not None:
+            messages = messages_of(round_.channel)
+            spans = round_.store.promising(spans, selector, now_us, messages)
+            if spans != effect.spans:
+                unsent += others(effect.spans, spans)
+        if spans:
+            sent, held_from = await self._deliver_read(round_, effect, outlet, spans, unsent)
+        if held_from is not None:
+            unsent = list(parted(tuple(unsent), held_from)[0])
+        if unsent:
+            round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
+        self._withhold(round_.channel, effect, held_from)
+        return sent
+
+    async def _deliver_read(
+        self, round_: _Round, effect: Deliver, outlet: Outlet, spans: Spans, unsent: list[Span]
+    ) -> tuple[bool, int | None]:
+        """Send what the outlet's selector chooses of ``spans``; adds what it does not choose to
+        ``unsent``. Whether any of it went, and the first id for which there was no room."""
+        selector, now_us = outlet.selector, self._clock.now_us()
+        messages = messages_of(round_.channel)
+        sent = False
+        rows, damage = await self._rows(round_, spans)
+        unsent += damage.ids.spans
+        for part in rows:
+            chosen: Rows | None = part
+            if selector is not None:
+                chosen = await self._choosing.chosen(
+                    part, selector, now_us, messages, lambda: self._is_open(effect)
+                )
+            if chosen is not part:
+                unsent += others(part.spans, chosen.spans if chosen is not None else ())
+            if chosen is not None:
+                was_sent, held_from = self._send(chosen, effect, outlet)
+                sent |= was_sent
+                if held_from is not None:
+                    return sent, held_from
+        return sent, None
+
+    def _send(self, rows: Rows, effect: Deliver, outlet: Outlet) -> tuple[bool, int | None]:
+        """Whether any of them went; and the first id for which there was no room any more."""
+        room = self._rooms.get(effect.subscription)
+        sent = False
+        for frame in rows.frames:
+            fits = frame if room is None else room.fitting(frame)
+            if fits is not None:
+                outlet.deliver(fits, effect.redeliveries)
+                sent = True
+                if room is not None:
+                    room.sent(len(fits.body))
+            if fits is not frame:
+                return sent, frame.spans[0].first if fits is None else fits.spans[-1].end
+        return sent, None
+
+    def _withhold(self, channel: Channel, effect: Deliver, held_from: int | None) -> None:
+        """Tell the core what its client has no room for, and that it has no more at all."""
+        room = self._rooms.get(effect.subscription)
+        if room is None or (held_from is None and not room.is_full):
+            return
+        spans = () if held_from is None else parted(effect.spans, held_from)[1]
+        is_full = not room.is_half_free
+        channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
+
+    def _deliver_merged(
+        self, round_: _Round, store: MergeStore, known: Known, effect: Deliver, outlet: Outlet
+    ) -> bool:
+        channel, now_us = round_.channel, self._clock.now_us()
+        messages = messages_of(channel)
+        rows, skipped = outgoing(
+            store, known, effect.spans, outlet.selector, now_us, round_.made, messages
+        )
+        if skipped:
+            channel.attend(Skip(effect.subscription, skipped), now_us)
+        for part in rows:
+            for frame in part.frames:
+                outlet.deliver(frame, ())
+                if effect.subscription in self._rooms:
+                    self._rooms[effect.subscription].sent(len(frame.body))
+        if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
+            kept_up(known, subscriber.cursor, channel.state.next_id)
+        self._withhold(channel, effect, None)
+        return bool(rows)
+
+    async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:
+        found = round_.read.get(spans)
+        if found is not None:
+            return found
+        if (ready := self.ahead.take(round_.number, spans)) is not None:
+            found = list(ready), Damage()
+        else:
+            state = round_.channel.state
+            keep = state.definition.storage.enable_caching or state.moves_dead
+            found = await self.read(round_.store, spans, keep=keep)
+            self._report(round_, found[1])
+        round_.read[spans] = found
+        return found
+
+    async def read(
+        self, store: ChannelStore, spans: Spans, *, keep: bool = True
+    ) -> tuple[list[Rows], Damage]:
+        """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
+        await self.open_files(store, spans)
+        damage = Damage()
+        rows = store.read(spans, damage)
+        if not keep:
+            for file in store.files_for(spans):
+                self.files.close(file)
+        return rows, damage
+
+    async def open_files(self, store: ChannelStore, spans: Spans) -> None:
+        """Map the files that hold some of ``spans``."""
+        if store.files and spans[0].first < store.sealed_through:
+            await self.files.open(store.files_for(spans))
+
+    def _report(self, round_: _Round, damage: Damage) -> None:
+        if damage.ids:
+            for reason in damage.reasons:
+                _log.error("events.quarantined", channel=round_.number, reason=reason)
+            round_.store.quarantined += damage.reasons
+            round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
+
+
+def _concerned(channel: Channel, effect: Effect) -> list[int]:
+    """The subscriptions that an effect is for."""
+    if isinstance(effect, FindLanes):
+        return [seat.subscription for seat in channel.state.durables[effect.durable].seats]
+    assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+    return [effect.subscription]

@@ -1,0 +1,158 @@
+"""What a plain subscriber of a merge channel is sent: full events and deltas (SEM K3, K4).
+
+A delta goes to whoever has an earlier state of its key, and from then on nothing but deltas has
+come for that key. It then carries all that has changed since, however many deltas that were: to
+apply a change twice does no harm. All others get the full event.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.events.batch import Int64s, ids_of, runs_of
+from penstock.columns.keys.key_retention import Bools
+from penstock.columns.keys.key_values import NO_SLOT
+from penstock.columns.merge.states import Chunk
+from penstock.columns.selectors import Selector
+from penstock.columns.selectors.frames import Messages
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Spans
+from penstock.runtime.store.merge_store import MergeStore
+from penstock.runtime.store.outgoing_batch import Rows, spans_in
+from penstock.runtime.store.recent_deltas import Stretch, as_they_came, deltas
+
+
+class Known:
+    """Which keys a subscription has been sent the state of. Soft, of one subscription."""
+
+    def __init__(self) -> None:
+        self._sent: Bools = np.zeros(64, dtype=np.bool_)
+        self._generation = 0
+        self.mark: int | None = None
+        """It has been sent all that was on the channel when this was the next id: of the keys it
+        knows, it knows the state then, or a later one."""
+        self.through = 0
+        """Nothing from here on has been sent."""
+
+    def of(self, slots: Int64s, store: MergeStore) -> Bools:
+        """Which of these it knows."""
+        if store.states.generation != self._generation:
+            self._sent[:] = False
+            self._generation, self.mark = store.states.generation, None
+        if store.states.slots > len(self._sent):
+            room = np.zeros(store.states.slots, dtype=np.bool_)
+            self._sent = np.concatenate((self._sent, room))
+        found: Bools = self._sent[slots] & (slots != NO_SLOT)
+        return found
+
+    def note(self, slots: Int64s, sent: Bools) -> None:
+        """It has been sent the newest of these, or knows them no more."""
+        keyed = slots != NO_SLOT
+        self._sent[slots[keyed]] = sent[keyed]
+
+
+class Outgoing(NamedTuple):
+    """What one offer comes to."""
+
+    rows: list[Rows]
+    skipped: Spans = ()
+    """What the selector does not match."""
+
+
+Made = dict[tuple[Spans, int, bool], list[Rows]]
+"""What has been made for others in this turn: by what was granted, since when, and whether none
+of it was sent before."""
+
+
+def outgoing(
+    store: MergeStore,
+    known: Known,
+    spans: Spans,
+    selector: Selector | None,
+    now_us: int,
+    made: Made,
+    messages: Messages | None = None,
+) -> Outgoing:
+    """The events ``spans`` for a subscription that takes deltas."""
+    stretch = None if known.mark is None else store.recent.since(known.mark)
+    if stretch is None or selector is not None or spans[0].first < store.recent.first:
+        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    assert known.mark is not None, "the stretch begins there"
+    ids = span_ids(spans)
+    at = np.searchsorted(stretch.ids, ids)
+    if at[0] >= len(stretch.ids) or not np.array_equal(stretch.ids[at % len(stretch.ids)], ids):
+        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    slots = stretch.slots[at]
+    if not (known.of(slots, store) & stretch.only_deltas(slots)).all():
+        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    is_fresh = int(stretch.ids[0]) >= known.through
+    key = (spans, known.mark, is_fresh)
+    if key not in made:
+        rows = as_they_came(stretch, ids) if is_fresh else None
+        made[key] = rows or [deltas(stretch, ids)]
+    return Outgoing(made[key])
+
+
+def _of_whole(
+    store: MergeStore,
+    known: Known,
+    spans: Spans,
+    stretch: Stretch | None,
+    selector: Selector | None,
+    now_us: int,
+    messages: Messages | None,
+) -> Outgoing:
+    """The same, from the merged events."""
+    whole = store.whole(spans)
+    if whole is None:
+        return Outgoing([])
+    slots = whole.slots
+    matches = np.ones(len(slots), dtype=np.bool_)
+    skipped: Spans = ()
+    if selector is not None:
+        mask = selector.mask(whole.batch, now_us=now_us, messages=messages)
+        matches = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
+        skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(whole.ids[~matches]))))
+    as_delta = matches & known.of(slots, store)
+    if stretch is None:
+        as_delta[:] = False
+    else:
+        as_delta &= stretch.only_deltas(slots) & np.isin(whole.ids, stretch.ids)
+    known.note(slots, matches)
+    return Outgoing(_both(store, whole, matches, as_delta, stretch), skipped)
+
+
+def _both(
+    store: MergeStore, whole: Chunk, matches: Bools, as_delta: Bools, stretch: Stretch | None
+) -> list[Rows]:
+    """Full events and deltas in one batch, in the order of ids."""
+    full = matches & ~as_delta
+    if not as_delta.any():
+        if not full.any():
+            return []
+        return [store.rows_of(whole if full.all() else whole.taken(np.flatnonzero(full)))]
+    assert stretch is not None, "deltas come from it"
+    changed = deltas(stretch, whole.ids[as_delta])
+    if not full.any():
+        return [changed]
+    fulls = store.rows_of(whole.taken(np.flatnonzero(full)))
+    columns = store.states.columns.grown(changed.batch.schema)
+    batch = pa.concat_batches([columns.conform(part.batch) for part in (fulls, changed)])
+    batch = batch.take(pa.array(np.argsort(ids_of(batch), kind="stable")))
+    publishers = store.rows_of(whole).publishers
+    return [Rows(spans_in(batch), batch=batch, publishers=publishers)]
+
+
+def kept_up(known: Known, cursor: int, next_id: int) -> None:
+    """Everything up to ``cursor`` has been granted."""
+    known.through = cursor
+    if cursor >= next_id:
+        known.mark = next_id
+
+
+def span_ids(spans: Spans) -> Int64s:
+    """All ids of spans."""
+    return np.concatenate([np.arange(*Span(*span), dtype=np.int64) for span in spans])

@@ -1,0 +1,97 @@
+"""What a consumer gets next is read while it is at work on what it has.
+
+One that takes a window, acknowledges it and gets the next one waits for the realm between the
+two; the realm waits for it in the meantime. Reading the events and making their bytes is half of
+what the realm does for a window, and needs nothing that only the acknowledgement tells.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from penstock.core.channel.channel import Channel
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Spans
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.merge_store import MergeStore
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.store.state import RealmState
+
+BYTES_MAX = 1 << 20
+"""Deliveries of more are not read ahead: they are few."""
+CHANNELS_MAX = 64
+"""So many have something ready at a time; who has not asked for longest loses it."""
+
+
+class ReadAhead:
+    """Of each channel at most one delivery, guessed: as many events as the last, right behind.
+
+    A guess is used for a delivery of exactly these ids and for no other. What an id stands for
+    never changes, so it is right however much has happened in between.
+    """
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[int, Span] = OrderedDict()
+        self._guessed: dict[int, Span] = {}
+        self._ready: dict[int, tuple[Spans, Sequence[Rows]]] = {}
+
+    def __len__(self) -> int:
+        """Channels of which something is kept."""
+        return len(self._last)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether :meth:`read` may find something to do."""
+        return bool(self._guessed)
+
+    def delivered(self, number: int, spans: Spans, rows: Sequence[Rows]) -> None:
+        """These went out on channel ``number``: what may be next?"""
+        before = self._last.get(number)
+        made = [part.made_bytes for part in rows]
+        if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:
+            self.forget(number)  # gaps, a part of it chosen by a selector, or much
+            return
+        span = self._last[number] = spans[0]
+        self._last.move_to_end(number)
+        if before is not None and before.end == span.first and before.size == span.size:
+            self._guessed[number] = Span(span.end, span.end + span.size)
+        if len(self._last) > CHANNELS_MAX:
+            self.forget(next(iter(self._last)))
+
+    def take(self, number: int, spans: Spans) -> Sequence[Rows] | None:
+        """The events of ``spans`` if they are ready; what was ready instead is dropped."""
+        ready = self._ready.pop(number, None)
+        return None if ready is None or ready[0] != spans else ready[1]
+
+    def read(self, state: RealmState) -> None:
+        """Read what was guessed, where that needs no waiting: files that are open, events that
+        are in the journal's memory. Damage is left for those who ask for the events."""
+        guessed, self._guessed = self._guessed, {}
+        for number, span in guessed.items():
+            channel = state.channels.get(number)
+            if channel is None:
+                self.forget(number)
+                continue
+            store, damage = state.stores[number], Damage()
+            spans = channel.state.stored.within(span).spans
+            if spans != (span,) or not _keeps_still(channel, store):
+                continue
+            if any(not file.is_open for file in store.files_for(spans)):
+                continue
+            rows = store.read(spans, damage)
+            if not damage.ids and sum([len(part.body) for part in rows]) <= BYTES_MAX:
+                self._ready[number] = spans, rows
+
+    def forget(self, number: int) -> None:
+        """Keep nothing of channel ``number``."""
+        self._last.pop(number, None)
+        self._guessed.pop(number, None)
+        self._ready.pop(number, None)
+
+
+def _keeps_still(channel: Channel, store: ChannelStore) -> bool:
+    """Whether bytes of an event stay where they are as long as it is stored: pages are used
+    again, and a merge channel makes what it sends of what somebody has."""
+    return channel.state.type.home == "journal" and not isinstance(store, MergeStore)

@@ -1,0 +1,66 @@
+"""What a subscription's selector chooses of the events read for it: beside the loop where that
+takes long, not for ever, and only while somebody is there to get them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.columns.selectors import Selector
+from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.patterns import Check
+from penstock.core.vocabulary.errors import LimitReached
+from penstock.core.vocabulary.ports import Clock, Offload
+from penstock.runtime.store.outgoing_batch import Rows
+
+BESIDE_ABOVE: Final = 16 << 20
+"""Bytes to look at, each as often as the selector does, above which a thread does it: some
+hundredths of a second."""
+BUDGET_S: Final = 5.0
+"""A selector may take so long for what is sent at once."""
+
+
+def patience(clock: Clock, first: int) -> Check:
+    """What raises ``LimitReached`` once a selector has looked too long at events from ``first``
+    on."""
+    ends_us = clock.now_us() + int(BUDGET_S * 1_000_000)
+
+    def check() -> None:
+        if clock.now_us() > ends_us:
+            raise LimitReached(
+                f"the selector took longer than {BUDGET_S:g} s for some of the events from id "
+                f"{first} on; make it simpler, with fewer comparisons and wildcards"
+            )
+
+    return check
+
+
+class Choosing:
+    """Applies selectors to what is on its way out."""
+
+    def __init__(self, offload: Offload, clock: Clock) -> None:
+        self._offload = offload
+        self._clock = clock
+
+    async def chosen(
+        self,
+        part: Rows,
+        selector: Selector,
+        now_us: int,
+        messages: Messages | None,
+        is_wanted: Callable[[], bool],
+    ) -> Rows | None:
+        """The rows ``selector`` matches: ``part`` itself if all, None if none.
+
+        Raises ``LimitReached`` when it takes too long, or nobody wants it any more.
+        """
+        if selector.work * part.weight <= BESIDE_ABOVE:
+            return part.chosen(selector, now_us, messages)
+        within = patience(self._clock, part.spans[0].first)
+
+        def check() -> None:
+            if not is_wanted():
+                raise LimitReached("the subscription is over")
+            within()
+
+        return await self._offload(lambda: part.chosen(selector, now_us, messages, check))

@@ -1,0 +1,19 @@
+"""What nobody foresaw: the log has all of it, who asked a number to be found there by."""
+
+from __future__ import annotations
+
+import secrets
+
+from penstock.core.vocabulary.errors import Internal
+
+
+def incident() -> str:
+    """A number that no other failure has."""
+    return secrets.token_hex(6)
+
+
+def told(incident: str) -> Internal:
+    """What whoever asked may know: texts of failures tell paths, names and values of others."""
+    return Internal(
+        f"the realm failed to do this (incident {incident}); its log says why, under this incident"
+    )

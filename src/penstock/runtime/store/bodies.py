@@ -1,0 +1,165 @@
+"""Batches of events on their way in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns.events.digest import digest
+from penstock.columns.events.storage_defaults import with_dictionary, with_priority
+from penstock.columns.schema.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
+from penstock.columns.schema.layout import EVENT_BYTES_MIN
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Digest, Spans, Storage
+from penstock.core.vocabulary.ports import Buffer
+
+UNLIMITED = 1 << 62
+"""As the largest event: what was accepted once is not measured again."""
+
+_PRIORITY_DEFAULT = 4
+
+
+class Body:
+    """A validated batch."""
+
+    __slots__ = ("_batch", "buffer", "known_digest", "schema_bytes")
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        batch: pa.RecordBatch | None,
+        schema_bytes: bytes,
+        known_digest: Digest | None = None,
+    ) -> None:
+        """Without the ``batch`` its digest is known: most of a small publish is never parsed."""
+        assert batch is not None or known_digest is not None, "somebody has looked at the bytes"
+        self.buffer = buffer
+        self._batch = batch
+        self.schema_bytes = schema_bytes
+        self.known_digest = known_digest
+        """What was staged is asked for it twice."""
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        if self._batch is None:
+            self._batch = batch_from(self.buffer, schema_from(self.schema_bytes))
+        return self._batch
+
+    @property
+    def parsed(self) -> pa.RecordBatch | None:
+        """The batch, if anybody has needed it."""
+        return self._batch
+
+    @property
+    def rows(self) -> int:
+        """How many events it has."""
+        if self._batch is None:
+            assert self.known_digest is not None, "as it was made"
+            return self.known_digest.count
+        count: int = self._batch.num_rows
+        return count
+
+    @property
+    def weight(self) -> int:
+        """Bytes it counts against limits."""
+        return max(len(self.buffer), EVENT_BYTES_MIN * self.rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_from(self.schema_bytes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Its columns."""
+        return names_in(self.schema_bytes)
+
+    def digest(self, event_bytes_max: int) -> Digest:
+        """What the rules need to know of it. Raises ``EventTooLarge``."""
+        if self.known_digest is None or self.known_digest.largest > event_bytes_max:
+            self.known_digest = digest(self.batch, event_bytes_max)
+        return self.known_digest
+
+
+def body_from(batch: pa.RecordBatch) -> Body:
+    """The body of a batch the realm has made itself."""
+    return Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
+
+
+def stores_as_it_comes(storage: Storage) -> bool:
+    """Whether a channel adds nothing to its events."""
+    return storage.priority == _PRIORITY_DEFAULT and not storage.stamp_dictionary
+
+
+def prepared(
+    bodies: Sequence[Body], storage: Storage, first_id: int, at_us: int, publisher: str
+) -> Sequence[Body]:
+    """The bodies with what the channel adds to every event (SEM S: priority, stamp_dictionary)."""
+    if stores_as_it_comes(storage):
+        return bodies
+    user, _, host = publisher.rpartition("@")
+    found = []
+    for body in bodies:
+        batch = body.batch
+        if storage.priority != _PRIORITY_DEFAULT:
+            batch = with_priority(batch, storage.priority)
+        if storage.stamp_dictionary:
+            batch = with_dictionary(batch, first_id, at_us, user, host)
+        found.append(body_from(batch))
+        first_id += batch.num_rows
+    return found
+
+
+def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
+    """One digest of several batches, laid end to end. Raises ``EventTooLarge``."""
+    if not bodies:
+        raise InvalidArgument("a publish has at least one event")
+    digests = [body.digest(event_bytes_max) for body in bodies]
+    return digests[0] if len(digests) == 1 else joined(digests)
+
+
+def joined(digests: Sequence[Digest]) -> Digest:
+    """The digest of several batches laid end to end."""
+    volatile: list[Span] = []
+    transient: list[Span] = []
+    ttls: dict[int, list[Span]] = {}
+    first = 0
+    for part in digests:
+        volatile += _shifted(part.volatile, first)
+        transient += _shifted(part.transient, first)
+        for ttl_ms, spans in part.ttls:
+            ttls.setdefault(ttl_ms, []).extend(_shifted(spans, first))
+        first += part.count
+    return Digest(
+        first,
+        sum(part.size for part in digests),
+        max(part.largest for part in digests),
+        tuple(volatile),
+        tuple(transient),
+        tuple((ttl_ms, tuple(spans)) for ttl_ms, spans in ttls.items()),
+    )
+
+
+def _shifted(spans: Spans, by: int) -> list[Span]:
+    return [Span(*span).shifted(by) for span in spans]
+
+
+def as_keyed(bodies: Sequence[Body], digest: Digest) -> list[pa.RecordBatch]:
+    """The batches as publish keys see them: what is never stored replaces nothing (SEM E8)."""
+    batches = [body.batch for body in bodies]
+    if not digest.transient:
+        return batches
+    return [_without_transient(batch) for batch in batches]
+
+
+def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = batch.schema.names
+    if "transient" not in names or "properties" not in names:
+        return batch
+    flags = batch.column("transient").fill_null(False)
+    at = names.index("properties")
+    properties = batch.column(at)
+    blank = pa.nulls(len(properties), properties.type)
+    return batch.set_column(at, names[at], pc.if_else(flags, blank, properties))

@@ -1,0 +1,430 @@
+"""Where the events of one channel are: the tail in memory, the rest in sealed segments.
+
+The core says *which* ids are stored; this says what they contain. Events in the tail are in the
+journal too (unless they live in memory only) until they are sealed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from penstock.columns.files.lean_columns import lean
+from penstock.columns.files.segments import segment_folder
+from penstock.columns.keys.keys import KeyIndex
+from penstock.columns.schema.property_names import PropertyNames
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.columns.selectors import Selector
+from penstock.columns.selectors.frames import Messages
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import Damaged
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.ports import Place
+from penstock.runtime.store.outgoing_batch import MERGE_BELOW, Rows, merged, publishers_of, spans_in
+from penstock.runtime.store.sealed_file import Damage, SealedFile
+from penstock.runtime.store.tail_batch import Meter, Piece, gathered, united
+
+CRUMBS_MAX = 16
+"""Of a piece that gives no more spans than this, its rows are gathered with those of others."""
+NOWHERE = Span(0, 0)
+UNTOUCHED = Span(1 << 62, 0)
+SCATTERED_MIN = 64
+"""Fewer ids than this are looked up one by one."""
+THINNED_PER_PIECE = 64
+"""Ids that leave for each piece they may be in, before these are looked at."""
+
+
+class ChannelStore:
+    """Tail and segments of one channel. Knows bytes, no rules."""
+
+    def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
+        self._realm = meter
+        self.meter = Meter()
+        self.tail: list[Piece] = []
+        self._ends: list[int] = []
+        self.files: list[SealedFile] = []
+        self.sealed_through = 0
+        """Events below this that survive a restart are in files."""
+        self.late = IdSet()
+        """Stored events below ``sealed_through`` that are in the tail and in no file: they were
+        only passing when the others were sealed (SEM J7)."""
+        self.columns = ChannelSchema.empty()
+        self.names = PropertyNames()
+        self.quarantined: list[str] = []
+        self.keys = KeyIndex(keys) if keys else None
+        """Which event is the newest of its publish key; derived from what is stored (SEM K1)."""
+        self._thinned = UNTOUCHED
+        """Around the scattered ids that have left since pieces were last looked at."""
+        self._thinned_ids = 0
+        self.freed: list[Place] = []
+        """Places in pages whose events have left: given back once that is on disk."""
+
+    # --- changes -------------------------------------------------------------------------
+
+    def add(self, piece: Piece) -> None:
+        self._insert(len(self.tail), piece)
+
+    def _insert(self, at: int, piece: Piece) -> None:
+        self.tail.insert(at, piece)
+        self._ends.insert(at, piece.end)
+        self._count(piece, 1)
+        self.columns = self.columns.grown(piece.schema)
+        self.names.add(piece.schema, piece.number)
+        if "more" in piece.schema.names:
+            self.names.add_more(piece.batch)
+
+    def came_back(self, piece: Piece) -> None:
+        """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
+        at = bisect_right(self._ends, piece.first)
+        if at < len(self.tail) and self.tail[at].first < piece.end:
+            piece = united(self.tail[at], piece)
+            self._drop(at, at + 1)
+        self._insert(at, piece)
+
+    def restored(self, piece: Piece) -> None:
+        """Add what a snapshot has kept: what is in no file, or was late for one."""
+        self.came_back(piece)
+        if piece.end <= self.sealed_through:
+            self.late.add_all(piece.of(IdSet((Span(piece.first, piece.end),))))
+
+    def secured(self, ids: IdSet) -> None:
+        """These are kept from now on."""
+        self.late.add_all(ids.within(Span(0, self.sealed_through)))
+
+    def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
+        """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
+        if self.late:
+            self.late.discard_all(IdSet(Span(*span) for span in spans))
+        spans = self._to_look_at(spans)
+        pieces: dict[int, None] = {}
+        files: dict[SealedFile, None] = {}
+        piece = segment = NOWHERE  # a span inside the one met last is not looked up again
+        sealed_through = self.sealed_through if self.files else 0
+        for first, end in spans:
+            if not (piece.first <= first and end <= piece.end):
+                i = bisect_right(self._ends, first)
+                while i < len(self.tail) and self.tail[i].first < end:
+                    pieces[i] = None
+                    piece = Span(self.tail[i].first, self._ends[i])
+                    i += 1
+            if first < sealed_through and not (segment.first <= first and end <= segment.end):
+                for met in self.files_for((Span(first, end),)):
+                    files[met] = None
+                    segment = met.span
+        for file in files:
+            file.is_stale = True
+            if not file.grows:  # others are large: counted when asked for
+                file.recount(stored)
+        self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
+
+    def _to_look_at(self, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Of many spans, ascending, what is around them, if it has fewer pieces than spans."""
+        if len(spans) <= SCATTERED_MIN:
+            return spans
+        around = Span(spans[0][0], spans[-1][1])
+        first = bisect_right(self._ends, around.first)
+        pieces = bisect_right(self._ends, around.end - 1) - first
+        return (around,) if pieces < len(spans) else spans
+
+    def thinned(self, ids: IdSet, stored: IdSet) -> None:
+        """Scattered ids have left the channel. Which pieces are empty is looked at once many
+        have: each look costs as much as there are pieces they may have been in."""
+        lowest, highest = ids.lowest, ids.highest
+        if lowest is None or highest is None:
+            return
+        around = Span(lowest, highest + 1)
+        if len(ids) < SCATTERED_MIN:
+            self.removed(ids.spans, stored)
+            return
+        self._thinned = Span(min(self._thinned.first, lowest), max(self._thinned.end, around.end))
+        self._thinned_ids += len(ids)
+        first = bisect_right(self._ends, self._thinned.first)
+        last = bisect_right(self._ends, self._thinned.end - 1)
+        if self._thinned_ids >= THINNED_PER_PIECE * (last - first):
+            self.removed((self._thinned,), stored)
+            self._thinned, self._thinned_ids = UNTOUCHED, 0
+        elif lowest < self.sealed_through:
+            for file in self.files_for((around,)):
+                file.is_stale = True
+
+    def _is_empty(self, piece: Piece, stored: IdSet) -> bool:
+        whole = Span(piece.first, piece.end)
+        piece.live = stored.count(whole) if piece.is_whole else len(piece.of(stored))
+        return piece.live == 0
+
+    def _drop_empty(self, indexes: list[int]) -> None:
+        """Neighbours go together: a million small pieces may expire at once."""
+        while indexes:
+            stop = indexes.pop() + 1
+            start = stop - 1
+            while indexes and indexes[-1] == start - 1:
+                start = indexes.pop()
+            self._drop(start, stop)
+
+    def _drop(self, start: int, stop: int) -> None:
+        for piece in self.tail[start:stop]:
+            self._count(piece, -1)
+            if piece.place is not None:
+                self.freed.append(piece.place)
+        del self.tail[start:stop], self._ends[start:stop]
+
+    def _count(self, piece: Piece, sign: int) -> None:
+        self.meter.add(piece, sign)
+        self._realm.add(piece, sign)
+
+    def folder(self, name: str, number: int) -> str:
+        """Where the next file of this channel, ``name``, goes."""
+        return segment_folder(name, number, self.files[-1].name if self.files else "")
+
+    def discard(self) -> None:
+        """The channel is deleted: nothing of it counts any more."""
+        self._drop(0, len(self.tail))
+
+    def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
+        """Events below ``through`` are in files now; the tail keeps what lives in memory only."""
+        self.sealed_through = max(self.sealed_through, through)
+        if file is not None:
+            self.files.append(file)
+        self._forget_tail(through, volatile)
+
+    def extended(self, through: int, volatile: IdSet) -> None:
+        """The newest file has grown: events below ``through`` are in it."""
+        self.sealed_through = max(self.sealed_through, through)
+        self._forget_tail(through, volatile)
+
+    def rewritten(self, names: Sequence[str], file: SealedFile | None) -> None:
+        """``file`` takes the place of the files ``names`` (SEM S, maintenance)."""
+        kept = [own for own in self.files if own.name not in names]
+        self.files = sorted([*kept, *([file] if file else [])], key=lambda own: own.index.first_id)
+
+    def _forget_tail(self, through: int, volatile: IdSet) -> None:
+        done = bisect_right(self._ends, through)
+        if self.late:
+            volatile = volatile.copy()
+            volatile.add_all(self.late)
+        if not volatile:
+            self._drop(0, done)
+            return
+        for i in range(done - 1, -1, -1):
+            piece = self.tail[i]
+            kept = volatile.within(Span(piece.first, piece.end))
+            if not kept:
+                self._drop(i, i + 1)
+
+    def empty_files(self) -> list[SealedFile]:
+        """Files none of whose events is left, but the newest (SEM S, spindles) and damaged ones."""
+        return [
+            file
+            for file in self.files[:-1]
+            if file.live == 0 and not (file.is_damaged or file.is_frozen)
+        ]
+
+    def keep_damaged(self, file: SealedFile, reason: str) -> None:
+        """Somebody should look at this file: it is not deleted (SEM S1)."""
+        file.is_damaged = True
+        self.quarantined.append(reason)
+
+    def dropped(self, name: str) -> None:
+        self.files = [file for file in self.files if file.name != name]
+
+    # --- questions -----------------------------------------------------------------------
+
+    @property
+    def sealed_bytes(self) -> int:
+        return sum(file.index.size for file in self.files)
+
+    @property
+    def event_bytes(self) -> float:
+        """About how large events are, where they are largest."""
+        in_files = (file.index.size / max(1, file.index.rows) for file in self.files)
+        in_tail = (len(piece.body) / max(1, piece.end - piece.first) for piece in self.tail)
+        return max([0.0, *in_files, *in_tail])
+
+    def recount(self, stored: IdSet) -> None:
+        """Make what files say of the events left in them exact."""
+        for file in self.files:
+            file.recount(stored)
+
+    @property
+    def dead_bytes(self) -> int:
+        """About how many bytes in files are events that have left the channel."""
+        return sum(file.dead_bytes for file in self.files)
+
+    def is_open(self) -> bool:
+        """Whether every file that can be read can be read right now."""
+        return all(file.is_open or file.is_unreadable for file in self.files)
+
+    def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[Piece]] | None:
+        """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
+        start = bisect_right(self._ends, self.sealed_through)
+        if start == len(self.tail):
+            return None
+        rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
+        if rows < rows_max and self.meter.tail_bytes < bytes_max:
+            return None  # asked several times a second: without a look at each piece
+        rows = size = 0
+        for i in range(start, len(self.tail)):
+            piece = self.tail[i]
+            first = max(piece.first, self.sealed_through)
+            rows += piece.end - first
+            size += len(piece.body)
+            if rows >= rows_max or size >= bytes_max:
+                return piece.end - max(0, rows - rows_max), self.tail[start : i + 1]
+        return None
+
+    def all_unsealed(self) -> list[Piece]:
+        return self.tail[bisect_right(self._ends, self.sealed_through) :]
+
+    def held(self) -> Sequence[Piece]:
+        """What is in memory, sealed or not."""
+        return self.tail
+
+    # --- reading -------------------------------------------------------------------------
+
+    def read(self, spans: Spans, damage: Damage) -> list[Rows]:
+        """The events of ``spans``, in id order, in as few batches as is cheap.
+
+        ``spans`` are stored ids, ascending. What is damaged is left out and told to ``damage``.
+        The files they are in must have been opened (:meth:`files_for`).
+        """
+        sealed, live = self._split(spans)
+        if not sealed:
+            return merged(self._from_tail(live), self.columns)
+        rows = list(self._from_files(sealed, damage))
+        tail = self._from_tail(live)
+        if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
+            return [self._interleaved([*rows, *tail])]
+        return merged([*rows, *tail], self.columns)
+
+    def promising(
+        self, spans: Spans, selector: Selector, now_us: int, messages: Messages | None = None
+    ) -> Spans:
+        """The part of ``spans`` in which ``selector`` may match something, as far as the files
+        tell without being read (SEM F5). They tell nothing of what is inside ``messages``."""
+        if messages is not None:
+            return spans
+        if not self.files or not spans or spans[0].first >= self.sealed_through:
+            return spans
+        sealed, live = self._split(spans)
+        found = IdSet(sealed)
+        for file in self.files_for(tuple(sealed)) if sealed else ():
+            for place in file.batches_within(Span(sealed[0].first, sealed[-1].end)):
+                if not selector.may_match_in(place.summary, now_us=now_us):
+                    found.remove(place.span)
+        for span in live:
+            found.add(span)
+        return found.spans
+
+    def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
+        """What is in files, and what is in the tail. Below ``sealed_through`` the tail holds
+        only events that live in memory; an id is in one of the two."""
+        if not self.files or spans[0].first >= self.sealed_through:
+            return [], list(spans)
+        if spans[-1].end <= self.sealed_through <= self._tail_begins:
+            return list(spans), []
+        below = Span(0, self.sealed_through)
+        in_files = IdSet(span.clipped(below) for span in spans)
+        in_memory = IdSet()
+        for piece in self.tail:
+            if piece.first >= self.sealed_through:
+                break
+            own = piece.of(in_files)
+            in_files.discard_all(own)
+            in_memory.add_all(own)
+        for span in spans:
+            in_memory.add(span.clipped(Span(self.sealed_through, max(span.end, below.end))))
+        return list(in_files.spans), list(in_memory.spans)
+
+    @property
+    def _tail_begins(self) -> int:
+        return self.tail[0].first if self.tail else self.sealed_through
+
+    def files_for(self, spans: Spans) -> Iterator[SealedFile]:
+        """The files that hold some of ``spans``."""
+        first, end = spans[0].first, spans[-1].end
+        at = bisect_right(self.files, first, key=lambda file: file.index.end_id)
+        for file in self.files[at:]:
+            if file.index.first_id >= end:
+                return
+            yield file
+
+    def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[Rows]:
+        for file in self.files_for(tuple(spans)):
+            if file.reader is None:  # it could not even be opened
+                for span in spans:
+                    damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
+                continue
+            for own, batch in file.reader.gather(spans, damage.found):
+                if sum([span.size for span in own]) > batch.num_rows:
+                    own = spans_in(batch)
+                publishers = file.publishers_of(Span(own[0].first, own[-1].end))
+                yield Rows(own, batch=batch, publishers=publishers)
+
+    def _from_tail(self, spans: Sequence[Span]) -> list[Rows]:
+        found: list[tuple[Piece, list[Span]]] = []
+        at = 0
+        for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):
+            piece = self.tail[i]
+            own = Span(piece.first, piece.end)
+            parts = []
+            while at < len(spans) and spans[at].first < own.end:
+                part = spans[at].clipped(own)
+                if part.size:
+                    parts.append(part)
+                if spans[at].end > own.end:
+                    break
+                at += 1
+            if parts:
+                found.append((piece, parts))
+            if at == len(spans):
+                break
+        return [rows for run in _alike(found) for rows in _of_pieces(run)]
+
+    def _interleaved(self, rows: list[Rows]) -> Rows:
+        """Events on disk and in memory of one id range, in id order (mixed channels)."""
+        table = pa.Table.from_batches(lean([part.batch for part in rows], self.columns))
+        table = table.sort_by("event_id").combine_chunks()
+        (batch,) = table.to_batches()
+        return Rows(spans_in(batch), batch=batch, publishers=publishers_of(rows))
+
+
+def _is_crumb(piece: Piece, parts: list[Span]) -> bool:
+    """Whether little of a piece is wanted."""
+    return (
+        piece.is_whole
+        and len(parts) <= CRUMBS_MAX
+        and parts[-1].end - parts[0].first < (piece.end - piece.first)
+    )
+
+
+def _alike(found: list[tuple[Piece, list[Span]]]) -> Iterator[list[tuple[Piece, list[Span]]]]:
+    """Neighbours to be read together: crumbs of one schema and publisher; others come alone."""
+    run: list[tuple[Piece, list[Span]]] = []
+    for piece, parts in found:
+        joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(piece, parts)
+        last = run[-1][0] if run else piece
+        if joins and (piece.number, piece.publisher) == (last.number, last.publisher):
+            run.append((piece, parts))
+            continue
+        if run:
+            yield run
+        run = [(piece, parts)]
+        if not _is_crumb(piece, parts):
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _of_pieces(run: list[tuple[Piece, list[Span]]]) -> Iterator[Rows]:
+    piece, parts = run[0]
+    if len(run) > 1:
+        spans = [span for _, parts in run for span in parts]
+        batch = gathered([(piece, span) for piece, parts in run for span in parts])
+        yield Rows(spans, batch=batch, publishers=piece.publishers(spans))
+    elif piece.is_whole and parts[0] == Span(piece.first, piece.end):
+        yield Rows(parts, piece=piece)
+    else:
+        yield Rows(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))

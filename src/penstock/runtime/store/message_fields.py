@@ -1,0 +1,19 @@
+"""The messages in a channel's events, as its selectors see them (SEM P1)."""
+
+from __future__ import annotations
+
+from penstock.columns.protobuf import MessageFields, checked_descriptors, fields_of
+from penstock.core.channel.channel import Channel
+from penstock.core.realm.directory import Directory
+
+
+def messages_of(channel: Channel) -> MessageFields | None:
+    """What knows the fields of the channel's messages; None without descriptors."""
+    return fields_of(channel.state.definition.descriptors)
+
+
+def check_all(directory: Directory) -> None:
+    """Raises ``Unavailable`` or ``InvalidDescriptor`` where descriptors of a stored channel
+    cannot be used here: better when the realm opens than at an event."""
+    for channel in directory.channels.values():
+        checked_descriptors(channel.state.definition.descriptors)

@@ -1,0 +1,228 @@
+"""Events on their way out: batches as they came, or made for the occasion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.columns.events.batch import ids_of, runs_of
+from penstock.columns.files.lean_columns import lean
+from penstock.columns.merge.states import is_packed
+from penstock.columns.schema.ipc import batch_bytes, packed_bytes
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.columns.selectors import EventFrame, Selector
+from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.patterns import Check, unlimited
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.ports import Buffer
+from penstock.runtime.store.sealed_file import Publishers
+from penstock.runtime.store.tail_batch import Piece, stored_together
+
+MERGE_ROWS_MAX = 16_384
+"""Small batches are sent as one up to this many events."""
+MERGE_BYTES_MAX = 4 << 20
+MERGE_BELOW = 1_024
+"""A batch of at least this many events is sent as it is."""
+FRAME_MAX = 16 << 20
+"""Larger batches are sent in parts."""
+
+
+class Rows:
+    """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
+
+    __slots__ = (
+        "_batch",
+        "_body",
+        "_chosen",
+        "_frame",
+        "_frames",
+        "_wanted",
+        "at_us",
+        "count",
+        "first_id",
+        "piece",
+        "publishers",
+        "spans",
+    )
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        *,
+        piece: Piece | None = None,
+        batch: pa.RecordBatch | None = None,
+        publishers: Publishers = (),
+    ) -> None:
+        self.publishers: Publishers = publishers
+        """Who published which of them; may name more ids than these."""
+        if piece is not None and piece.publisher:
+            self.publishers = ((piece.publisher, ()),)
+        self.spans = spans
+        self.count = sum(span.size for span in spans)
+        self.piece = piece
+        """Set when these are all rows of a published batch: its body can be sent as it is."""
+        self._batch = batch
+        self._body: Buffer | None = None
+        self._frames: Sequence[Rows] | None = None
+        self._chosen: dict[str, Rows | None] = {}
+        self._wanted: set[str] = set()
+        self._frame: EventFrame | None = None
+        self.first_id = -1 if piece is None else piece.first
+        self.at_us = 0 if piece is None else piece.at_us
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """With ``event_id`` and ``published``."""
+        if self._batch is None:
+            assert self.piece is not None, "rows without a piece have a batch"
+            self._batch = self.piece.stored(self.spans)
+        return self._batch
+
+    @property
+    def frames(self) -> Sequence[Rows]:
+        """These rows, in parts of about ``FRAME_MAX`` bytes where they are more."""
+        if self._frames is None:
+            self._frames = self._parts()
+        return self._frames or (self,)
+
+    def _parts(self) -> Sequence[Rows]:
+        """None where it is all one part."""
+        if len(self.body) <= FRAME_MAX or self.count == 1:  # which is to be sent anyway
+            return ()
+        half = self.count // 2
+        return [
+            part
+            for batch in (self.batch.slice(0, half), self.batch.slice(half))
+            for part in Rows(spans_in(batch), batch=batch, publishers=self.publishers).frames
+        ]
+
+    @property
+    def weight(self) -> int:
+        """Its bytes, about."""
+        return len(self.piece.body) if self.piece is not None else int(self.batch.nbytes)
+
+    def chosen(
+        self,
+        selector: Selector,
+        now_us: int,
+        messages: Messages | None = None,
+        check: Check = unlimited,
+    ) -> Rows | None:
+        """The rows ``selector`` matches: itself if all, None if none.
+
+        Worked out once however many receivers have this selector. Raises what ``check`` does,
+        which is asked from time to time.
+        """
+        text = selector.text
+        if text not in self._chosen:
+            found = self._matching(selector, now_us, messages, check)
+            if found is self:
+                self._wanted.add(text)  # rows that hold themselves would stay in memory
+            self._chosen[text] = None if found is self else found
+        return self if text in self._wanted else self._chosen[text]
+
+    def _matching(
+        self, selector: Selector, now_us: int, messages: Messages | None, check: Check
+    ) -> Rows | None:
+        if self._frame is None or self._frame.now_us != now_us:
+            self._frame = EventFrame(self.batch, now_us, messages)
+        self._frame.check = check
+        mask = selector.mask_in(self._frame)
+        if mask.true_count == 0:
+            return None
+        if mask.true_count == self.count:
+            return self
+        batch = self.batch.filter(mask)
+        return Rows(spans_in(batch), batch=batch, publishers=self.publishers)
+
+    @property
+    def body(self) -> Buffer:
+        """The bytes to send; made once however many receive them."""
+        if self._body is None:
+            if self.piece is not None:
+                self._body = self.piece.body
+            elif is_packed(self.batch):
+                self._body = memoryview(packed_bytes(self.batch))
+            else:
+                self._body = memoryview(batch_bytes(self.batch))
+        return self._body
+
+    @property
+    def made_bytes(self) -> int:
+        """Size of the body, if it has been made; else 0."""
+        return 0 if self._body is None else len(self._body)
+
+
+def merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
+    """Neighbouring small batches as one; a lone or large one stays as it came."""
+    if len(rows) < 2:
+        return rows
+    merged: list[Rows] = []
+    run: list[Rows] = []
+    size = weight = 0
+    for part in rows:
+        large = part.count >= MERGE_BELOW or (
+            part.piece is not None and len(part.piece.body) > MERGE_BYTES_MAX // 16
+        )
+        if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
+            _flush(run, merged, columns)
+            run, size, weight = [], 0, 0
+        if large:
+            merged.append(part)
+            continue
+        run.append(part)
+        size += part.count
+        weight += len(part.piece.body) if part.piece is not None else part.batch.nbytes
+    _flush(run, merged, columns)
+    return merged
+
+
+def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
+    if len(run) < 2:
+        merged += run
+        return
+    spans = [span for part in run for span in part.spans]
+    pieces = [part.piece for part in run if part.piece is not None]
+    if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
+        batch = stored_together(pieces)
+    else:
+        batches = [part.batch for part in run]
+        if any(each.schema != batches[0].schema for each in batches):
+            batches = lean(batches, columns, MERGE_BYTES_MAX)
+        batch = pa.concat_batches(batches)
+    merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=publishers_of(run)))
+
+
+def publishers_of(rows: list[Rows]) -> Publishers:
+    """Who published which, over several parts."""
+    found: dict[str, IdSet] = {}
+    for part in rows:
+        for publisher, spans in part.publishers:
+            ids = found.setdefault(publisher, IdSet())
+            for span in spans or part.spans:
+                ids.add(Span(*span))
+    return tuple((publisher, ids.spans) for publisher, ids in found.items())
+
+
+def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
+    ids = ids_of(batch)
+    if len(ids) == 0:
+        return ()
+    if ids[-1] - ids[0] + 1 == len(ids):
+        return (Span(int(ids[0]), int(ids[-1]) + 1),)
+    firsts, ends = runs_of(ids)
+    return tuple(map(Span, firsts.tolist(), ends.tolist()))
+
+
+def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
+    """What is in ``spans`` and not in ``chosen``, which is a part of it."""
+    if not chosen:
+        return spans
+    if len(spans) > 1:
+        left = IdSet(spans)
+        left.discard_all(IdSet(chosen))
+        return left.spans
+    firsts = [spans[0].first, *(span.end for span in chosen)]
+    ends = [*(span.first for span in chosen), spans[0].end]
+    return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

@@ -1,0 +1,237 @@
+"""What a journal block holds: facts of any channel, and beside them the columns they speak of.
+
+Layout of a block::
+
+    u32 length of the header | header (msgpack) | padding to 8 | bodies, each padded to 8
+
+A snapshot has the same layout: it is the shortest list of facts that leads to the same state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.channel.producers import StoreSpans
+from penstock.core.realm.directory import AnyRealmFact, RealmFact
+from penstock.core.realm.transactions import Ended
+from penstock.core.vocabulary.errors import Damaged, NewerFormat
+from penstock.core.vocabulary.messages import Spans, StoredFact
+from penstock.core.vocabulary.ports import Buffer, Place
+
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 8
+_PADDING = [bytes(n) for n in range(_ALIGNMENT)]
+
+
+class SchemaSeen(RealmFact, frozen=True):
+    """An Arrow schema, in the record's body, that later bodies refer to by ``number``."""
+
+    number: int
+
+
+class Sealed(RealmFact, frozen=True):
+    """Stored events of a channel below ``through`` are in segment files; this names the newest.
+
+    Without a name nothing of the range was left to seal.
+    """
+
+    through: int
+    name: str = ""
+    index: bytes = b""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of the file's events."""
+    grows: bool = False
+    """Batches will be added to it: the channel keeps its events in a single file."""
+
+
+class Extended(RealmFact, frozen=True):
+    """Stored events of a channel below ``through`` have been added to the end of a file."""
+
+    through: int
+    name: str
+    size: int
+    """Bytes the file has now."""
+    checksum: int
+    """Of its tail."""
+    batches: bytes
+    """What was added, as the file's index has it."""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of these events."""
+
+
+class Rewritten(RealmFact, frozen=True):
+    """What was left of the events in the files ``names`` is in the file ``name`` now.
+
+    Without a name nothing was left of them.
+    """
+
+    names: tuple[str, ...]
+    name: str = ""
+    index: bytes = b""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    grows: bool = True
+
+
+class SegmentDropped(RealmFact, frozen=True):
+    """No event of the file is left; the file goes."""
+
+    name: str
+
+
+class Kept(RealmFact, frozen=True):
+    """Snapshots only: events that were in the journal and not in a segment yet."""
+
+    first_id: int
+    end_id: int
+    at_us: int
+    ids: tuple[tuple[int, int], ...] = ()
+    """Spans the body's rows have; empty: all ids of the range."""
+
+
+class KeptStates(RealmFact, frozen=True):
+    """Snapshots only: merged events of a merge channel, with ids and times; the body is an Arrow
+    stream (SEM K2)."""
+
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Who published which of them."""
+
+
+class RealmFacts(RealmFact, frozen=True):
+    """Snapshots only: the realm's own counters."""
+
+    next_number: int
+
+
+class TransactionEnded(RealmFact, frozen=True):
+    """A transaction is over, and how (SEM X2)."""
+
+    ended: Ended
+
+
+class StagesCommitted(RealmFact, frozen=True):
+    """What was staged for several stores has been published in one step (SEM X3)."""
+
+    producer: str
+    sequence: int
+    at_us: int
+    spans: StoreSpans
+
+
+class CommitsKept(RealmFact, frozen=True):
+    """Snapshots only: the publishes of a producer to several stores that are remembered."""
+
+    producer: str
+    forgotten: int
+    at_us: int
+    recent: tuple[tuple[int, StoreSpans], ...]
+
+
+AnyFact = (
+    StoredFact
+    | AnyRealmFact
+    | SchemaSeen
+    | Sealed
+    | Extended
+    | Rewritten
+    | SegmentDropped
+    | Kept
+    | KeptStates
+    | RealmFacts
+    | TransactionEnded
+    | StagesCommitted
+    | CommitsKept
+)
+
+
+class BodyRef(Struct, frozen=True, array_like=True):
+    schema: int
+    size: int
+    rows: int
+    publisher: str = ""
+    """``user@host`` of the connection it came by (SEM E3)."""
+    place: Place | None = None
+    """Where it lies in the pages of its channel; None: in this block."""
+
+
+class Record(Struct, frozen=True, array_like=True):
+    channel: int
+    """Number of the channel; 0: the realm itself."""
+    fact: AnyFact
+    bodies: tuple[BodyRef, ...] = ()
+
+
+class Header(Struct, frozen=True, array_like=True):
+    at_us: int
+    records: tuple[Record, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
+
+
+def encode_block(at_us: int, records: Sequence[Record], bodies: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers of a block; ``bodies`` are those of all records, in order."""
+    header = _encoder.encode(Header(at_us, tuple(records)))
+    chunks: list[Buffer] = [_LENGTH.pack(len(header)) + header]
+    chunks[0] = bytes(chunks[0]) + _pad(len(chunks[0]))
+    for body in bodies:
+        chunks.append(body)
+        if padding := _pad(len(body)):
+            chunks.append(padding)
+    return chunks
+
+
+def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
+    """Header and bodies. Raises ``Damaged`` when the bytes are no block, ``NewerFormat`` when it
+    speaks of something this version does not know."""
+    length = 0
+    try:
+        (length,) = _LENGTH.unpack_from(block)
+        header = _decoder.decode(block[4 : 4 + length])
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if unknown := _unknown_fact(block[4 : 4 + length]):
+            raise NewerFormat(
+                f"the fact {unknown}, in a form this version of Penstock does not know: a newer "
+                "one has written it"
+            ) from error
+        raise Damaged(f"a block that does not decode: {error}") from error
+    return header, _bodies(block, header, 4 + length)
+
+
+def _unknown_fact(header: memoryview) -> str:
+    """The name of the first fact that cannot be read in what is a header otherwise; empty: it is
+    none. Its bytes are what was written, for their checksum was right."""
+    try:
+        _, records, *_ = msgspec.msgpack.decode(header)
+        for _, fact, *_ in records:
+            if not isinstance(fact, list) or not isinstance(fact[0], str):
+                return ""
+            try:
+                msgspec.convert(fact, AnyFact)
+            except msgspec.ValidationError:
+                return fact[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    except (TypeError, ValueError, LookupError):  # of another shape
+        return ""
+    return ""
+
+
+def _bodies(block: memoryview, header: Header, at: int) -> Iterator[memoryview]:
+    at += -at % _ALIGNMENT
+    for record in header.records:
+        for ref in record.bodies:
+            if ref.place is not None:
+                continue
+            if at + ref.size > len(block):
+                raise Damaged(f"a block of {len(block)} bytes ends inside a body")
+            yield block[at : at + ref.size]
+            at += ref.size + -ref.size % _ALIGNMENT
+
+
+def _pad(size: int) -> bytes:
+    return _PADDING[-size % _ALIGNMENT]

@@ -1,0 +1,64 @@
+"""Arrow schemas by number. Bodies on the wire and in the journal name their schema so."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.columns.schema.schema_cache import SchemaMemo
+
+TRANSIENT_FROM = 1 << 32
+"""Schemas from here on are made by the server for deliveries and are never stored."""
+
+
+class Schemas:
+    def __init__(self) -> None:
+        self._schemas: dict[int, pa.Schema] = {}
+        self._bytes: dict[int, bytes] = {}
+        self._by_bytes: dict[bytes, int] = {}
+        self._transient: dict[pa.Schema, int] = {}
+        self._transient_numbers = SchemaMemo(self._number_transient)
+        self._next = 1
+        self._next_transient = TRANSIENT_FROM
+
+    def known(self, schema: bytes) -> int | None:
+        """The number of a recorded schema."""
+        return self._by_bytes.get(schema)
+
+    def next_number(self) -> int:
+        return self._next
+
+    def record(self, number: int, schema: bytes) -> None:
+        """``number`` is in the journal from now on. Raises ``InvalidEvent`` on garbage."""
+        self._schemas[number] = schema_from(schema)
+        self._bytes[number] = schema
+        self._by_bytes[schema] = number
+        self._next = max(self._next, number + 1)
+
+    @property
+    def recorded(self) -> list[int]:
+        """The numbers of all schemas in the journal so far."""
+        return sorted(self._by_bytes.values())
+
+    def transient(self, schema: pa.Schema) -> int:
+        """A number for a schema that is only ever sent."""
+        return self._transient_numbers.of(schema)
+
+    def _number_transient(self, schema: pa.Schema) -> int:
+        number = self._transient.get(schema)
+        if number is None:
+            number = self._next_transient
+            self._next_transient += 1
+            self._transient[schema] = number
+            self._schemas[number] = schema
+            self._bytes[number] = schema_bytes(schema)
+        return number
+
+    def has(self, number: int) -> bool:
+        return number in self._schemas
+
+    def schema(self, number: int) -> pa.Schema:
+        return self._schemas[number]
+
+    def bytes_of(self, number: int) -> bytes:
+        return self._bytes[number]

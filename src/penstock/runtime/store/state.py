@@ -1,0 +1,421 @@
+"""Everything a realm knows, and the one way it comes to know it: applying records.
+
+Used live (right after a decision) and at recovery (from the snapshot and the journal) alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from penstock.api.channels import ChannelOpened
+from penstock.columns.files.segments import SegmentBatch, SegmentIndex
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.channel.channel import Channel
+from penstock.core.channel.producers import JointProducers
+from penstock.core.channel.state import Rules
+from penstock.core.ids.id_lists import ids_in
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.realm.directory import (
+    ChannelCreated,
+    ChannelDeleted,
+    Directory,
+    JoinCreated,
+    JoinDeleted,
+    PublishingPaused,
+)
+from penstock.core.realm.joins import Join
+from penstock.core.realm.transactions import Transactions
+from penstock.core.vocabulary.errors import Damaged
+from penstock.core.vocabulary.messages import (
+    Appended,
+    Cause,
+    Edited,
+    PackedIds,
+    Removed,
+    Replaced,
+    Restored,
+    Secured,
+    StoredFact,
+)
+from penstock.core.vocabulary.ports import Buffer, Pages, Place
+from penstock.core.vocabulary.stored_ids import unpacked
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.merge_store import MergeStore
+from penstock.runtime.store.merging import kept_states, take_in_kept
+from penstock.runtime.store.records import (
+    AnyFact,
+    BodyRef,
+    CommitsKept,
+    Extended,
+    Kept,
+    KeptStates,
+    RealmFacts,
+    Record,
+    Rewritten,
+    SchemaSeen,
+    Sealed,
+    SegmentDropped,
+    StagesCommitted,
+    TransactionEnded,
+)
+from penstock.runtime.store.schemas import Schemas
+from penstock.runtime.store.sealed_file import SealedFile
+from penstock.runtime.store.tail_batch import Meter, Piece
+
+_index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
+_batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
+
+
+class Copied(Struct):
+    """What a join has done since the realm started."""
+
+    copied: int = 0
+    dropped: int = 0
+    """Not copied: it would go round, or too far (SEM L2)."""
+
+
+class RealmState:
+    def __init__(self, rules: Rules) -> None:
+        self.directory = Directory(rules)
+        self.stores: dict[int, ChannelStore] = {}
+        self.schemas = Schemas()
+        self.meter = Meter()
+        self.transactions = Transactions()
+        self.producers = JointProducers()
+        """Who has published to several stores in one step (SEM X3)."""
+        self.schedules: set[int] = set()
+        """The stores where events wait for their time (SEM X4)."""
+        self.has_new_times = False
+        """Soft: something has been scheduled since somebody looked."""
+        self.to_open: set[int] = set()
+        """Soft: channels whose dead events move, with files that are not open yet."""
+        self.dropped: list[int] = []
+        """Soft: channels deleted, with pages that are not dropped yet."""
+        self.freed: set[int] = set()
+        """Soft: channels with places in pages to give back."""
+        self.freed_bytes = 0
+        """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
+        self.skipped: list[str] = []
+        """Facts that could not be applied because an earlier block is damaged."""
+        self.unreadable: list[tuple[int, Place]] = []
+        """Bodies in pages that are not there."""
+        self._joined: dict[tuple[int, int], Copied] = {}
+        self.run = ""
+        """Soft: another one each time the realm starts."""
+
+    @property
+    def channels(self) -> dict[int, Channel]:
+        return self.directory.channels
+
+    def opened(self, number: int) -> ChannelOpened:
+        """A channel, as a client is told of it."""
+        state = self.channels[number].state
+        run = "" if state.type.ids_survive else self.run
+        return ChannelOpened(number, state.name, state.definition, run)
+
+    def joined(self, join: Join) -> Copied:
+        """What a join has done since the realm started."""
+        return self._joined.setdefault((join.source, join.destination), Copied())
+
+    def apply_stored(
+        self, record: Record, bodies: Iterator[memoryview], pages: Pages | None = None
+    ) -> None:
+        """Apply a record read back from the journal or a snapshot."""
+        own = [self._body(record.channel, ref, bodies, pages) for ref in record.bodies]
+        if record.channel and record.channel not in self.channels:
+            self.skipped.append(f"{type(record.fact).__name__} of channel {record.channel}")
+            return
+        missing = [ref.schema for ref in record.bodies if not self.schemas.has(ref.schema)]
+        if missing and not isinstance(record.fact, SchemaSeen | KeptStates):
+            self.skipped.append(f"events of channel {record.channel} in schema {missing[0]}")
+            return
+        fact = record.fact
+        if isinstance(fact, PackedIds):
+            fact = unpacked(fact)
+        self.apply(record.channel, fact, self._pieces(record, own), own)
+
+    def _body(
+        self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
+    ) -> memoryview:
+        if ref.place is None:
+            return next(bodies)
+        try:
+            if pages is not None:
+                return pages.view(number, ref.place)
+        except Damaged:  # its events are quarantined once all is read
+            self.unreadable.append((number, ref.place))
+        return memoryview(b"")
+
+    def _pieces(self, record: Record, bodies: Sequence[memoryview]) -> list[Piece]:
+        match record.fact:
+            case Appended(span, at_us, absent=absent):
+                ids = IdSet([Span(*span)])
+                for gone in absent:
+                    ids.remove(Span(*gone))
+            case Secured(spans, at_us):
+                ids = IdSet(Span(*s) for s in spans)
+            case Kept(first, end, at_us, spans):
+                ids = IdSet(Span(*s) for s in spans) if spans else IdSet([Span(first, end)])
+            case _:
+                return []
+        return [
+            self._piece(record.channel, ref, body, at_us, ids)
+            for ref, body in zip(record.bodies, bodies, strict=True)
+        ]
+
+    def _piece(self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet) -> Piece:
+        """The piece of one body; takes its rows' ids off ``ids``."""
+        taken: list[Span] = []
+        rows = ref.rows
+        while rows and (span := ids.take(rows)) is not None:
+            taken.append(span)
+            rows -= span.size
+        span = Span(taken[0].first, taken[-1].end)
+        dense = span.size == ref.rows
+        return Piece(
+            span,
+            at_us,
+            ref.schema,
+            self.schemas.schema(ref.schema),
+            body,
+            ids=None if dense else IdSet(taken),
+            home=self.channels[number].state.type.home,
+            publisher=ref.publisher,
+            place=ref.place,
+        )
+
+    def apply(
+        self,
+        number: int,
+        fact: AnyFact,
+        pieces: Sequence[Piece] = (),
+        bodies: Sequence[Buffer] = (),
+    ) -> None:
+        """Make ``fact`` true in the core and in the store."""
+        match fact:
+            case ChannelCreated() | ChannelDeleted():
+                self._made_or_gone(fact)
+            case JoinCreated() | JoinDeleted() | PublishingPaused():
+                self.directory.apply(fact)
+            case TransactionEnded(ended):
+                self.transactions.apply(ended)
+            case StagesCommitted(producer, sequence, at_us, spans):
+                self.producers.stored(producer, sequence, spans, at_us)
+            case CommitsKept(producer, forgotten, at_us, recent):
+                self.producers.put_back(producer, forgotten, at_us, list(recent))
+            case SchemaSeen(schema):
+                self.schemas.record(schema, bytes(bodies[0]))
+            case RealmFacts(next_number):
+                self.directory.next_number = next_number
+            case Sealed() | Extended() | Rewritten() | SegmentDropped():
+                self._in_files(number, fact)
+            case Kept() | KeptStates():
+                self._kept(number, fact, pieces, bodies)
+            case _:
+                self._of_channel(number, fact, pieces)
+
+    def appended(self, number: int, fact: Appended, pieces: Sequence[Piece]) -> None:
+        """The same for nearly all of them."""
+        self.channels[number].apply(fact)
+        store = self.stores[number]
+        for piece in pieces:
+            store.add(piece)
+
+    def _made_or_gone(self, fact: ChannelCreated | ChannelDeleted) -> None:
+        if isinstance(fact, ChannelCreated):
+            self._created(fact)
+        else:
+            self._deleted(fact)
+
+    def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[Piece]) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
+            self._freed(channel, sum([end - first for first, end in fact.spans]))
+        channel.apply(fact)
+        for piece in pieces:
+            if isinstance(fact, Secured):
+                store.came_back(piece)
+            else:
+                store.add(piece)
+        if isinstance(fact, Secured):
+            store.secured(IdSet(Span(*span) for span in fact.spans))
+        elif isinstance(fact, Removed):
+            store.removed(fact.spans, channel.state.readable)
+            if store.freed:
+                self.freed.add(number)
+        elif isinstance(fact, Replaced):
+            store.thinned(ids_in(fact.ids), channel.state.stored)
+            if store.freed:
+                self.freed.add(number)
+        elif isinstance(fact, Edited | Restored):
+            self._files_changed(number)
+
+    def _kept(
+        self,
+        number: int,
+        fact: Kept | KeptStates,
+        pieces: Sequence[Piece],
+        bodies: Sequence[Buffer],
+    ) -> None:
+        if isinstance(fact, KeptStates):
+            take_in_kept(self.stores[number], fact, bodies)
+        for piece in pieces:
+            self.stores[number].restored(piece)
+
+    def _created(self, fact: ChannelCreated) -> None:
+        self.directory.apply(fact)
+        keys = fact.definition.keys
+        if (own := self.channels[fact.number].state).engine.merges:
+            self.stores[fact.number] = MergeStore(self.meter, keys, own.type.home)
+        else:
+            self.stores[fact.number] = ChannelStore(self.meter, keys)
+        if fact.definition.kind == "schedule":
+            self.schedules.add(fact.number)
+
+    def _freed(self, channel: Channel, events: int) -> None:
+        if channel.state.type.home == "journal":
+            self.freed_bytes += int(events * channel.state.event_bytes)
+
+    def _deleted(self, fact: ChannelDeleted) -> None:
+        if (gone := self.channels.get(fact.number)) is not None:
+            self._freed(gone, gone.state.counters.published)
+        self.directory.apply(fact)
+        self.schedules.discard(fact.number)
+        self.to_open.discard(fact.number)
+        if store := self.stores.pop(fact.number, None):
+            store.discard()
+            self.freed.discard(fact.number)
+            self.dropped.append(fact.number)
+
+    def _files_changed(self, number: int) -> None:
+        """Dead events are read in the middle of a step: their files are open before (SEM T7)."""
+        if self.channels[number].state.moves_dead:
+            self.to_open.add(number)
+
+    def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
+        """Something has changed in which file events are."""
+        self._files_changed(number)
+        match fact:
+            case Sealed():
+                self._sealed(number, fact)
+            case Extended():
+                self._extended(number, fact)
+            case Rewritten(names):
+                file = self._file(number, fact) if fact.name else None
+                self.stores[number].rewritten(names, file)
+            case SegmentDropped(name):
+                self.stores[number].dropped(name)
+
+    def _sealed(self, number: int, fact: Sealed) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        channel.given(fact.through)
+        file = self._file(number, fact) if fact.name else None
+        store.sealed(fact.through, file, channel.state.volatile)
+
+    def _extended(self, number: int, fact: Extended) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        channel.given(fact.through)
+        file = next((own for own in store.files if own.name == fact.name), None)
+        if file is None:
+            self.skipped.append(f"events of channel {number} added to {fact.name}")
+            return
+        file.extended(
+            _batches_decoder.decode(fact.batches),
+            size=fact.size,
+            checksum=fact.checksum,
+            publishers=fact.publishers,
+        )
+        file.is_stale = True
+        store.extended(fact.through, channel.state.volatile)
+
+    def _file(self, number: int, fact: Sealed | Rewritten) -> SealedFile:
+        index = _index_decoder.decode(fact.index)
+        file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
+        store = self.stores[number]
+        known = ChannelSchema.of_file(index.schema).arrow
+        store.columns = store.columns.grown(known)
+        store.names.add(known)
+        file.live = len(self.channels[number].state.stored.within(file.span))
+        return file
+
+    def snapshot(self) -> tuple[Callable[[], list[Record]], list[Buffer]]:
+        """The shortest records that lead to this state after a restart, and their bodies.
+
+        The records can be asked for later and anywhere: much of the work is in them.
+        """
+        records = [Record(0, RealmFacts(self.directory.next_number))]
+        bodies: list[Buffer] = []
+        of_channels: list[Record | tuple[int, Callable[[], Restored]]] = []
+        kept_bodies: list[Buffer] = []
+        for number, channel in self.channels.items():
+            store = self.stores[number]
+            state = channel.state
+            of_channels.append(Record(0, ChannelCreated(number, state.name, state.definition)))
+            of_channels.append((number, channel.frozen()))
+            for file in store.files:
+                through = file.index.end_id
+                index = msgspec.msgpack.encode(file.index)
+                sealed = Sealed(through, file.name, index, file.publishers, file.grows)
+                of_channels.append(Record(number, sealed))
+            of_channels.append(Record(number, Sealed(store.sealed_through)))
+            if not channel.state.type.survives_restart:
+                continue
+            for states, body in kept_states(store, channel.state.stored):
+                of_channels.append(Record(number, states, (BodyRef(0, len(body), 0),)))
+                kept_bodies.append(body)
+            for piece, kept in _all_kept(store, channel.state.volatile):
+                fact, rows, body = kept
+                place = piece.place
+                ref = BodyRef(piece.number, len(body), rows, piece.publisher, place)
+                of_channels.append(Record(number, fact, (ref,)))
+                if place is None:
+                    kept_bodies.append(body)
+        of_channels += [Record(0, JoinCreated(join)) for join in self.directory.joins]
+        of_channels += [Record(0, TransactionEnded(end)) for end in self.transactions.state()]
+        of_channels += [Record(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
+        if self.directory.publishing_paused:
+            of_channels.append(Record(0, PublishingPaused(True)))
+        # All of them: blocks after this snapshot name schemas that were recorded before it.
+        for schema in self.schemas.recorded:
+            encoded = self.schemas.bytes_of(schema)
+            records.append(Record(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
+            bodies.append(encoded)
+        return lambda: records + [_written(each) for each in of_channels], bodies + kept_bodies
+
+
+def _written(record: Record | tuple[int, Callable[[], Restored]]) -> Record:
+    return record if isinstance(record, Record) else Record(record[0], record[1]())
+
+
+def _all_kept(
+    store: ChannelStore, volatile: IdSet
+) -> Iterator[tuple[Piece, tuple[Kept, int, Buffer]]]:
+    """What a snapshot keeps of the tail: what is in no file, and what was late for one."""
+    if store.late:
+        for piece in store.tail:
+            if late := piece.of(store.late):
+                fact = Kept(piece.first, piece.end, piece.at_us, late.spans)
+                yield piece, (fact, len(late), piece.body_of(late))
+        volatile = volatile.copy()
+        volatile.add_all(store.late)
+    for piece in store.all_unsealed():
+        kept = _kept(piece, volatile)
+        if kept is not None:
+            yield piece, kept
+
+
+def _kept(piece: Piece, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
+    """What a snapshot keeps of a tail piece: its rows on disk, or nothing."""
+    left_out = left_out.within(Span(piece.first, piece.end))
+    ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
+    if not left_out:
+        spans = () if piece.ids is None else ids.spans
+        return Kept(piece.first, piece.end, piece.at_us, spans), len(ids), piece.body
+    ids.remove_all(left_out)
+    if not ids:
+        return None
+    body = piece.body_of(ids)
+    return Kept(piece.first, piece.end, piece.at_us, ids.spans), len(ids), body

@@ -1,0 +1,217 @@
+"""Published batches in memory: the tail of a channel, before it is sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns.events.batch import stamp
+from penstock.columns.files.segments import numbers_in
+from penstock.columns.schema.ipc import batch_bytes, batch_from
+from penstock.columns.schema.layout import EVENT_BYTES_MIN
+from penstock.core.channel.channel_type import Home
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.ports import Buffer, Place
+from penstock.runtime.store.sealed_file import Publishers
+
+IntArray = npt.NDArray[np.int64]
+
+
+def _ids(spans: Sequence[Span]) -> IntArray:
+    edges = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))
+    return numbers_in(edges[0::2], edges[1::2])
+
+
+def _int64s(values: IntArray) -> pa.Array:
+    """Without a copy, and without ``pa.array``, whose first call imports pandas where there is
+    one: a third of a second in which nobody is served."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+class Piece:
+    """One published batch, as it came."""
+
+    __slots__ = (
+        "_batch",
+        "at_us",
+        "body",
+        "end",
+        "first",
+        "home",
+        "ids",
+        "live",
+        "number",
+        "place",
+        "publisher",
+        "schema",
+    )
+
+    def __init__(
+        self,
+        span: Span,
+        at_us: int,
+        number: int,
+        schema: pa.Schema,
+        body: Buffer,
+        batch: pa.RecordBatch | None = None,
+        ids: IdSet | None = None,
+        *,
+        home: Home = "journal",
+        publisher: str = "",
+        place: Place | None = None,
+    ) -> None:
+        self.publisher = publisher
+        """``user@host`` of the connection it came by (SEM E3)."""
+        self.first, self.end = span
+        self.at_us = at_us
+        self.number = number
+        """The schema's number."""
+        self.schema = schema
+        self.body = body
+        self._batch = batch
+        self.ids = ids
+        """The ids its rows have; None: every id of the span."""
+        self.home = home
+        """What keeps it, and whose limit it counts against (SEM C6)."""
+        self.place = place
+        """Where it lies in the pages of its channel, if it does."""
+        self.live = span.size if ids is None else len(ids)
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        if self._batch is None:
+            self._batch = batch_from(self.body, self.schema)
+        return self._batch
+
+    @property
+    def weight(self) -> int:
+        """Bytes it counts against limits."""
+        rows = self.end - self.first if self.ids is None else len(self.ids)
+        return max(len(self.body), EVENT_BYTES_MIN * rows)
+
+    def moved_to(self, place: Place, body: memoryview) -> None:
+        """It lies in the pages of its channel now, and is read from there."""
+        self.place = place
+        self.body = body
+        self._batch = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ids is None
+
+    def of(self, ids: IdSet) -> IdSet:
+        """Those of ``ids`` it has rows of."""
+        found = ids.within(Span(self.first, self.end))
+        return found if self.ids is None else found.overlap(self.ids)
+
+    def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
+        """The rows of ``spans`` (all inside this piece), with ids and times."""
+        if self.ids is None and len(spans) == 1:
+            first, end = spans[0]
+            rows = self.batch.slice(first - self.first, end - first)
+            return stamp(rows, spans[0], self.at_us)
+        wanted = _ids(spans)
+        return stamp(self._rows(wanted), wanted, self.at_us)
+
+    def publishers(self, spans: Sequence[Span]) -> Publishers:
+        """Who published ``spans`` of it."""
+        return ((self.publisher, tuple(spans)),) if self.publisher else ()
+
+    def body_of(self, ids: IdSet) -> Buffer:
+        """The body with only the rows of ``ids``."""
+        return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
+
+    def _rows(self, wanted: IntArray) -> pa.RecordBatch:
+        if self.ids is None:
+            offsets = wanted - self.first
+        else:
+            offsets = np.searchsorted(_ids(self.ids.spans), wanted).astype(np.int64)
+        return self.batch.take(_int64s(offsets))
+
+
+def united(one: Piece, other: Piece) -> Piece:
+    """Rows of one published batch that came back in two parts."""
+    assert one.number == other.number, "they were published together"
+    ids = [_ids(_own(piece).spans) for piece in (one, other)]
+    order = np.argsort(np.concatenate(ids))
+    batch = pa.concat_batches([one.batch, other.batch]).take(_int64s(order))
+    both = _own(one)
+    both.add_all(_own(other))
+    span = Span(min(one.first, other.first), max(one.end, other.end))
+    return Piece(
+        span,
+        one.at_us,
+        one.number,
+        one.schema,
+        memoryview(batch_bytes(batch)),
+        batch,
+        ids=None if len(both) == span.size else both,
+        home=one.home,
+        publisher=one.publisher,
+    )
+
+
+def _own(piece: Piece) -> IdSet:
+    """All ids a piece has rows of."""
+    return IdSet((Span(piece.first, piece.end),)) if piece.ids is None else piece.ids.copy()
+
+
+def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    """All rows of whole pieces of one schema: far less work than stamping each."""
+    counts = np.array([piece.end - piece.first for piece in pieces])
+    firsts = np.array([piece.first for piece in pieces])
+    total = int(counts.sum())
+    ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
+    return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
+
+
+def gathered(parts: Sequence[tuple[Piece, Span]]) -> pa.RecordBatch:
+    """Some rows of whole pieces of one schema, in the order given: where a piece gives few, this
+    is far less work than taking and stamping those of each."""
+    spans = [span for _, span in parts]
+    counts = [span.size for span in spans]
+    rows = [piece.batch.slice(span.first - piece.first, span.size) for piece, span in parts]
+    at_us = np.repeat(np.array([piece.at_us for piece, _ in parts]), counts)
+    return stamp(pa.concat_batches(rows), _ids(spans), at_us)
+
+
+class Meter:
+    """Bytes in memory, over all channels of a realm."""
+
+    __slots__ = ("memory_bytes", "off_heap_bytes", "paged_bytes", "tail_bytes")
+
+    def __init__(self) -> None:
+        self.tail_bytes = 0
+        """Events not sealed yet."""
+        self.memory_bytes = 0
+        """Of these, batches with events that are nowhere else but in the Python heap."""
+        self.off_heap_bytes = 0
+        """The same, in Arrow memory outside the Python heap."""
+        self.paged_bytes = 0
+        """In page files."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What will be sealed."""
+        return self.tail_bytes - self.memory_bytes - self.off_heap_bytes - self.paged_bytes
+
+    def add(self, piece: Piece, sign: int) -> None:
+        self.add_bytes(piece.home, sign * piece.weight)
+
+    def add_bytes(self, home: Home, size: int) -> None:
+        """So many more bytes (or fewer) are kept by ``home``."""
+        self.tail_bytes += size
+        match home:
+            case "heap" | "nowhere":
+                self.memory_bytes += size
+            case "off_heap":
+                self.off_heap_bytes += size
+            case "pages":
+                self.paged_bytes += size
+            case "journal":
+                pass

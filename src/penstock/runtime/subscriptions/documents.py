@@ -1,0 +1,40 @@
+"""Channels and queues as documents for programs: the command line and HTTP give the same."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import asdict
+
+from penstock.api.channels import ChannelInfo
+from penstock.core.channel.conservation import conservation
+from penstock.core.vocabulary.errors import Unavailable
+
+DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
+"""Channel types that work and that nobody should begin with (SEM C)."""
+
+
+def channel_document(info: ChannelInfo) -> dict[str, Any]:
+    """Everything there is to know, with names; attributes that have their defaults, too."""
+    definition = asdict(info.definition)
+    definition["message_types"] = types_of(definition.pop("descriptors"))
+    return {
+        **asdict(info),
+        "definition": {**definition, "storage": asdict(info.definition.storage)},
+        "deprecated": info.definition.type in DEPRECATED,
+        "counters": asdict(info.counters),
+        "storage": asdict(info.storage),
+        "conservation": conservation(info.counters, live=info.events, overdue=info.overdue),
+    }
+
+
+def types_of(serialized: bytes) -> list[str] | None:
+    """The message types in descriptors; None where Protocol Buffers are not installed."""
+    if not serialized:
+        return []
+    from penstock.columns.protobuf import descriptors_of
+
+    try:
+        return list(descriptors_of(serialized).types)
+    except Unavailable:
+        return None

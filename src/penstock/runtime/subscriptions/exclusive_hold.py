@@ -1,0 +1,91 @@
+"""Durables that one client holds as a whole, seen from the shell (``core.channel.holding``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.api.durables import Outstanding
+from penstock.columns.schema.layout import REASON_CHARACTERS_MAX
+from penstock.core.channel.holding import Bury, Hold
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.stored_ids import id_set, written
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
+
+
+class Holding:
+    def __init__(self, shard: Shard, channel_of: Callable[[int], int | None]) -> None:
+        """``channel_of`` gives the channel of an open subscription."""
+        self._shard = shard
+        self._channel_of = channel_of
+
+    async def hold(self, subscription: int, span: Span) -> Outstanding:
+        """Take the outstanding events of ``span`` into a sole client's hands; what it has of them
+        already is among the answer. Raises ``IllegalState``."""
+        number = self._number(subscription)
+
+        def hold(group: Group) -> Outstanding:
+            group.sweep(number)
+            group.do(number, Hold(subscription, span))
+            state = group.channel(number).state
+            durable, seat = state.seat(subscription)
+            return _picture(state, durable, seat.in_flight.within(span), group.now_us)
+
+        held: Outstanding = await self._shard.act(hold, sweeps=(number,))
+        return held
+
+    async def outstanding(self, number: int, name: str, span: Span) -> Outstanding:
+        """What a durable still has to see of ``span``; changes nothing.
+
+        Raises ``NameDoesNotExist``.
+        """
+
+        def look(group: Group) -> Outstanding:
+            group.sweep(number)
+            state = group.channel(number).state
+            durable = state.durable(name)
+            wanting = durable.wanting(state.stored.within(span))
+            return _picture(state, durable, wanting, group.now_us)
+
+        found: Outstanding = await self._shard.act(look, sweeps=(number,))
+        return found
+
+    async def bury(self, subscription: int, spans: Spans, reason: str) -> int:
+        """Send events to the dead event store at a client's word; gives how many.
+
+        Raises ``IllegalState``.
+        """
+        number = self._number(subscription)
+
+        def bury(group: Group) -> int:
+            group.sweep(number)
+            answer = group.do(number, Bury(subscription, spans), reason=reason).answer
+            assert isinstance(answer, int), "it is answered with a count"
+            return answer
+
+        state = self._shard.state.channels[number].state
+        # What is there, not what the client names: it may name any range of ids.
+        named = len(state.stored.overlap(IdSet(spans)))
+        room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * named
+        count: int = await self._shard.act(bury, sweeps=(number,), room=room)
+        return count
+
+    def _number(self, subscription: int) -> int:
+        number = self._channel_of(subscription)
+        if number is None:
+            raise IllegalState("the durable is not held any more; hold it again")
+        return number
+
+
+def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
+    if state.overdue:
+        ids = ids.copy()
+        ids.discard_all(state.expired(now_us))  # SEM T1: they only wait to be moved
+    counts = []
+    for count, spans in durable.redeliveries(ids.spans):
+        counts.append((count, written(id_set(spans))))
+    return Outstanding(written(ids), tuple(counts))

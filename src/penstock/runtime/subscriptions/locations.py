@@ -1,0 +1,51 @@
+"""Where stored events can be read: in which files, and which are in none yet."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.api.channels import Location, SealedPart
+from penstock.core.ids.ids import Span
+from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store.sealed_file import Publishers
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
+
+PUBLISHER_SPANS_MAX = 4_096
+"""Runs of events of one publisher that are told of a file, at most."""
+
+
+async def locate(
+    shard: Shard, dispatch: Dispatch, number: int, span: Span, *, publishers: bool
+) -> Location:
+    """Which files hold the stored events of ``span`` on channel ``number``, and which are not in
+    a file yet; with ``publishers`` also who published those in files."""
+
+    def look(group: Group) -> Location:
+        state = group.channel(number).state
+        group.sweep(number)
+        store = group.state.stores[number]
+        left = state.stored.within(span)
+        in_memory = state.volatile.copy()
+        in_memory.add_all(store.late)
+        left.remove_all(in_memory)
+        parts = []
+        for file in store.files_for((span,)):
+            spans = left.remove(file.span).spans
+            if spans:
+                index = msgspec.msgpack.encode(file.index)
+                path = dispatch.local_path(file.name) or ""
+                whole = Span(spans[0].first, spans[-1].end)
+                known = _told(file.publishers_of(whole)) if publishers else ()
+                parts.append(SealedPart(path, file.index.size, spans, index, known, file.name))
+        left.add_all(in_memory.within(span))
+        return Location(tuple(parts), left.spans)
+
+    location: Location = await shard.act(look, sweeps=(number,))
+    return location
+
+
+def _told(publishers: Publishers) -> Publishers | None:
+    """Who published what, unless they take turns too often for an answer."""
+    spans = sum(len(own) for _, own in publishers)
+    return publishers if spans <= PUBLISHER_SPANS_MAX else None

@@ -1,0 +1,45 @@
+"""Where a subscription, durable or selector begins among the events that are stored (SEM E6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.columns.events.batch import ids_of
+from penstock.core.channel.channel import Channel
+from penstock.core.vocabulary.start_positions import (
+    AnyStart,
+    FromEarliest,
+    FromId,
+    FromLatest,
+    FromTime,
+)
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.subscriptions.selector_scan import SCAN_EVENTS
+
+
+def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:
+    """The id where ``start`` is now (SEM E6)."""
+    match start:
+        case FromId(event_id):
+            return max(0, event_id)
+        case FromEarliest():
+            return 0
+        case FromLatest():
+            return channel.state.next_id
+        case FromTime(at_us):
+            coarse = channel.state.ages.first_at(at_us, channel.state.next_id)
+            return _first_since(channel, store, coarse, at_us)
+
+
+def _first_since(channel: Channel, store: ChannelStore, coarse: int, at_us: int) -> int:
+    """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
+    at = coarse
+    while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
+        for rows in store.read((span,), Damage()):
+            published = rows.batch.column("published").cast("int64").to_numpy()
+            row = int(np.searchsorted(published, at_us))
+            if row < len(published):
+                return int(ids_of(rows.batch)[row])
+        at = span.end
+    return channel.state.next_id

@@ -1,0 +1,527 @@
+"""Subscribing, settling and purging: requests that name ids, times and selectors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import structlog
+from msgspec.structs import replace
+
+from penstock.api.channels import Location
+from penstock.api.durables import DurableInfo
+from penstock.columns.selectors import Selector
+from penstock.core.channel.channel import Channel
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.queue import READERS
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    DurableUnbound,
+    IllegalState,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AckPrevious,
+    Attach,
+    ConfirmRecall,
+    CreateDurable,
+    Credit,
+    DeleteDurable,
+    Demand,
+    Detach,
+    Lose,
+    Purge,
+    PurgeDurable,
+    RollBack,
+    Spans,
+    Subscribe,
+)
+from penstock.core.vocabulary.names import durable_name
+from penstock.core.vocabulary.ports import Clock
+from penstock.core.vocabulary.start_positions import AnyStart, FromTime
+from penstock.runtime.delivery.byte_credit import Room
+from penstock.runtime.delivery.delivery import Dispatch, Outlet
+from penstock.runtime.subscriptions import views
+from penstock.runtime.subscriptions.exclusive_hold import Holding
+from penstock.runtime.subscriptions.locations import locate
+from penstock.runtime.subscriptions.resume_places import Places
+from penstock.runtime.subscriptions.selector_scan import Among, Matching
+from penstock.runtime.subscriptions.start_positions import first_id
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.requests import Do, Reply
+from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.with_files import act_reading
+
+_ENDLESS = 1 << 62
+
+_log = structlog.get_logger("penstock.realm")
+
+
+class Opened(NamedTuple):
+    number: int
+    """Of the subscription, in this realm."""
+    first_id: int = 0
+    stop_id: int | None = None
+    strict_order: bool = False
+    confirms: bool = False
+    """Whether it is to say what has arrived (SEM J5)."""
+    cumulative: bool = False
+
+
+class Subscriptions:
+    def __init__(self, shard: Shard, dispatch: Dispatch, clock: Clock) -> None:
+        self._shard = shard
+        self._dispatch = dispatch
+        self._clock = clock
+        self._numbers: dict[int, int] = {}
+        """Channel of each open subscription."""
+        self._places = Places()
+        dispatch.on_failed = self.detach
+        self.holding = Holding(shard, self._numbers.get)
+
+    # --- plain subscriptions -------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        number: int,
+        start: AnyStart,
+        outlet: Outlet,
+        *,
+        credit: int,
+        browse: bool = False,
+        last_id: int | None = None,
+        place: str = "",
+        confirms: bool = False,
+        deltas: bool = False,
+        endless: bool = False,
+        room: Room | None = None,
+    ) -> Opened:
+        """Begin to deliver stored events, then live ones, with no gap between (SEM E6).
+
+        ``place`` is what the same subscription is known by on another connection; one that
+        ``confirms`` says what has arrived, and gets the rest there (SEM J5). One that takes
+        ``deltas`` gets them of a merge channel (SEM K3). An ``endless`` browse goes on with what
+        is published, and nobody waits for it. ``room`` bounds the bytes on their way to it.
+        """
+        subscription = self._dispatch.open(number, outlet, deltas=deltas and not browse, room=room)
+
+        def subscribe(group: Group) -> Opened:
+            channel = group.channel(number)
+            group.sweep(number)
+            store = group.state.stores[number]
+            stop = None
+            if browse:
+                stop = _ENDLESS if endless else channel.state.next_id
+                stop = stop if last_id is None else min(stop, last_id + 1)
+            first = first_id(channel, store, start)
+            command = Subscribe(
+                subscription, outlet.session, first, stop, credit, confirms=confirms
+            )
+            if channel.state.engine.needs_interest and not browse:
+                command = self._waiting(command, number, place, outlet)
+            group.do(number, command)
+            opened = channel.state.subscribers[subscription]
+            return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
+
+        reads = isinstance(start, FromTime)
+        return await self._opened(subscription, number, subscribe, reads=reads)
+
+    def _waiting(self, command: Subscribe, number: int, place: str, outlet: Outlet) -> Subscribe:
+        """``command`` where it matters who waits for what: the channel gives the subscriber what
+        its selector matches and nothing else (SEM J2), and what the one has missed whose place
+        it takes (SEM J5)."""
+        former = self._places.take(number, place, command.subscription) if place else None
+        if former is not None:
+            self._numbers.pop(former, None)
+            self._dispatch.close(former)
+        wanted, outlet.selector = outlet.selector, None
+        return replace(command, resumes=former, selector=wanted.text if wanted else "")
+
+    def lose(self, subscription: int, arrived: Spans = ()) -> None:
+        """The connection of a subscription is lost. What a durable's seat held goes back at once
+        (SEM D13); the place of a plain subscriber is kept for a while (SEM J5). What it has said
+        of what has ``arrived`` may be on its way here."""
+        if subscription not in self._places:
+            self.detach(subscription)
+            return
+        number = self._numbers.pop(subscription, 0)
+        self._dispatch.close(subscription)
+        if (channel := self._shard.state.channels.get(number)) is not None:
+            channel.attend(Lose(subscription, arrived), self._clock.now_us())
+            self._shard.wake(number)
+
+    def forget_places(self) -> None:
+        """Called regularly: those that came back too late, or never."""
+        channels = self._shard.state.channels
+
+        def is_over(number: int, subscription: int) -> bool:
+            channel = channels.get(number)
+            is_there = channel is not None and subscription in channel.state.subscribers
+            return not is_there and subscription not in self._numbers
+
+        self._places.forget(is_over)
+
+    async def browse_durable(
+        self,
+        number: int,
+        name: str,
+        outlet: Outlet,
+        credit: int,
+        *,
+        first_id: int = 0,
+        room: Room | None = None,
+    ) -> Opened:
+        """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
+        subscription = self._dispatch.open(number, outlet, room=room)
+
+        def browse(group: Group) -> Opened:
+            state = group.channel(number).state
+            group.sweep(number)
+            own = state.durable(name)
+            wanted = own.outstanding_spans(state.stored)
+            stop = wanted[-1].end if wanted else 0
+            command = Subscribe(
+                subscription, outlet.session, first_id, stop, credit, wanted, own.name
+            )
+            group.do(number, command)
+            return Opened(subscription, first_id, stop)
+
+        return await self._opened(subscription, number, browse)
+
+    async def _opened(
+        self,
+        subscription: int,
+        number: int,
+        action: Callable[[Group], Opened],
+        *,
+        reads: bool = False,
+        ahead: Awaitable[None] | None = None,
+    ) -> Opened:
+        self._numbers[subscription] = number
+        try:
+            if ahead is not None:
+                await ahead
+            opened: Opened = await self._act(number, action, reads=reads)
+        except BaseException:
+            self.detach(subscription)  # also when only the wait for the answer was cancelled
+            raise
+        return opened
+
+    def credit(
+        self,
+        subscription: int,
+        count: int,
+        next_id: int = 0,
+        *,
+        withdrawn: int = 0,
+        taken: int = 0,
+    ) -> None:
+        """``taken``: so many bytes are in the hands of the application."""
+        if number := self._numbers.get(subscription):
+            has_room = bool(taken) and self._dispatch.taken(subscription, taken)
+            command = Credit(subscription, count, next_id, withdrawn, has_room=has_room)
+            self._shard.submit(Do(number, command))
+
+    def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
+        """A plain subscription's client has these (SEM J5)."""
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, Credit(subscription, 0, arrived=spans), reply))
+
+    # --- durables ------------------------------------------------------------------------
+
+    async def create_durable(
+        self,
+        number: int,
+        name: str,
+        kind: str,
+        start: AnyStart,
+        selector: str,
+        *,
+        persistent: bool | None,
+        max_deliveries: int = 0,
+        cluster_wide: bool = False,
+        strict_order: bool = False,
+        order_by: str = "",
+    ) -> DurableInfo:
+        name = durable_name(name)
+        reads = bool(selector) or isinstance(start, FromTime)
+
+        def among(group: Group) -> IdSet:
+            channel = group.channel(number)
+            first = first_id(channel, group.state.stores[number], start)
+            return channel.state.stored.within(Span(first, channel.state.next_id))
+
+        matching = await self._looked_ahead(number, selector, among)
+
+        def create(group: Group) -> DurableInfo:
+            channel = group.channel(number)
+            group.sweep(number)
+            first = first_id(channel, group.state.stores[number], start)
+            matched: Spans = ()
+            if selector:
+                matched = matching.now(group, number, among).spans
+            command = CreateDurable(
+                name,
+                kind,
+                first,
+                selector,
+                matched,
+                persistent,
+                max_deliveries,
+                cluster_wide,
+                strict_order,
+                order_by,
+            )
+            group.do(number, command)
+            return self._info(channel, channel.state.durable(name))
+
+        info: DurableInfo = await self._act(number, create, reads=reads)
+        _log.info("durable.created", name=info.name, channel=info.channel, type=info.type)
+        return info
+
+    async def delete_durable(self, number: int, name: str) -> None:
+        def delete(group: Group) -> tuple[str, list[int]]:
+            state = group.channel(number).state
+            seats = [seat.subscription for seat in state.durable(durable_name(name)).seats]
+            group.do(number, DeleteDurable(name))
+            return state.name, seats
+
+        channel, seats = await self._shard.act(delete, sweeps=(number,))
+        _log.info("durable.deleted", name=name, channel=channel)
+        self._ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
+
+    async def unbind(self, number: int, name: str) -> int:
+        """End all subscriptions of a durable: what they held goes back as if they were gone
+        (SEM D13, D14). Gives how many there were."""
+
+        def unbind(group: Group) -> list[int]:
+            durable = group.channel(number).state.durable(durable_name(name))
+            seats = [seat.subscription for seat in durable.seats]
+            for subscription in seats:
+                group.do(number, Detach(subscription))
+            return seats
+
+        seats: list[int] = await self._shard.act(unbind, sweeps=(number,))
+        self._ended(
+            seats,
+            DurableUnbound(
+                f"an administrator ended all subscriptions of durable {name}; what this one held "
+                "went back; subscribe again to go on"
+            ),
+        )
+        return len(seats)
+
+    def _ended(self, seats: list[int], reason: PenstockError) -> None:
+        self._dispatch.ended(seats, reason)
+        for subscription in seats:
+            self._numbers.pop(subscription, None)
+
+    async def durables(self, number: int) -> list[DurableInfo]:
+        def look(group: Group) -> list[DurableInfo]:
+            channel = group.channel(number)
+            group.sweep(number)
+            durables = channel.state.durables
+            return [self._info(channel, durables[name]) for name in sorted(durables) if name]
+
+        infos: list[DurableInfo] = await self._shard.act(look, sweeps=(number,))
+        return infos
+
+    async def durable(self, number: int, name: str) -> DurableInfo:
+        def look(group: Group) -> DurableInfo:
+            channel = group.channel(number)
+            group.sweep(number)
+            return self._info(channel, channel.state.durable(name))
+
+        info: DurableInfo = await self._shard.act(look, sweeps=(number,))
+        return info
+
+    def _info(self, channel: Channel, durable: Durable) -> DurableInfo:
+        return views.durable_info(channel.state, durable, self._clock.now_us())
+
+    async def attach(
+        self,
+        number: int,
+        durable: str,
+        outlet: Outlet,
+        *,
+        window: int | None,
+        pull: bool,
+        auto_ack: bool = False,
+        sole: bool = False,
+    ) -> Opened:
+        """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
+        seat holds the durable as a whole.
+
+        Raises ``DurableInUse``, ``InvalidArgument``.
+        """
+        wanted = outlet.selector
+        if sole and wanted is not None:
+            raise IllegalState("whoever holds a durable as a whole gives it no selector")
+        chooses = durable == READERS and wanted is not None
+        if chooses:
+            outlet.selector = None  # the queue gives it what it wants and nothing else
+        subscription = self._dispatch.open(number, outlet)
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(number).state
+            return IdSet(state.durable(durable).outstanding_spans(state.stored))
+
+        matching = Matching(wanted if chooses else None, self._clock)
+
+        def attach(group: Group) -> Opened:
+            state = group.channel(number).state
+            group.sweep(number)
+            own = state.durable(durable)
+            if wanted is not None and own.kind.stores_selector:
+                raise IllegalState(
+                    f"durable {durable} is {own.kind.name}: its selector is given when it is "
+                    "created"
+                )
+            command = Attach(
+                own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
+            )
+            if chooses and wanted is not None:
+                matched = matching.now(group, number, among).spans
+                command = replace(command, selector=wanted.text, matched=matched)
+            group.do(number, command)
+            return Opened(subscription, strict_order=own.recalls, cumulative=own.kind.cumulative)
+
+        ahead = matching.look_ahead(self._shard, self._dispatch.files, number, among)
+        return await self._opened(subscription, number, attach, reads=chooses, ahead=ahead)
+
+    def recall_seen(self, subscription: int) -> None:
+        """The client of a subscription knows of a recall."""
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, ConfirmRecall(subscription)))
+
+    def demand(self, subscription: int, count: int) -> None:
+        if number := self._numbers.get(subscription):
+            self._shard.submit(Do(number, Demand(subscription, count)))
+
+    def settle(
+        self, subscription: int, spans: Spans, reply: Reply, *, roll_back: bool, previous: bool
+    ) -> None:
+        """Acknowledge or roll back; answered once it is on disk."""
+        number = self._numbers.get(subscription)
+        if number is None:
+            reply(None, IllegalState(f"subscription {subscription} is not open"))
+            return
+        command: Ack | AckPrevious | RollBack
+        if previous and not roll_back:
+            command = AckPrevious(subscription, max((span.end for span in spans), default=0) - 1)
+        else:
+            command = (RollBack if roll_back else Ack)(subscription, spans)
+        self._shard.submit(Do(number, command, reply))
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def detach(self, subscription: int, reply: Reply | None = None) -> None:
+        """End a subscription; what it held goes back (SEM D13)."""
+        number = self._numbers.pop(subscription, None)
+        self._dispatch.close(subscription)
+        if number is None:
+            if reply is not None:
+                reply(None, None)
+            return
+        self._shard.submit(Do(number, Detach(subscription), reply))
+
+    def stall(self, session: str, *, stalled: bool) -> None:
+        """A session's connection is full, or drained."""
+        for number in self._dispatch.channels_of(session):
+            channel = self._shard.state.channels.get(number)
+            if channel is not None:
+                channel.stall(session, stalled=stalled)
+                if not stalled:
+                    self._shard.wake(number)
+
+    # --- purge and look-ups --------------------------------------------------------------
+
+    async def purge(
+        self,
+        number: int,
+        first: int | None,
+        last: int | None,
+        selector: str,
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Remove events; gives how many (SEM T9)."""
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(number).state
+            end = state.next_id if last is None else last + 1
+            return state.stored.within(Span(first or 0, end))
+
+        matching = await self._looked_ahead(number, selector, among)
+
+        def purge(group: Group) -> int:
+            group.sweep(number)
+            ids = matching.now(group, number, among)
+            if dry_run:
+                return len(ids)
+            answer = group.do(number, Purge(ids.spans)).answer
+            assert isinstance(answer, int), "a purge answers with a count"
+            return answer
+
+        count: int = await self._act(number, purge, reads=bool(selector))
+        return count
+
+    async def purge_durable(
+        self,
+        number: int,
+        name: str,
+        first: int | None,
+        last: int | None,
+        selector: str,
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Take events off what is outstanding at a durable; gives how many (SEM D)."""
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(number).state
+            end = state.next_id if last is None else last + 1
+            ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
+            return ids.within(Span(first or 0, end))
+
+        matching = await self._looked_ahead(number, selector, among)
+
+        def purge(group: Group) -> int:
+            group.sweep(number)
+            ids = matching.now(group, number, among)
+            if dry_run:
+                return len(ids)
+            answer = group.do(number, PurgeDurable(name, ids.spans)).answer
+            assert isinstance(answer, int), "a purge answers with a count"
+            return answer
+
+        count: int = await self._act(number, purge, reads=bool(selector))
+        return count
+
+    async def columns(self, number: int) -> bytes:
+        """The schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
+
+        def look(group: Group) -> bytes:
+            group.channel(number)
+            return group.state.stores[number].columns.to_bytes()
+
+        schema: bytes = await self._shard.act(look, sweeps=(number,))
+        return schema
+
+    async def locate(self, number: int, span: Span, *, publishers: bool = False) -> Location:
+        """Which files hold the stored events of ``span``, and which are not in a file yet."""
+        return await locate(self._shard, self._dispatch, number, span, publishers=publishers)
+
+    async def _looked_ahead(self, number: int, selector: str, among: Among) -> Matching:
+        """A selector that has seen what is there, so that the turn that acts is short."""
+        matching = Matching(Selector(selector) if selector else None, self._clock)
+        await matching.look_ahead(self._shard, self._dispatch.files, number, among)
+        return matching
+
+    async def _act(self, number: int, action: Callable[[Group], Any], *, reads: bool) -> Any:
+        """Run ``action`` at its place in the order; one that ``reads`` has all files open."""
+        if not reads:
+            return await self._shard.act(action, sweeps=(number,))
+        return await act_reading(self._shard, self._dispatch.files, number, action)

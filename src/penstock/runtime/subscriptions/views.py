@@ -1,0 +1,65 @@
+"""What a channel, a durable or several digests look like from outside: read-only pictures."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.api.channels import ChannelInfo, StorageInfo
+from penstock.api.durables import DurableInfo
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.queue import READERS
+from penstock.runtime.store.channel_store import ChannelStore
+
+
+def channel_info(
+    state: ChannelState, store: ChannelStore, *, scheduled: int = 0, paged_bytes: int = 0
+) -> ChannelInfo:
+    readers = state.durables.get(READERS)
+    return ChannelInfo(
+        name=state.name,
+        definition=state.definition,
+        first_event_id=state.stored.lowest,
+        last_event_id=-1 if state.next_id == state.definition.start_event_id else state.next_id - 1,
+        events=len(state.stored) - state.overdue,
+        durables=len(state.durables) - (readers is not None),
+        subscribers=sum(each.stop_id is None for each in state.subscribers.values()),
+        counters=replace(state.counters),  # as they are now: they go on counting
+        storage=StorageInfo(
+            tail_bytes=store.meter.tail_bytes,
+            sealed_bytes=store.sealed_bytes,
+            sealed_files=len(store.files),
+            memory_bytes=store.meter.memory_bytes + store.meter.off_heap_bytes,
+            quarantined=tuple(store.quarantined),
+            home=state.type.home,
+            paged_bytes=paged_bytes,
+        ),
+        readers=tuple(seat.session for seat in readers.seats) if readers else (),
+        pending=readers.in_flight_count if readers else 0,
+        redelivered=readers.redelivered_count if readers else 0,
+        scheduled=scheduled,
+        overdue=state.overdue,
+    )
+
+
+def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableInfo:
+    spans = durable.outstanding_spans(state.stored)
+    oldest = state.ages.oldest_us(spans[0].first) if spans else None
+    return DurableInfo(
+        name=durable.name,
+        channel=state.name,
+        type=durable.kind.name,
+        persistent=durable.persistent,
+        selector=durable.selector,
+        clients=tuple(seat.session for seat in durable.seats),
+        position=durable.head,
+        outstanding=durable.outstanding_count(state.stored),
+        pending=durable.in_flight_count,
+        redelivered=durable.redelivered_count,
+        oldest_outstanding_ms=None if oldest is None else max(0, (now_us - oldest) // 1_000),
+        last_read_ms=(now_us - durable.read_us) // 1_000 if durable.read_us else None,
+        max_deliveries=durable.max_deliveries,
+        cluster_wide=durable.cluster_wide,
+        strict_order=durable.strict_order,
+        order_by=durable.order_by,
+    )

@@ -1,0 +1,1 @@
+"""Exports, imports and backups that are under way."""

@@ -1,0 +1,361 @@
+"""Exports under way: a channel as it stood at one point in the order, read in parts (SEM C7).
+
+The point is one turn of the shard. What was captured there stays readable while traffic goes on:
+batches in memory never change, and a mapped file stays mapped though it is rewritten or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import structlog
+from msgspec import Struct
+
+from penstock.api.transfers import ExportBegun, ExportedBytes
+from penstock.columns.files.exports import (
+    FileFacts,
+    StateFile,
+    described,
+    described_state,
+    state_bytes,
+)
+from penstock.columns.files.lean_columns import lean
+from penstock.columns.files.segments import SegmentImage, SegmentReader, encode_segment, rows_of
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.realm.exports import ExportedState, exported
+from penstock.core.vocabulary.errors import Damaged, IllegalState, NameDoesNotExist
+from penstock.core.vocabulary.messages import Quarantine
+from penstock.core.vocabulary.ports import Blobs, Clock, Offload
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.outgoing_batch import MERGE_BELOW
+from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
+from penstock.runtime.store.tail_batch import Piece, stored_together
+from penstock.runtime.transfer.transfer_registry import Begun, UnderWay
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
+
+PART_BYTES = 32 << 20
+"""A file of an export is closed above this."""
+READ_BYTES = 4 << 20
+"""Most bytes of one answer."""
+EXPORTS_MAX = 16
+"""Exports under way at a time; each may hold one file in memory."""
+
+
+_log = structlog.get_logger("penstock.exporting")
+
+
+class _Part(Struct):
+    """What becomes one file: rows of one sealed file, or of pieces in memory."""
+
+    ids: IdSet
+    publishers: Publishers
+    in_memory: bool = False
+    reader: SegmentReader | None = None
+    numbers: tuple[int, ...] = ()
+    """Which of the sealed file's batches."""
+    pieces: tuple[Piece, ...] = ()
+
+
+class _Captured(Struct):
+    """Everything of a channel, by reference."""
+
+    number: int
+    name: str
+    at_us: int
+    state: ExportedState
+    columns: ChannelSchema
+    parts: tuple[_Part, ...]
+    events: int
+
+
+class _Export(UnderWay):
+    def __init__(self, session: str, captured: _Captured, now_us: int) -> None:
+        super().__init__(session, now_us)
+        self.captured = captured
+        self.facts: list[FileFacts | None] = [None] * len(captured.parts)
+        self.at = -1
+        """The file held ready."""
+        self.file = ExportedFile(name="", size=0, checksum="")
+        self.content = memoryview(b"")
+
+
+class Exports:
+    """All exports under way. Each belongs to a session and ends with its connection."""
+
+    def __init__(
+        self, shard: Shard, blobs: Blobs, clock: Clock, offload: Offload, *, realm: str
+    ) -> None:
+        self._shard = shard
+        self._blobs = blobs
+        self._clock = clock
+        self._offload = offload
+        self._realm = realm
+        self._exports: Begun[_Export] = Begun(
+            "export",
+            EXPORTS_MAX,
+            clock,
+            ends="has ended with its connection, or nobody read from it",
+        )
+
+    def __len__(self) -> int:
+        return len(self._exports)
+
+    async def begin(self, session: str, name: str, kind: str) -> ExportBegun:
+        """Capture a channel or queue. Raises ``NameDoesNotExist``, ``Unavailable``, ``Damaged``."""
+        self._exports.check_room()
+        captured = await self._capture(name, kind)
+        export = self._exports.add(_Export(session, captured, self._clock.now_us()))
+        return ExportBegun(
+            export=export,
+            name=captured.name,
+            definition=captured.state.restored.definition,
+            realm=self._realm,
+            at_us=captured.at_us,
+            events=captured.events,
+            files=len(captured.parts),
+        )
+
+    async def read(self, session: str, name: str, file: int, offset: int) -> ExportedBytes:
+        """Some bytes of a file: those of events from 0 on, then the state.
+
+        Raises ``IllegalState`` for an export that has ended, ``Damaged`` when events turn out to
+        be unreadable: they are quarantined (SEM S1), and a new export has all the others.
+        """
+        export = self._exports.known(session, name)
+        if export.users:
+            raise IllegalState(f"{name} is being read already; one read at a time")
+        with self._exports.at_work(export):
+            if export.at != file:
+                await self._prepare(export, file)
+        if not 0 <= offset < export.file.size:
+            raise IllegalState(f"{export.file.name} has no byte {offset}")
+        return ExportedBytes(export.file, bytes(export.content[offset : offset + READ_BYTES]))
+
+    async def end(self, session: str, name: str) -> None:
+        """Let go of what was captured."""
+        self._exports.known(session, name)
+        self._exports.remove(name)
+
+    def leave(self, session: str) -> None:
+        """The session's connection has ended, and its exports with it."""
+        for name, _ in self._exports.of(session):
+            self._exports.remove(name)
+
+    def expire(self) -> None:
+        """Forget exports nobody has read from for long."""
+        for name, export in self._exports.idle():
+            _log.info("export.expired", channel=export.captured.name)
+            self._exports.remove(name)
+
+    # --- capturing -----------------------------------------------------------------------
+
+    async def _capture(self, name: str, kind: str) -> _Captured:
+        """Files are mapped ahead; those that have come meanwhile are mapped in another round."""
+        readers: dict[str, SegmentReader] = {}
+        while True:
+            found = await self._shard.act(lambda group: _captured(group, name, kind, readers))
+            if isinstance(found, _Captured):
+                return found
+            for file in found:
+                try:
+                    buffer = await self._blobs.get(file.name)
+                except NameDoesNotExist:
+                    continue  # rewritten meanwhile; else it is asked for again
+                readers[file.name] = SegmentReader(buffer, file.index, name=file.name)
+
+    # --- making files --------------------------------------------------------------------
+
+    async def _prepare(self, export: _Export, file: int) -> None:
+        parts = export.captured.parts
+        if not 0 <= file <= len(parts):
+            raise IllegalState(f"there is no file {file}; the export has {len(parts) + 1}")
+        if file == len(parts):
+            facts = tuple(known for known in export.facts if known is not None)
+            if len(facts) < len(parts):
+                raise IllegalState("the state is read last: it speaks of the files before it")
+            content = await self._offload(
+                lambda: state_bytes(StateFile(export.captured.state, facts))
+            )
+            export.file, export.content = described_state(content), memoryview(content)
+        else:
+            part = parts[file]
+            image = await self._image(export.captured, part)
+            export.facts[file] = FileFacts(image.index, part.publishers)
+            export.file = described(image, in_memory=part.in_memory)
+            export.content = memoryview(image.buffer)
+        export.at = file
+
+    async def _image(self, captured: _Captured, part: _Part) -> SegmentImage:
+        try:
+            image: SegmentImage = await self._offload(lambda: _image(part, captured.columns))
+        except _Unreadable as error:
+            store = self._shard.state.stores.get(captured.number)
+            if store is not None:
+                store.quarantined.append(str(error))
+            _log.error("events.quarantined", channel=captured.number, reason=str(error))
+            self._shard.quarantine(captured.number, Quarantine(error.ids.spans))
+            raise Damaged(
+                f"{captured.name} cannot be exported whole: {error}; what cannot be read is set "
+                "aside now, export again for the rest"
+            ) from error
+        return image
+
+
+class _Unreadable(Exception):
+    def __init__(self, reason: Damaged, ids: IdSet) -> None:
+        super().__init__(str(reason))
+        self.ids = ids
+
+
+def _captured(
+    group: Group, name: str, kind: str, readers: dict[str, SegmentReader]
+) -> _Captured | list[SealedFile]:
+    """The channel as it stands in this very turn, or the files to be mapped first."""
+    number = group.state.directory.number_of(name, kind)
+    group.sweep(number)
+    state, store = group.state.channels[number].state, group.state.stores[number]
+    missing = [
+        file
+        for file in store.files
+        if (reader := readers.get(file.name)) is None or reader.index is not file.index
+    ]
+    if missing:
+        return missing
+    return _Captured(
+        number,
+        state.name,
+        group.now_us,
+        exported(state),
+        store.columns,
+        tuple(_parts(state, store, readers)),
+        len(state.stored),
+    )
+
+
+def _parts(
+    state: ChannelState, store: ChannelStore, readers: dict[str, SegmentReader]
+) -> Iterator[_Part]:
+    """All stored events, in parts: first what lasts, in the order of ids, then what is in memory
+    only."""
+    left = state.stored.copy()
+    left.discard_all(state.volatile)
+    unsealed = []
+    held = store.held()
+    for piece in held:
+        span = Span(piece.first, piece.end)
+        if piece.home != "pages":  # others lie in files below this
+            span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
+        own = piece.of(left.within(span))
+        own.add_all(piece.of(store.late))
+        if own:
+            left.discard_all(own)
+            unsealed.append((piece, own))
+    lasting = [*_sealed_parts(store, left, readers), *_memory_parts(unsealed)]
+    if left:
+        raise Damaged(f"{state.name} cannot be exported whole: {left!r} are in no file")
+    yield from sorted(lasting, key=lambda part: part.ids.lowest or 0)
+    fleeting = [(piece, own) for piece in held if (own := piece.of(state.volatile))]
+    yield from _memory_parts(fleeting, in_memory=True)
+
+
+def _sealed_parts(
+    store: ChannelStore, left: IdSet, readers: dict[str, SegmentReader]
+) -> Iterator[_Part]:
+    """Takes what it finds in files off ``left``."""
+    for file in store.files:
+        reader = readers[file.name]
+        ids, size = IdSet(), 0
+        numbers: list[int] = []
+        for number, place in enumerate(reader.index.batches):
+            own = left.remove(place.span)
+            if not own:
+                continue
+            if size and size + place.length > PART_BYTES:
+                yield _sealed_part(file, reader, ids, numbers)
+                ids, numbers, size = IdSet(), [], 0
+            ids.add_all(own)
+            numbers.append(number)
+            size += place.length
+        if numbers:
+            yield _sealed_part(file, reader, ids, numbers)
+
+
+def _sealed_part(
+    file: SealedFile, reader: SegmentReader, ids: IdSet, numbers: Sequence[int]
+) -> _Part:
+    publishers = publishers_within(file.publishers, ids)
+    return _Part(ids, publishers, reader=reader, numbers=tuple(numbers))
+
+
+def _memory_parts(
+    found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool = False
+) -> Iterator[_Part]:
+    start = size = 0
+    for at, (piece, _) in enumerate(found):
+        if size and size + len(piece.body) > PART_BYTES:
+            yield _memory_part(found[start:at], in_memory=in_memory)
+            start, size = at, 0
+        size += len(piece.body)
+    if found:
+        yield _memory_part(found[start:], in_memory=in_memory)
+
+
+def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _Part:
+    ids = IdSet()
+    publishers: dict[str, IdSet] = {}
+    for piece, own in found:
+        ids.add_all(own)
+        if piece.publisher:
+            publishers.setdefault(piece.publisher, IdSet()).add_all(own)
+    named = tuple((publisher, own.spans) for publisher, own in publishers.items())
+    pieces = tuple(piece for piece, _ in found)
+    return _Part(ids, named, in_memory=in_memory, pieces=pieces)
+
+
+# --- away from the loop -------------------------------------------------------------------
+
+
+def _image(part: _Part, columns: ChannelSchema) -> SegmentImage:
+    batches = _from_file(part) if part.reader is not None else _from_pieces(part)
+    kept = lean(list(batches), columns)
+    return encode_segment(kept, note=columns.note(kept[0].schema))
+
+
+def _from_file(part: _Part) -> Iterator[pa.RecordBatch]:
+    assert part.reader is not None, "it is a part of a file"
+    unreadable, reason = IdSet(), None
+    for number in part.numbers:
+        span = part.reader.index.batches[number].span
+        own = part.ids.within(span)
+        try:
+            batch = part.reader.batch(number)
+        except Damaged as error:
+            unreadable.add_all(own)
+            reason = reason or error
+            continue
+        yield batch if len(own) == batch.num_rows else rows_of(batch, own.spans)
+    if reason is not None:
+        raise _Unreadable(reason, unreadable)
+
+
+def _from_pieces(part: _Part) -> Iterator[pa.RecordBatch]:
+    """Neighbouring small pieces of one schema come as one batch."""
+    run: list[Piece] = []
+    for piece in part.pieces:
+        whole = Span(piece.first, piece.end)
+        own = part.ids.within(whole).spans
+        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and piece.number == run[0].number):
+            yield stored_together(run)
+            run = []
+        if joins:
+            run.append(piece)
+        else:
+            yield piece.stored(own)
+    if run:
+        yield stored_together(run)

@@ -1,0 +1,1 @@
+"""Recovery, sealing, compaction, verification and repair of files."""

@@ -1,0 +1,346 @@
+"""Rewriting a channel's single file without its dead events, live traffic going on (SEM S).
+
+The files there are get frozen: what is sealed meanwhile goes into a new one. Their live events
+are copied off the loop, and in one recorded step the copy takes their place. An event that leaves
+the channel while it is copied is simply dead in the copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import structlog
+from msgspec import Struct
+
+from penstock.api.channels import Maintained
+from penstock.columns.files.growing_segment import (
+    Growth,
+    extended,
+    growing_name,
+    number_in,
+    started,
+)
+from penstock.columns.files.lean_columns import Needs, fitted_in
+from penstock.columns.files.segments import SegmentIndex, SegmentReader, rows_of
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.columns.schema.shapes import NO_SLOTS, StructShape
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    Fenced,
+    IllegalState,
+    NameDoesNotExist,
+    StorageFailed,
+)
+from penstock.core.vocabulary.ports import Blobs, Offload
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.open_files import OpenFiles
+from penstock.runtime.store.records import Rewritten
+from penstock.runtime.store.sealed_file import SealedFile, publishers_within
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
+
+COPY_BYTES = 16 << 20
+"""About as much is read, and written, at a time."""
+ROUNDS_MAX = 4
+"""How often to go after what was sealed meanwhile; what is sealed then stays a file of its own."""
+
+_log = structlog.get_logger("penstock.maintaining")
+
+
+class MaintenanceLimits(Struct, frozen=True):
+    dead_share: float = 0.5
+    """Maintenance starts when more than this share of a channel's files is dead ..."""
+    dead_bytes: int = 100 << 20
+    """... and at least this many bytes are."""
+    interval_s: float = 1.0
+    """How often to look."""
+    retry_s: float = 5.0
+    """Pause after the disk refused."""
+
+
+class Maintainer:
+    def __init__(
+        self,
+        shard: Shard,
+        blobs: Blobs,
+        files: OpenFiles,
+        offload: Offload,
+        limits: MaintenanceLimits,
+        *,
+        has_gaps: bool = False,
+    ) -> None:
+        self._shard = shard
+        self._blobs = blobs
+        self._files = files
+        self._offload = offload
+        self._limits = limits
+        self._has_gaps = has_gaps
+        """Whether files may hold events that nobody knows of: none is replaced (SEM S1)."""
+        self._busy: set[int] = set()
+        self._given_up: set[int] = set()
+        """Channels with a damaged file: for ``penstock store repair``."""
+
+    async def run(self) -> None:
+        """Rewrite what is due until cancelled."""
+        while True:
+            await asyncio.sleep(self._limits.interval_s)
+            for number in list(self._shard.state.stores):
+                if self._is_due(number):
+                    await self._try(number)
+
+    def _is_due(self, number: int) -> bool:
+        channel = self._shard.state.channels.get(number)
+        if channel is None or number in self._busy or number in self._given_up:
+            return False
+        storage, store = channel.state.definition.storage, self._shard.state.stores[number]
+        if storage.events_per_spindle or not storage.auto_maintenance:
+            return False
+        if store.sealed_bytes < self._limits.dead_bytes:
+            return False
+        store.recount(channel.state.stored)
+        dead = store.dead_bytes
+        return (
+            dead >= self._limits.dead_bytes and dead > self._limits.dead_share * store.sealed_bytes
+        )
+
+    async def _try(self, number: int) -> None:
+        try:
+            await self.maintain(number)
+        except StorageFailed as failure:
+            _log.warning("maintenance.postponed", channel=number, reason=str(failure))
+            await asyncio.sleep(self._limits.retry_s)
+        except NameDoesNotExist:
+            return  # deleted meanwhile
+        except (Damaged, pa.ArrowException) as error:
+            self._given_up.add(number)
+            _log.error("channel.not_maintained", channel=number, reason=str(error))
+
+    async def maintain(self, number: int, also: StructShape = NO_SLOTS) -> Maintained:
+        """Rewrite the files of a channel as one, without dead events and in the columns they
+        need, with room for those of ``also``; ids are kept.
+
+        On a channel of spindles or without files this does nothing and says so. Raises
+        ``IllegalState`` while it is under way already, ``Damaged`` (nothing is changed then) and
+        ``StorageFailed``.
+        """
+        channel = self._shard.state.channels.get(number)
+        if channel is None:
+            raise NameDoesNotExist(f"channel number {number} does not exist any more")
+        if self._has_gaps:
+            raise Damaged(
+                f"{channel.state.name} is not maintained: the journal or a snapshot is damaged, "
+                "and files may hold what is not known; run penstock store repair"
+            )
+        state, store = channel.state, self._shard.state.stores[number]
+        before = store.sealed_bytes
+        if state.type.home != "journal" or state.engine.merges:
+            reason = f"{state.name} has no segment files"
+            return Maintained(before, before, len(state.stored), reason)
+        if rows := state.definition.storage.events_per_spindle:
+            reason = f"{state.name} is kept in files of {rows} events: empty ones go by themselves"
+            return Maintained(before, before, len(state.stored), reason)
+        if not store.files:
+            return Maintained(0, 0, 0, f"no event of {state.name} is in a file yet")
+        if number in self._busy:
+            raise IllegalState(f"{state.name} is being maintained already")
+        self._busy.add(number)
+        try:
+            return await _Rewriting(self, number, store, state.name, also).run(before)
+        finally:
+            self._busy.discard(number)
+            for file in store.files:
+                file.is_frozen = False
+
+
+class _Rewriting:
+    """One maintenance of one channel."""
+
+    def __init__(
+        self,
+        owner: Maintainer,
+        number: int,
+        store: ChannelStore,
+        name: str,
+        also: StructShape,
+    ) -> None:
+        self._shard = owner._shard
+        self._blobs = owner._blobs
+        self._files = owner._files
+        self._offload = owner._offload
+        self._number = number
+        self._store = store
+        self._columns = store.columns
+        self._needs = Needs(store.columns)
+        self._also = also
+        self._schema = store.columns
+        """Of the copy."""
+        self._copied: list[SealedFile] = []
+        self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, number))
+
+    async def run(self, before: int) -> Maintained:
+        switched = False
+        try:
+            for file in self._freeze():
+                await self._each(file, self._look)
+            self._schema = self._needs.open_schema(self._also)
+            self._copy.note = self._columns.note(self._schema.arrow)
+            for _ in range(ROUNDS_MAX):
+                files = list(takewhile(self._knows, self._freeze()))
+                if not files:
+                    break
+                for file in files:
+                    await self._each(file, self._add)
+                    self._copied.append(file)
+            switched = await self._shard.act(self._switch)
+        finally:
+            if not switched and self._copy.name:
+                await self._blobs.delete(self._copy.name)
+        if not switched:
+            raise NameDoesNotExist(f"channel number {self._number} was deleted meanwhile")
+        for file in self._copied:
+            self._files.close(file)
+            await self._blobs.delete(file.name)
+        events = self._copy.index.rows if self._copy.index else 0
+        _log.info("channel.maintained", channel=self._number, before=before, events=events)
+        return Maintained(before, self._store.sealed_bytes, events)
+
+    def _uncopied(self) -> list[SealedFile]:
+        return [file for file in self._store.files if file not in self._copied]
+
+    def _freeze(self) -> Sequence[SealedFile]:
+        """From here on nothing is added to the files there are."""
+        files = self._uncopied()
+        for file in files:
+            file.is_frozen = True
+        return files
+
+    def _knows(self, file: SealedFile) -> bool:
+        """Whether all columns of a file were the channel's when this began: one that has others
+        stays a file of its own."""
+        theirs = ChannelSchema.of_file(file.index.schema).arrow
+        return self._columns.grown(theirs) is self._columns
+
+    async def _look(self, batches: list[pa.RecordBatch]) -> None:
+        """Which columns do they need?"""
+        await self._offload(lambda: self._needs.add_all(batches))
+
+    async def _add(self, batches: list[pa.RecordBatch]) -> None:
+        schema, columns = self._schema, self._columns
+        await self._copy.add(await self._offload(lambda: fitted_in(batches, schema, columns)))
+
+    async def _each(
+        self, file: SealedFile, work: Callable[[list[pa.RecordBatch]], Awaitable[None]]
+    ) -> None:
+        """Do something with what is live of a file, some of it at a time. Every batch of it is
+        checked: the file will be deleted."""
+        buffer = await self._blobs.get(file.name)
+        reader = SegmentReader(buffer, file.index, name=file.name)
+        at = 0
+        while at < len(file.index.batches):
+            end, size = at, 0
+            while end < len(file.index.batches) and size < COPY_BYTES:
+                size += file.index.batches[end].length
+                end += 1
+            wanted = [self._live(file, number) for number in range(at, end)]
+            try:
+                batches = await self._offload(partial(_rows, reader, at, wanted))
+            except Damaged as error:
+                self._store.keep_damaged(file, str(error))
+                error.add_note("`penstock store repair` sets damaged events aside")
+                raise
+            if batches:
+                await work(batches)
+            at = end
+
+    def _live(self, file: SealedFile, batch: int) -> IdSet:
+        """The ids of one batch that are on the channel now."""
+        channel = self._shard.state.channels.get(self._number)
+        if channel is None:
+            raise NameDoesNotExist(f"channel number {self._number} was deleted meanwhile")
+        live = channel.state.stored.within(file.index.batches[batch].span)
+        live.remove_all(channel.state.volatile)
+        live.remove_all(self._store.late)
+        return live
+
+    def _switch(self, group: Group) -> bool:
+        """The copy takes the place of what it was made from."""
+        if group.state.stores.get(self._number) is not self._store:
+            return False
+        names = tuple(file.name for file in self._copied)
+        fact = Rewritten(names)
+        if index := self._copy.index:
+            ids = group.state.channels[self._number].state.stored
+            parts = [
+                part
+                for file in self._copied
+                for part in publishers_within(file.publishers, ids.within(file.span))
+            ]
+            encoded = msgspec.msgpack.encode(index)
+            fact = Rewritten(names, self._copy.name, encoded, _joined(parts))
+        group.realm_fact(self._number, fact)
+        return True
+
+
+class FileCopy:
+    """A file of a channel that is being made, some batches at a time."""
+
+    def __init__(self, blobs: Blobs, offload: Offload, folder: str) -> None:
+        self._blobs = blobs
+        self._offload = offload
+        self._folder = folder
+        self.name = ""
+        self.index: SegmentIndex | None = None
+        self._tail: Any = b""
+        self.note: dict[bytes, bytes] | None = None
+        """Metadata of its schema."""
+
+    async def add(self, batches: list[pa.RecordBatch]) -> None:
+        """Append these; on disk on return."""
+        index, tail = self.index, self._tail
+        if index is None:
+            growth: Growth = await self._offload(lambda: started(batches, note=self.note))
+            self.name = await new_file(self._blobs, self._folder, growth)
+        else:
+            growth = await self._offload(lambda: extended(index, tail, batches))
+            await self._blobs.extend(self.name, growth.at, growth.chunks)
+        self.index, self._tail = growth.index, growth.chunks[-1]
+
+
+async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
+    """Store a new file that will grow, under a name no file of the channel has; gives it."""
+    found = await blobs.list(f"segments/{folder}/")
+    number = max((number_in(info.name) for info in found), default=0)
+    while True:
+        number += 1
+        name = growing_name(folder, number)
+        try:
+            await blobs.put(name, growth.chunks)
+        except Fenced:
+            continue  # somebody was faster
+        return name
+
+
+def _rows(reader: SegmentReader, first: int, wanted: Sequence[IdSet]) -> list[pa.RecordBatch]:
+    """What is wanted of the batches from ``first`` on."""
+    found = []
+    for number, ids in enumerate(wanted, first):
+        batch = reader.batch(number)
+        if ids:
+            found.append(rows_of(batch, ids.spans))
+    return found
+
+
+def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    found: dict[str, IdSet] = {}
+    for publisher, spans in parts:
+        ids = found.setdefault(publisher, IdSet())
+        for span in spans:
+            ids.add(span)
+    return tuple((publisher, ids.spans) for publisher, ids in found.items())

@@ -1,0 +1,218 @@
+"""Building a realm's state from what is stored: the newest snapshot, then the journal."""
+
+from __future__ import annotations
+
+import structlog
+from msgspec import Struct
+
+from penstock.columns.events.batch import ids_of
+from penstock.core.channel.state import Rules
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import Damaged, NewerFormat
+from penstock.core.vocabulary.messages import Quarantine
+from penstock.core.vocabulary.ports import Blobs, Block, Journal, Pages, Place
+from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store.merge_store import MergeStore
+from penstock.runtime.store.merging import read_files
+from penstock.runtime.store.records import decode_block
+from penstock.runtime.store.state import RealmState
+
+SNAPSHOTS = "snapshots/"
+READ_BLOCKS = 256
+INDEX_EVENTS = 65_536
+"""Events read at once to find the newest of each publish key."""
+
+_log = structlog.get_logger("penstock.recovery")
+
+
+class Recovered(Struct):
+    state: RealmState
+    events: int
+    """Events stored."""
+    blocks: int
+    """Journal blocks replayed."""
+    snapshot: int
+    """Sequence of the block the snapshot was taken after; 0: there was none."""
+    damage: list[str]
+    """What could not be read, for people."""
+    has_gaps: bool
+    """Whether something that happened is not known: what the realm does not speak of may be
+    what was lost. A torn tail is no gap: it was never answered."""
+    unreadable: list[tuple[int, Quarantine]]
+    """By channel: stored events that are known to be damaged, to be quarantined."""
+
+    @property
+    def quarantined(self) -> int:
+        """Events this start has quarantined, or is about to."""
+        lost = sum(channel.state.lost for channel in self.state.channels.values())
+        return lost + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
+
+
+def snapshot_names(sequence: int) -> tuple[str, str]:
+    """Where the snapshot after a block is, and its copy: all that is known of the channels is in
+    it, so one bad sector must not be the end of them. The first one is read first."""
+    stem = snapshot_stem(sequence)
+    return f"{stem}.snap", f"{stem}.copy"
+
+
+def snapshot_stem(sequence: int) -> str:
+    """What names of older snapshots sort before, and those of this one begin with."""
+    return f"{SNAPSHOTS}{sequence:020d}"
+
+
+async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) -> Recovered:
+    """Read everything that is stored. Damage is reported and left where it is (SEM S1).
+
+    Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it.
+    """
+    damage: list[str] = []
+    state, sequence = await _from_snapshot(blobs, pages, rules, damage)
+    info = journal.info()
+    if info.cut:
+        damage.append(
+            f"the journal ends in a torn tail of {info.cut} bytes, which was never acknowledged; "
+            "a start cuts it off and keeps a copy in quarantine/"
+        )
+    if info.floor > sequence:
+        damage.append(
+            f"the journal starts after block {info.floor}, the newest readable snapshot is of "
+            f"block {sequence}: what lies between is missing"
+        )
+        sequence = info.floor
+    blocks = 0
+    at = sequence + 1
+    while at <= info.tail:
+        found = await journal.read(at, READ_BLOCKS)
+        if not found:
+            break
+        for block in found:
+            at = block.seq + (1 if isinstance(block, Block) else block.count)
+            if isinstance(block, Block):
+                blocks += 1
+                _apply(state, block, pages, damage)
+            else:
+                damage.append(f"{block.where}: {block.reason}")
+    for number, channel in state.channels.items():
+        channel.recovered()
+        state.stores[number].recount(channel.state.stored)
+        event_bytes = max(channel.state.event_bytes, state.stores[number].event_bytes)
+        channel.state.event_bytes = event_bytes
+    has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
+    keep_rest = bool(damage)  # what is damaged may have named other places
+    unreadable = await _merged(state, blobs, damage)
+    unreadable += await _unreadable(state, pages, damage)
+    await pages.restore(_places(state), keep_rest=keep_rest)
+    damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
+    events = sum(len(channel.state.stored) for channel in state.channels.values())
+    return Recovered(state, events, blocks, sequence, damage, has_gaps, unreadable)
+
+
+async def _merged(
+    state: RealmState, blobs: Blobs, damage: list[str]
+) -> list[tuple[int, Quarantine]]:
+    """Make the states of merge channels whole; gives the events nothing is left of (SEM K2)."""
+    found = []
+    for number, store in state.stores.items():
+        if not isinstance(store, MergeStore):
+            continue
+        await read_files(store, blobs, damage)
+        if gone := store.missing(state.channels[number].state.stored):
+            found.append((number, Quarantine(gone.spans)))
+    return found
+
+
+def _places(state: RealmState) -> dict[int, list[Place]]:
+    """What is in use of the pages of each channel."""
+    return {
+        number: [piece.place for piece in store.tail if piece.place is not None]
+        for number, store in state.stores.items()
+        if state.channels[number].state.type.home == "pages"
+    }
+
+
+async def _unreadable(
+    state: RealmState, pages: Pages, damage: list[str]
+) -> list[tuple[int, Quarantine]]:
+    """Bodies in pages that are not what was put there: their events are to be quarantined."""
+    found = []
+    for number, places in _places(state).items():
+        bad = {each.place: each for each in await pages.check(number, places)}
+        ids = IdSet()
+        for piece in state.stores[number].tail:
+            if piece.place is not None and piece.place in bad:
+                ids.add(Span(piece.first, piece.end))
+                reason = f"{bad[piece.place].where}: {bad[piece.place].reason}"
+                state.stores[number].quarantined.append(reason)
+                damage.append(reason)
+        if ids:
+            found.append((number, Quarantine(ids.spans)))
+    return found
+
+
+def _apply(state: RealmState, block: Block, pages: Pages, damage: list[str]) -> None:
+    try:
+        header, bodies = decode_block(block.data)
+        for record in header.records:
+            state.apply_stored(record, bodies, pages)
+    except Damaged as error:
+        damage.append(str(error))
+    except NewerFormat as error:
+        raise _newer(f"block {block.seq} of the journal", error) from error
+
+
+def _newer(where: str, error: NewerFormat) -> NewerFormat:
+    return NewerFormat(
+        f"{where} holds {error}. Run the version that wrote it, or a newer one; nothing is served, "
+        "set aside or removed"
+    )
+
+
+async def _from_snapshot(
+    blobs: Blobs, pages: Pages, rules: Rules, damage: list[str]
+) -> tuple[RealmState, int]:
+    """The state of the newest snapshot that can be read, and the block it stands for."""
+    names = [info.name for info in await blobs.list(SNAPSHOTS)]
+    for name in reversed(names):
+        state = RealmState(rules)
+        try:
+            header, bodies = decode_block(checked(await blobs.get(name), name))
+            for record in header.records:
+                state.apply_stored(record, bodies, pages)
+        except Damaged as error:
+            damage.append(f"snapshot {name}: {error}")
+            continue
+        except NewerFormat as error:
+            raise _newer(f"the snapshot {name}", error) from error
+        return state, int(name.removeprefix(SNAPSHOTS).partition(".")[0])
+    return RealmState(rules), 0
+
+
+def checked(blob: memoryview, name: str) -> memoryview:
+    """The bytes of a snapshot without its checksum. Raises ``Damaged``."""
+    from xxhash import xxh3_64_intdigest
+
+    body, checksum = blob[8:], int.from_bytes(blob[:8], "little")
+    if xxh3_64_intdigest(body) != checksum:
+        raise Damaged(f"{name} fails its checksum")
+    return body
+
+
+async def index_keys(recovered: Recovered, dispatch: Dispatch) -> None:
+    """Find out which stored events are the newest of their publish keys (SEM K1)."""
+    state = recovered.state
+    unreadable = {number: IdSet(command.spans) for number, command in recovered.unreadable}
+    for number, channel in state.channels.items():
+        store = state.stores[number]
+        if store.keys is None:
+            continue
+        left = channel.state.stored.copy()
+        left.discard_all(unreadable.get(number, IdSet()))
+        while left:
+            spans: list[Span] = []
+            room = INDEX_EVENTS
+            while room > 0 and (span := left.take(room)) is not None:
+                spans.append(span)
+                room -= span.size
+            rows, _ = await dispatch.read(store, tuple(spans))
+            for part in rows:
+                store.keys.append([part.batch], ids_of(part.batch))

@@ -1,0 +1,483 @@
+"""Moving events from the journal into segment files, and cutting the journal behind them.
+
+Sealing writes every byte a second time, in large batches and off the loop, so that plain Arrow
+readers, Spark among them, can map events without asking the realm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+import structlog
+from msgspec import Struct
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from penstock.columns.files.growing_segment import (
+    Growth,
+    end_of_batches,
+    extended,
+    has_its_tail,
+    mended_tail,
+    started,
+)
+from penstock.columns.files.lean_columns import Needs, fitted_in, has_room, lean
+from penstock.columns.files.segments import (
+    SegmentImage,
+    SegmentIndex,
+    SegmentReader,
+    encode_segment,
+    segment_name,
+)
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.columns.schema.shapes import NO_SLOTS, StructShape
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    Fenced,
+    IllegalState,
+    NameDoesNotExist,
+    RealmStopping,
+    StorageFailed,
+)
+from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.merge_store import MergeStore
+from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock.runtime.store.outgoing_batch import MERGE_BELOW
+from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, encode_block
+from penstock.runtime.store.sealed_file import Publishers, SealedFile
+from penstock.runtime.store.tail_batch import Piece, stored_together
+from penstock.runtime.upkeep.compaction import Maintainer, MaintenanceLimits, new_file
+from penstock.runtime.upkeep.recovery import SNAPSHOTS, snapshot_names, snapshot_stem
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
+
+FREED_BYTES_MIN = 1 << 20
+"""So much of the journal is given back when a purge or a deletion has made it useless, and when
+somebody asks for maintenance."""
+
+_log = structlog.get_logger("penstock.sealing")
+
+
+class SealingLimits(Struct, frozen=True):
+    segment_bytes_max: int = 64 << 20
+    """A segment is closed above this, however few events it has."""
+    journal_bytes_max: int = 256 << 20
+    """A snapshot is taken, and the journal cut, above this."""
+    snapshot_tail_bytes_max: int = 1 << 20
+    """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
+    interval_s: float = 0.25
+    """How often to look for work."""
+    retry_s: float = 5.0
+    """Pause after the disk refused."""
+    remade_bytes_max: int = 64 << 20
+    """A single file up to this size is written anew when its channel gets more columns; a larger
+    one stays as it is, and a further file begins."""
+    cache_bytes_max: int = CACHE_BYTES_MAX
+    """Bytes of files kept open for reading."""
+    maintenance: MaintenanceLimits = MaintenanceLimits()
+
+
+class Sealer:
+    def __init__(
+        self,
+        shard: Shard,
+        journal: Journal,
+        blobs: Blobs,
+        files: OpenFiles,
+        offload: Offload,
+        limits: SealingLimits,
+        *,
+        snapshot: int,
+        keeps_journal: bool = False,
+    ) -> None:
+        self._shard = shard
+        self._journal = journal
+        self._blobs = blobs
+        self._files = files
+        self._offload = offload
+        self._limits = limits
+        self._snapshot = snapshot
+        """The block the newest snapshot stands for; 0: there is none."""
+        self._keeps_journal = keeps_journal
+        """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
+        before somebody has looked at it (SEM S1)."""
+        self._covered_bytes = 0
+        self._image_bytes = 0
+        """Of the newest snapshot of this run: what it costs to free some of the journal."""
+        self._broken: set[int] = set()
+        """Channels whose events could not be sealed: they stay in the journal."""
+        self._busy: set[int] = set()
+        """Channels of which something is being sealed: one at a time."""
+        self.maintainer = Maintainer(
+            shard, blobs, files, offload, limits.maintenance, has_gaps=keeps_journal
+        )
+
+    async def run(self) -> None:
+        """Look for work until cancelled. A full disk is reported and tried again later.
+
+        Should sealing itself be broken, it ends and says so; the realm goes on from the journal.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run())
+            group.create_task(self._maintain())
+
+    async def _maintain(self) -> None:
+        try:
+            await self.maintainer.run()
+        except RealmStopping:
+            return
+        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
+            _log.exception("maintenance.ended")
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._limits.interval_s)
+                try:
+                    await self._look()
+                except StorageFailed as failure:
+                    _log.warning("sealing.postponed", reason=str(failure))
+                    await asyncio.sleep(self._limits.retry_s)
+        except RealmStopping:
+            return
+        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
+            _log.exception("sealing.ended")
+
+    async def _look(self) -> None:
+        numbers, self._shard.changed = self._shard.changed, set()
+        try:
+            for number in sorted(numbers):
+                while await self._seal(number):
+                    pass
+            await self._drop_empty(numbers)
+        except BaseException:
+            self._shard.changed |= numbers
+            raise
+        self._shard.changed.update(number for number in numbers if self._waits(number))
+        await self.snapshot_above(self._limits.journal_bytes_max)
+        if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
+            await self.snapshot_above(FREED_BYTES_MIN)
+            self._shard.state.freed_bytes = 0
+
+    async def snapshot_above(self, size: int) -> None:
+        """Take a snapshot if the journal has more bytes that none covers."""
+        if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
+            await self.snapshot()
+
+    async def free_journal(self) -> None:
+        """Cut what is not needed any more, where that is worth a snapshot."""
+        await self.snapshot_above(FREED_BYTES_MIN)
+
+    def _waits(self, number: int) -> bool:
+        """Whether there is to be another look: something else has the channel's files now."""
+        store = self._shard.state.stores.get(number)
+        frozen = store is not None and any(file.is_frozen for file in store.files)
+        return frozen or number in self._busy
+
+    async def _seal(self, number: int, *, everything: bool = False) -> bool:
+        """Seal the oldest unsealed events of a channel if they fill a segment."""
+        if number in self._broken or number in self._busy:
+            return False
+        self._busy.add(number)
+        try:
+            return await self._try_seal(number, everything=everything)
+        except pa.ArrowException as error:
+            # Such a channel must not take the realm with it; its events are safe where they are.
+            self._broken.add(number)
+            _log.error("channel.not_sealed", channel=number, reason=str(error))
+            return False
+        finally:
+            self._busy.discard(number)
+
+    async def _try_seal(self, number: int, *, everything: bool) -> bool:
+        channel = self._shard.state.channels.get(number)
+        if channel is None or channel.state.type.home != "journal":
+            return False
+        store = self._shard.state.stores[number]
+        rows_max = channel.state.definition.storage.events_per_spindle
+        due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
+        if due is None and everything and (rest := store.all_unsealed()):
+            due = rest[-1].end, rest
+        if due is None:
+            return False
+        end, pieces = due
+        began = store.sealed_through
+        wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
+        wanted.remove_all(channel.state.volatile)
+        folder = store.folder(channel.state.name, number)
+        if not wanted and len(channel.state.stored) == len(channel.state.passing):
+            return False  # nothing of this channel goes to disk (SEM J4)
+        fact: Sealed | Extended = Sealed(end)
+        if wanted and rows_max:
+            fact = await self._into_spindle(folder, store, end, pieces, wanted)
+        elif wanted:
+            added = await self._offload(partial(_Added.of, pieces, wanted, store.columns))
+            if await self._is_remade(number, store, added):
+                return True
+            fact = await self._into_single_file(folder, store, end, added)
+        recorded = await self._shard.act(lambda group: _record_sealed(group, number, fact, began))
+        if isinstance(fact, Sealed) and fact.name and not recorded:
+            await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
+        _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
+        return bool(recorded)
+
+    async def _into_spindle(
+        self, folder: str, store: ChannelStore, end: int, pieces: list[Piece], wanted: IdSet
+    ) -> Sealed:
+        columns = store.columns
+        image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
+        name = segment_name(folder, image.index.first_id, image.index.end_id)
+        name = await self._put(name, image)
+        index = msgspec.msgpack.encode(image.index)
+        return Sealed(end, name, index, _publishers(pieces, wanted))
+
+    async def _into_single_file(
+        self, folder: str, store: ChannelStore, end: int, added: _Added
+    ) -> Sealed | Extended:
+        """Add to the newest file, or begin one: the first, or one with more columns."""
+        columns, publishers = added.columns, added.publishers
+        file = store.files[-1] if store.files else None
+        if file is not None and file.grows and added.fits(file) and not file.is_frozen:
+            physical = ChannelSchema.from_bytes(file.index.schema)
+            try:
+                batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
+                return await self._grow(file, end, batches, publishers)
+            except (Damaged, NameDoesNotExist) as error:
+                file.is_frozen = True  # its own events are where they are
+                _log.error("segment.not_extended", name=file.name, reason=str(error))
+        before = file.index.schema if file is not None else b""
+        growth = await self._offload(lambda: added.started(before))
+        name = await new_file(self._blobs, folder, growth)
+        return Sealed(end, name, msgspec.msgpack.encode(growth.index), publishers, grows=True)
+
+    async def _grow(
+        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], publishers: Publishers
+    ) -> Extended:
+        data = await self._blobs.get(file.name)
+        growth: Growth = await self._offload(partial(_growth, data, file.index, batches))
+        await self._blobs.extend(file.name, growth.at, growth.chunks)
+        added = msgspec.msgpack.encode(growth.added)
+        size, checksum = growth.index.size, growth.index.checksum
+        return Extended(end, file.name, size, checksum, added, publishers)
+
+    async def _is_remade(self, number: int, store: ChannelStore, added: _Added) -> bool:
+        """Give a small file the channel's new columns; a large one stays as it is, and what
+        comes goes into another: a new column costs a bounded amount of writing."""
+        if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
+            return False
+        file = store.files[0]
+        if not file.grows or file.is_frozen or added.fits(file):
+            return False
+        try:
+            await self.maintainer.maintain(number, added.shape)
+        except (Damaged, IllegalState):
+            return False
+        return not store.files or added.fits(store.files[-1])
+
+    async def _put(self, name: str, image: SegmentImage) -> str:
+        """Store a segment; where a file of an unfinished sealing is in the way, beside it."""
+        try:
+            await self._blobs.put(name, image.chunks)
+        except Fenced:
+            name = f"{name.removesuffix('.arrow')}.{image.index.checksum:016x}.arrow"
+            await self._blobs.put(name, image.chunks)
+        return name
+
+    async def _drop_empty(self, numbers: Iterable[int]) -> None:
+        state = self._shard.state
+        for number in numbers:
+            if number not in state.channels:  # deleted meanwhile
+                continue
+            store = state.stores[number]
+            store.recount(state.channels[number].state.stored)
+            for file in store.empty_files():
+                if reason := await self._damage(file):
+                    store.keep_damaged(file, reason)
+                    _log.error("segment.kept", name=file.name, reason=reason)
+                else:
+                    await self._drop(number, file)
+
+    async def _damage(self, file: SealedFile) -> str:
+        """What is wrong with a file; its events may have left because they were unreadable."""
+        try:
+            data = await self._blobs.get(file.name)
+        except NameDoesNotExist:
+            return ""
+        reader = SegmentReader(data, file.index, name=file.name)
+        if found := await self._offload(reader.check):
+            return f"{found[0]}; it is kept"
+        whole = file.grows or (
+            await self._offload(lambda: xxh3_64_intdigest(data)) == file.index.checksum
+        )
+        return "" if whole else f"{file.name} fails its checksum; it is kept"
+
+    async def _drop(self, number: int, file: SealedFile) -> None:
+        fact = SegmentDropped(file.name)
+        await self._shard.act(lambda group: _record(group, number, fact))
+        self._files.close(file)
+        await self._blobs.delete(file.name)
+        _log.debug("segment.dropped", name=file.name)
+
+    async def snapshot(self) -> None:
+        """Write the whole state down and cut the journal behind it."""
+        for number in list(self._shard.state.stores):
+            while self._is_large(number) and await self._seal(number, everything=True):
+                pass
+        sequence, chunks = await self._shard.act(self._image, first=True)
+        merge_stores = {
+            number: [file.name for file in store.files]
+            for number, store in self._shard.state.stores.items()
+            if isinstance(store, MergeStore) and store.files
+        }
+        if sequence == self._snapshot:
+            return  # nothing has happened since
+        # What it stands for has to be on disk first: block numbers after it must never come again.
+        await self._shard.exclusively(self._journal.sync)
+        image = await self._offload(lambda: _summed(chunks()))
+        self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
+        try:
+            for name in snapshot_names(sequence):
+                await self._blobs.put(name, image)
+        except Fenced:
+            # An attempt the disk broke off has left its own image of this very block. Which one
+            # is on disk for good nobody can tell: leave both it and the journal as they are.
+            _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
+            return
+        await self._shard.exclusively(lambda: self._cut(sequence))
+        await self._forget_before(sequence)
+        for number, names in merge_stores.items():
+            if isinstance(store := self._shard.state.stores.get(number), MergeStore):
+                store.covered.update(names)
+                self._shard.changed.add(number)
+        _log.info("realm.snapshot_taken", block=sequence)
+
+    async def _cut(self, sequence: int) -> None:
+        await self._journal.trim(sequence)
+        self._snapshot = sequence
+        self._covered_bytes = self._journal.info().size
+
+    def _is_large(self, number: int) -> bool:
+        store = self._shard.state.stores.get(number)
+        unsealed = store.all_unsealed() if store else []
+        return sum(len(piece.body) for piece in unsealed) > self._limits.snapshot_tail_bytes_max
+
+    def _image(self, group: Group) -> tuple[int, Callable[[], list[Buffer]]]:
+        """The state as the newest stored block left it.
+
+        Asked for at the head of a group: what a group decides before is applied already, but
+        lies in the next block.
+        """
+        assert not group.records, "a snapshot is the first thing in its group"
+        records, bodies = self._shard.state.snapshot()
+        return self._shard.tail, lambda: encode_block(group.now_us, records(), bodies)
+
+    async def _forget_before(self, sequence: int) -> None:
+        for info in await self._blobs.list(SNAPSHOTS):
+            if info.name < snapshot_stem(sequence):
+                await self._blobs.delete(info.name)
+
+
+def _record_sealed(group: Group, number: int, fact: Sealed | Extended, began: int) -> bool:
+    """Record what was sealed, unless the channel has gone or its files have changed meanwhile."""
+    store = group.state.stores.get(number)
+    if store is None or store.sealed_through != began:
+        return False
+    if isinstance(fact, Extended):
+        newest = store.files[-1] if store.files else None
+        if newest is None or newest.name != fact.name or newest.is_frozen:
+            return False
+    return _record(group, number, fact)
+
+
+def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]) -> Growth:
+    if has_its_tail(data, index):
+        return extended(index, data[end_of_batches(index.batches) :], batches)
+    # Something was added that was not recorded in the end; it is written over now.
+    return extended(index, mended_tail(data, index), batches)
+
+
+class _Added(NamedTuple):
+    """What is to be added to the single file of a channel."""
+
+    batches: list[pa.RecordBatch]
+    publishers: Publishers
+    columns: ChannelSchema
+    """Of the channel."""
+    needs: Needs
+    shape: StructShape
+    """The properties that are worth a column."""
+
+    @classmethod
+    def of(cls, pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> _Added:
+        batches, needs = list(_stored(pieces, wanted)), Needs(columns)
+        needs.add_all(batches)
+        return cls(batches, _publishers(pieces, wanted), columns, needs, needs.shape())
+
+    def fits(self, file: SealedFile) -> bool:
+        """Whether the file knows all of the channel's columns and has those that are worth it."""
+        known = ChannelSchema.of_file(file.index.schema)
+        physical = ChannelSchema.from_bytes(file.index.schema)
+        return known.arrow.equals(self.columns.arrow, check_metadata=True) and has_room(
+            physical, self.shape
+        )
+
+    def started(self, before: bytes) -> Growth:
+        """A file of their own; the one ``before`` it, whose schema this is, may have columns that
+        come again."""
+        others = ChannelSchema.from_bytes(before).properties if before else NO_SLOTS
+        schema = self.needs.open_schema(maybe=others)
+        batches = fitted_in(self.batches, schema, self.columns)
+        return started(batches, note=self.columns.note(schema.arrow))
+
+
+def _record(group: Group, number: int, fact: Sealed | Extended | SegmentDropped) -> bool:
+    if number not in group.state.channels:
+        return False
+    group.realm_fact(number, fact)
+    return True
+
+
+def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
+    """Who published which of the events that are sealed (SEM E3)."""
+    found: dict[str, IdSet] = {}
+    for piece in pieces:
+        if piece.publisher:
+            own = wanted.within(Span(piece.first, piece.end))
+            found.setdefault(piece.publisher, IdSet()).add_all(own)
+    return tuple((publisher, ids.spans) for publisher, ids in found.items() if ids)
+
+
+def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
+    kept = lean(list(_stored(pieces, wanted)), columns)
+    return encode_segment(kept, note=columns.note(kept[0].schema))
+
+
+def _stored(pieces: list[Piece], wanted: IdSet) -> Iterator[pa.RecordBatch]:
+    """The rows of ``wanted``; neighbouring small pieces of one schema come as one batch."""
+    run: list[Piece] = []
+    for piece in pieces:
+        whole = Span(piece.first, piece.end)
+        own = wanted.within(whole).spans
+        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and piece.number == run[0].number):
+            yield stored_together(run)
+            run = []
+        if joins:
+            run.append(piece)
+        elif own:
+            yield piece.stored(own)
+    if run:
+        yield stored_together(run)
+
+
+def _summed(chunks: list[Buffer]) -> list[Buffer]:
+    checksum = xxh3_64()
+    for chunk in chunks:
+        checksum.update(chunk)
+    return [checksum.intdigest().to_bytes(8, "little"), *chunks]

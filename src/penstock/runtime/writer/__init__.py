@@ -1,0 +1,1 @@
+"""The single writer: groups of requests, their block in the journal, and what follows."""

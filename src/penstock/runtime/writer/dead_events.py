@@ -1,0 +1,166 @@
+"""Events that leave one store for another in the step in which they leave: dead ones, and those
+whose time has come (SEM T7, X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns.events.batch import ids_of
+from penstock.columns.events.origin import due_body, with_origin
+from penstock.columns.schema.layout import with_reason
+from penstock.core.channel.channel import Channel
+from penstock.core.channel.dead import Missed, missed
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans
+from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.sealed_file import Damage, Publishers
+
+if TYPE_CHECKING:
+    from penstock.runtime.writer.group import Group
+
+
+def move(
+    group: Group, number: int, channel: Channel, fact: Removed | Buried, reason: str | None = None
+) -> None:
+    """Publish what is dead where it goes, then make ``fact`` true. A client that has buried them
+    gave a ``reason``.
+
+    What cannot be read any more does not move: it is quarantined (SEM S1).
+    """
+    dead = fact.dead if isinstance(fact, Removed) else fact.spans
+    target = group.state.directory.dead_event_store_of(number)
+    unreadable = IdSet()
+    if target is not None:
+        damage = Damage()
+        rows = group.state.stores[number].read(dead, damage)
+        unreadable = damage.ids.overlap(channel.state.stored)
+        group.state.stores[number].quarantined += damage.reasons
+        for publisher, bodies in _bodies(group, channel, fact, rows, reason):
+            digest = digest_of(bodies, UNLIMITED)
+            group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
+    for left in _left(fact, unreadable, keep_dead=target is not None):
+        group.apply(number, channel, left)
+
+
+def _left(
+    fact: Removed | Buried, unreadable: IdSet, *, keep_dead: bool
+) -> Iterator[Removed | Buried]:
+    """What is still to be stored where the events were."""
+    if isinstance(fact, Buried):
+        yield fact
+    else:
+        dead = _without(fact.dead, unreadable) if keep_dead else ()
+        yield Removed(_without(fact.spans, unreadable), fact.cause, dead)
+    if unreadable:
+        yield Removed(unreadable.spans, Cause.QUARANTINED)
+
+
+def _without(spans: Spans, ids: IdSet) -> Spans:
+    if not ids:
+        return spans
+    left = IdSet(Span(*span) for span in spans)
+    left.remove_all(ids)
+    return left.spans
+
+
+def _bodies(
+    group: Group,
+    channel: Channel,
+    fact: Removed | Buried,
+    rows: Sequence[Rows],
+    reason: str | None,
+) -> Iterator[tuple[str, list[Body]]]:
+    """The events to publish, in order, by who published them."""
+    state = channel.state
+    if state.definition.kind == "schedule":
+        return runs(_by_time(rows), due_body)
+    if isinstance(fact, Buried):
+        dead = fact.spans
+        durables = Missed((((fact.durable,), dead),), missed(state, dead).redeliveries)
+        cause = Cause.UNDELIVERABLE if reason is None else Cause.BURIED
+    else:
+        durables, cause = missed(state, fact.dead), fact.cause
+    dressed = partial(
+        with_origin,
+        store=state.name,
+        cause=with_reason(cause.value, reason or ""),
+        at_us=group.now_us,
+        durables=durables.durables,
+        redeliveries=durables.redeliveries,
+    )
+    parts = (by_publisher(part.batch, part.publishers) for part in rows)
+    return runs(chain.from_iterable(parts), dressed)
+
+
+def _by_time(rows: Sequence[Rows]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """One event after the other as they are due, whoever published them."""
+    parts: list[tuple[int, str, pa.RecordBatch]] = []
+    for part in rows:
+        for publisher, batch in by_publisher(part.batch, part.publishers):
+            due = batch.column("deliver_at").cast(pa.int64()).to_numpy()
+            order = np.argsort(due, kind="stable")
+            edges = np.flatnonzero(np.diff(due[order])) + 1
+            parts += [
+                (int(due[run[0]]), publisher, batch.take(pa.array(run)))
+                for run in np.split(order, edges)
+            ]
+    parts.sort(key=lambda part: part[0])
+    for _, publisher, batch in parts:
+        yield publisher, batch
+
+
+def by_publisher(
+    batch: pa.RecordBatch, publishers: Publishers
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Runs of rows one publisher has sent (SEM E3)."""
+    if not publishers:
+        yield "", batch
+        return
+    if len(publishers) == 1 and not publishers[0][1]:
+        yield publishers[0][0], batch
+        return
+    ids = ids_of(batch)
+    owner = np.full(len(ids), -1)
+    for n, (_, spans) in enumerate(publishers):
+        for first, end in spans:
+            start, stop = np.searchsorted(ids, [first, end])
+            owner[start:stop] = n
+    edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(ids)]
+    for start, stop in pairwise(edges):
+        n = int(owner[start])
+        yield publishers[n][0] if n >= 0 else "", batch.slice(start, stop - start)
+
+
+def runs(
+    parts: Iterable[tuple[str, pa.RecordBatch]],
+    dressed: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> Iterator[tuple[str, list[Body]]]:
+    """Neighbouring batches of one publisher, to be published together, each ``dressed`` as a
+    body after they have been made as few as they can be."""
+    for publisher, run in groupby(parts, itemgetter(0)):
+        yield publisher, [body_from(dressed(batch)) for batch in _merged(run)]
+
+
+def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """As few batches as their schemas allow."""
+    merged: list[list[pa.RecordBatch]] = []
+    for _, batch in parts:
+        if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):
+            merged[-1].append(batch)
+        else:
+            merged.append([batch])
+    for run in merged:
+        yield pa.concat_batches(run) if len(run) > 1 else run[0].take(_all(run[0]))
+
+
+def _all(batch: pa.RecordBatch) -> pa.Array:
+    """A slice keeps alive, and sends, the buffers it was cut from: take what is in it."""
+    return pa.array(np.arange(batch.num_rows))

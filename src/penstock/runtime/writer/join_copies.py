@@ -1,0 +1,171 @@
+"""Joins at work: what is published on a store is copied on in the same step (SEM L)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.origin import for_join, path_contains, path_lengths, stores_on_paths
+from penstock.columns.selectors import selector_of
+from penstock.columns.selectors.frames import EventFrame, Messages
+from penstock.core.ids.ids import Span
+from penstock.core.realm.joins import HOPS_MAX, Join
+from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock.runtime.store.message_fields import messages_of
+
+if TYPE_CHECKING:
+    from penstock.runtime.writer.group import Group
+
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+
+
+class Way:
+    """Where the events of one publish have been already, in this step.
+
+    An event that reaches a store by two routes is stored there once (SEM L1); archives keep what
+    comes (SEM L3).
+    """
+
+    __slots__ = ("roots", "seen")
+
+    def __init__(self, roots: Rows, seen: dict[int, Bools]) -> None:
+        self.roots = roots
+        """Which event of the first publish each row is a copy of."""
+        self.seen = seen
+        """By store: which of them it has got."""
+
+    def on(self, roots: Rows) -> Way:
+        return Way(roots, self.seen)
+
+    def has_been(self, number: int, roots: Rows) -> Bools:
+        there = self.seen.get(number)
+        return np.zeros(len(roots), dtype=np.bool_) if there is None else there[roots]
+
+    def comes_to(self, number: int, roots: Rows) -> None:
+        size = len(next(iter(self.seen.values())))
+        self.seen.setdefault(number, np.zeros(size, dtype=np.bool_))[roots] = True
+
+
+class Offered:
+    """A batch that was just published, and what its joins ask of it, each answer found once."""
+
+    __slots__ = (
+        *("_been", "_frame", "_masks", "_messages", "_now_us"),
+        *("batch", "roots", "span", "too_far"),
+    )
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        span: Span,
+        roots: Rows,
+        now_us: int,
+        messages: Messages | None = None,
+    ) -> None:
+        self.batch = batch
+        self.span = span
+        self.roots = roots
+        self._now_us = now_us
+        self._messages = messages
+        self._frame: EventFrame | None = None
+        self._masks: dict[str, Bools] = {}
+        self._been: set[str] = stores_on_paths(batch)
+        """The stores that some of its events have been on."""
+        self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
+
+    def matched(self, selector: str) -> Bools:
+        """Which rows a join with this selector is for."""
+        found = self._masks.get(selector)
+        if found is None:
+            found = self._masks[selector] = self._match(selector)
+        return found
+
+    def _match(self, selector: str) -> Bools:
+        if not selector:
+            return np.ones(self.batch.num_rows, dtype=np.bool_)
+        if self._frame is None:
+            stamped = stamp(self.batch, self.span, self._now_us)
+            self._frame = EventFrame(stamped, self._now_us, self._messages)
+        mask = selector_of(selector).mask_in(self._frame)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    def stopped(self, destination: str) -> Bools | None:
+        """Which rows may not go there: they would go round, or too far (SEM L2). None: all may."""
+        if self.too_far is None or destination not in self._been:
+            return self.too_far
+        been = path_contains(self.batch, destination).to_numpy(zero_copy_only=False)
+        return np.asarray(self.too_far | been, dtype=np.bool_)
+
+
+def copy(
+    group: Group,
+    number: int,
+    joins: Sequence[Join],
+    span: Span,
+    bodies: Sequence[Body],
+    publisher: str,
+    way: Way | None,
+) -> None:
+    """Publish the copies of what was just published on channel ``number``."""
+    if way is None:
+        way = Way(np.arange(span.size), {number: np.ones(span.size, dtype=np.bool_)})
+    name = group.state.channels[number].state.name
+    messages = messages_of(group.state.channels[number])
+    offered = _offered(span, bodies, way, group.now_us, messages)
+    for join in joins:
+        copies: list[Body] = []
+        roots: list[Rows] = []
+        for each in offered:
+            wanted = _wanted(group, join, each, way)
+            if wanted.any():
+                ids = np.arange(each.span.first, each.span.end, dtype=np.int64)[wanted]
+                batch = each.batch.filter(pa.array(wanted))
+                copies.append(body_from(for_join(batch, ids, group.now_us, name)))
+                roots.append(each.roots[wanted])
+        if not copies:
+            continue
+        ours = np.concatenate(roots)
+        way.comes_to(join.destination, ours)
+        group.state.joined(join).copied += len(ours)
+        group.publish(
+            join.destination,
+            copies,
+            digest_of(copies, UNLIMITED),
+            forced=True,
+            in_journal=True,
+            publisher=publisher,
+            way=way.on(ours),
+        )
+
+
+def _offered(
+    span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: Messages | None
+) -> list[Offered]:
+    found = []
+    first = span.first
+    for body in bodies:
+        part = Span(first, first + body.batch.num_rows)
+        roots = way.roots[part.first - span.first : part.end - span.first]
+        found.append(Offered(body.batch, part, roots, now_us, messages))
+        first = part.end
+    return found
+
+
+def _wanted(group: Group, join: Join, offered: Offered, way: Way) -> Bools:
+    """Which rows the join copies."""
+    wanted = offered.matched(join.selector)
+    if not wanted.any():
+        return wanted
+    stopped = offered.stopped(group.state.channels[join.destination].state.name)
+    if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
+        group.state.joined(join).dropped += dropped
+        wanted = wanted & ~stopped
+    if not join.archive:
+        wanted = wanted & ~way.has_been(join.destination, offered.roots)
+    return wanted

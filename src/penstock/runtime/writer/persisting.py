@@ -1,0 +1,42 @@
+"""What was only passing through memory goes to the journal: the client it was for is gone, and
+its durable is owed it (SEM J7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.channel.channel import Channel
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Secured
+from penstock.runtime.store.records import BodyRef
+from penstock.runtime.store.state import RealmState
+
+if TYPE_CHECKING:
+    from penstock.runtime.writer.group import Group
+
+
+def secure(group: Group, number: int, channel: Channel, fact: Secured) -> None:
+    """Write the events that belong on disk, one fact a published batch, and make ``fact`` true."""
+    left = IdSet(Span(*span) for span in fact.spans)
+    owed = channel.state.unwritten.overlap(left)
+    for piece in list(group.state.stores[number].tail):
+        own = piece.of(owed)
+        if not own:
+            continue
+        left.discard_all(own)
+        body = piece.body_of(own)
+        exact = Secured(own.spans, piece.at_us, channel.state.ages.own_of(own))
+        group.record(number, exact, (BodyRef(piece.number, len(body), len(own), piece.publisher),))
+        group.bodies.append(body)
+        group.state.apply(number, exact)
+    if left:  # the channel's type has these in memory only
+        group.state.apply(number, Secured(left.spans, fact.at_us))
+
+
+def bytes_to_secure(state: RealmState, number: int) -> int:
+    """At most so many bytes have to be written when clients of a channel leave."""
+    channel = state.channels.get(number)
+    if channel is None or not channel.state.unwritten:
+        return 0
+    unwritten = channel.state.unwritten
+    return sum(len(piece.body) for piece in state.stores[number].tail if piece.of(unwritten))

@@ -1,0 +1,82 @@
+"""Where bytes of events are kept besides the journal, and how much of each there may be."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.columns.schema.property_names import NAMES_MAX
+from penstock.core.channel.channel_type import Home
+from penstock.core.vocabulary.messages import Digest
+from penstock.core.vocabulary.ports import Buffer, Pages, Place
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.tail_batch import Meter, Piece
+
+_STAMPS_BYTES = 128
+"""Of an event: a priority, and a dictionary of publisher, host, time and id."""
+_HEADER_BYTES = 4_096
+
+
+_pools: list[pa.MemoryPool] = []
+"""All pools ever made: a buffer does not keep its pool alive, and may outlive its realm."""
+
+
+class MemoryLimits(Struct, frozen=True):
+    """Most bytes of each kind of memory, over all channels (SEM C6), and what makes columns."""
+
+    heap_bytes_max: int = 1 << 30
+    off_heap_bytes_max: int = 1 << 30
+    paged_bytes_max: int = 4 << 30
+    property_names_max: int = NAMES_MAX
+    """Of one channel; 0: no limit."""
+
+    def left(self, home: Home, digest: Digest, meter: Meter) -> int:
+        """Bytes still free for events of a channel at ``home``."""
+        if home == "off_heap":
+            return self.off_heap_bytes_max - meter.off_heap_bytes
+        if home == "pages":
+            return self.paged_bytes_max - meter.paged_bytes
+        return self.heap_bytes_max - meter.memory_bytes
+
+
+class Placing:
+    """Pages and off-heap memory, as a group uses them."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self._pool = pa.proxy_memory_pool(pa.default_memory_pool())
+        _pools.append(self._pool)
+        self._placed: list[tuple[int, Piece, Place]] = []
+
+    @property
+    def off_heap_bytes(self) -> int:
+        """Bytes allocated outside the Python heap for off-heap channels."""
+        allocated: int = self._pool.bytes_allocated()
+        return allocated
+
+    def outside(self, body: Buffer) -> memoryview:
+        """A copy of ``body`` in Arrow memory outside the Python heap (SEM C1f)."""
+        copy = pa.allocate_buffer(len(body), memory_pool=self._pool)
+        view = memoryview(copy).cast("B")
+        view[:] = memoryview(body).cast("B")
+        return view
+
+    def place(self, number: int, piece: Piece, body: Buffer) -> Place:
+        """Choose where ``body`` goes in the pages of a channel; written by :meth:`flush`."""
+        place = self.pages.allocate(number, body)
+        self._placed.append((number, piece, place))
+        return place
+
+    async def flush(self, *, sync: bool) -> None:
+        """Write what was placed; from now on it is read from there. Raises ``StorageFailed``."""
+        if not self._placed:
+            return
+        placed, self._placed = self._placed, []
+        await self.pages.flush(sync=sync)
+        for number, piece, place in placed:
+            piece.moved_to(place, self.pages.view(number, place))
+
+
+def room_for(body: Body) -> int:
+    """Bytes a body may take, with what the channel may add to its events (SEM S)."""
+    return len(body.buffer) + _STAMPS_BYTES * body.rows + _HEADER_BYTES

@@ -1,0 +1,218 @@
+"""Redrive: dead events are published again where they are wanted (SEM T10).
+
+A step moves some: they are published and leave the dead event store in one block, each once. A
+redrive that is broken off goes on where it was when it is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.api.joins import Redriven
+from penstock.columns.events.batch import ids_of
+from penstock.columns.events.origin import origins_of, restored
+from penstock.columns.selectors import Selector
+from penstock.core.channel.dead import lowest, moved_at_once
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Quarantine, Redrive
+from penstock.runtime.store.bodies import UNLIMITED, digest_of
+from penstock.runtime.store.message_fields import messages_of
+from penstock.runtime.store.open_files import OpenFiles
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.writer.dead_events import by_publisher, runs
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.removals import free_of
+from penstock.runtime.writer.room_forecast import bytes_of_redrive, bytes_that_follow
+from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.with_files import act_reading
+
+Wanted = list[tuple[str, pa.RecordBatch]]
+"""Events, in order, with who published them."""
+
+MayPublish = Callable[[str, str], None]
+"""Given a kind and a name: raises ``AccessDenied`` where who asks may not publish."""
+
+
+class Redriving:
+    def __init__(self, shard: Shard, files: OpenFiles) -> None:
+        self._shard = shard
+        self._files = files
+
+    async def redrive(
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        *,
+        dry_run: bool,
+        may: MayPublish | None = None,
+    ) -> Redriven:
+        """Move the dead events a selector matches to ``destination``, or each to its origin.
+
+        Those without a place to go stay. ``may`` is asked for each place events go to. Raises
+        what it does, ``NameDoesNotExist``, ``InvalidArgument``; and ``CapacityReached`` (nothing
+        is evicted for them), ``MemoryLimit`` or ``StorageFailed`` (the disk is full): what was
+        moved before stays moved, nothing else is changed.
+        """
+        wanted = Selector(selector) if selector else None
+        number = await self._shard.act(lambda group: _checked(group, source, destination))
+        moved: Counter[str] = Counter()
+        at = writes = 0
+        end: int | None = None
+        while end is None or at < end:
+            room = 0 if dry_run else max(writes, self._room(number, destination))
+            step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
+            run = partial(step.run, at=at, end=end)
+            at, end = await act_reading(self._shard, self._files, number, run, room=room)
+            writes = step.writes
+            moved.update(step.moved)
+        left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
+        if dry_run:
+            left -= moved.total()
+        return Redriven(moved.total(), dict(moved), left, dry_run)
+
+    def _room(self, number: int, destination: str) -> int:
+        """Bytes to be kept free for a step."""
+        state = self._shard.state
+        if number not in state.channels:
+            return 0
+        target = state.directory.find(destination) if destination else None
+        return bytes_of_redrive(state, number, target)
+
+
+class _Step:
+    """Some events of a redrive, in one block."""
+
+    def __init__(
+        self,
+        number: int,
+        destination: str,
+        wanted: Selector | None,
+        *,
+        dry_run: bool,
+        room: int,
+        may: MayPublish | None,
+    ) -> None:
+        self.may = may
+        self.room = room
+        """Bytes it may write. It does nothing where that is too little, to be asked again."""
+        self.writes = 0
+        self.number = number
+        self.destination = destination
+        self.wanted = wanted
+        self.dry_run = dry_run
+        self.moved: Counter[str] = Counter()
+
+    def run(self, group: Group, at: int, end: int | None) -> tuple[int, int]:
+        """Gives where to go on, and where it will end."""
+        group.sweep(self.number)
+        state = group.channel(self.number).state
+        if end is None:
+            end = state.next_id  # what comes while this goes on is for the next redrive
+        store = group.state.stores[self.number]
+        free = _free(state, Span(at, end))
+        if self.wanted is not None:
+            messages = messages_of(group.channel(self.number))
+            free = IdSet(store.promising(free.spans, self.wanted, group.now_us, messages))
+        ids = lowest(free, moved_at_once(state))
+        if not ids:
+            return end, end
+        by_target: dict[int, Wanted] = {}
+        gone = IdSet()
+        damage = Damage()
+        for rows in store.read(ids.spans, damage):
+            for target, batch in self._parts(group, rows):
+                by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
+                gone.add_all(IdSet.of(ids_of(batch).tolist()))
+        self._ask(group, by_target)
+        if gone and not self.dry_run and not self._publish(group, by_target, gone):
+            return at, end
+        if damage.ids and not self.dry_run:
+            store.quarantined += damage.reasons
+            group.do(self.number, Quarantine(damage.ids.spans))
+        for target, parts in by_target.items():
+            name = group.state.channels[target].state.name
+            self.moved[name] += sum(batch.num_rows for _, batch in parts)
+        highest = ids.highest
+        assert highest is not None, "there are some"
+        return highest + 1, end
+
+    def _ask(self, group: Group, targets: Iterable[int]) -> None:
+        """Raises ``AccessDenied``."""
+        if self.may is None:
+            return
+        for target in targets:
+            there = group.state.channels[target].state
+            self.may(there.definition.kind, there.name)
+
+    def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> bool:
+        """Whether there was room for it."""
+        run_by = {target: list(runs(parts, restored)) for target, parts in by_target.items()}
+        all_of = {
+            target: [body for _, bodies in parts for body in bodies]
+            for target, parts in run_by.items()
+        }
+        self.writes = sum(
+            sum(len(body.buffer) for body in bodies)
+            + bytes_that_follow(group.state, target, bodies)
+            for target, bodies in all_of.items()
+        )
+        if self.writes > self.room:
+            return False
+        group.check(
+            {target: (bodies, digest_of(bodies, UNLIMITED)) for target, bodies in all_of.items()},
+            evicts=False,
+        )
+        for target, parts in run_by.items():
+            for publisher, bodies in parts:
+                group.publish(
+                    target,
+                    bodies,
+                    digest_of(bodies, UNLIMITED),
+                    forced=True,
+                    in_journal=True,
+                    publisher=publisher,
+                )
+        group.do(self.number, Redrive(gone.spans))
+        return True
+
+    def _parts(self, group: Group, rows: Rows) -> Sequence[tuple[int, pa.RecordBatch]]:
+        batch = rows.batch
+        if self.wanted is not None:
+            messages = messages_of(group.channel(self.number))
+            batch = batch.filter(self.wanted.mask(batch, now_us=group.now_us, messages=messages))
+        if not batch.num_rows:
+            return ()
+        directory = group.state.directory
+        if self.destination:
+            return ((directory.number_of(self.destination), batch),)
+        origins = origins_of(batch)
+        found = []
+        for name in pc.unique(origins).to_pylist():
+            target = directory.find(name) if name else None
+            if target is not None and target != self.number:
+                mask = np.asarray(pc.equal(origins, name).fill_null(False))
+                found.append((target, batch.filter(pa.array(mask))))
+        return found
+
+
+def _free(state: ChannelState, span: Span) -> IdSet:
+    """What is stored and in no reader's hands."""
+    return free_of(state, state.stored.within(span))
+
+
+def _checked(group: Group, source: str, destination: str) -> int:
+    directory = group.state.directory
+    number = directory.number_of(source)
+    if destination and directory.number_of(destination) == number:
+        raise InvalidArgument(f"a redrive from {source} to itself would move nothing")
+    return number

@@ -1,0 +1,67 @@
+"""Events that leave a store in the same step in which a transaction publishes: dead ones that were
+changed and go back, or that nobody wants any more (SEM T9, T10, X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.queue import READERS
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.messages import Purge, Redrive, Spans
+from penstock.runtime.writer.group import Group
+
+
+class Leaving(Struct, frozen=True):
+    """What leaves one store."""
+
+    number: int
+    redriven: Spans
+    purged: Spans
+
+
+def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
+    """Raises ``IllegalState`` unless all of them are there, and in no reader's hands: whoever
+    names them has read them, and publishes what became of them."""
+    for each in leaving:
+        group.sweep(each.number)
+        state = group.channel(each.number).state
+        asked = _ids(each)
+        there = asked.overlap(free_of(state, state.stored))
+        if len(there) < len(asked):
+            raise IllegalState(
+                f"{len(asked) - len(there):,} of {len(asked):,} events are not on {state.name} any "
+                "more, or in the hands of one of its readers; nothing was changed: read it again"
+            )
+
+
+def is_redrive(leaving: Sequence[Leaving]) -> bool:
+    """Whether some of them are dead events that come back."""
+    return any(each.redriven for each in leaving)
+
+
+def leave(group: Group, leaving: Sequence[Leaving]) -> None:
+    """Take them out."""
+    for each in leaving:
+        if each.redriven:
+            group.do(each.number, Redrive(each.redriven))
+        if each.purged:
+            group.do(each.number, Purge(each.purged))
+
+
+def free_of(state: ChannelState, ids: IdSet) -> IdSet:
+    """Those of ``ids`` that are in no reader's hands."""
+    free = ids.copy()
+    readers = state.durables.get(READERS)
+    for seat in readers.seats if readers else ():
+        free.remove_all(seat.in_flight)
+    return free
+
+
+def _ids(leaving: Leaving) -> IdSet:
+    ids = IdSet(leaving.redriven)
+    ids.add_all(IdSet(leaving.purged))
+    return ids

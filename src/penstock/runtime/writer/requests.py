@@ -1,0 +1,130 @@
+"""What waits at the shard's door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest
+from penstock.runtime.store import merging
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.schedules import scheduled, waits
+
+Reply = Callable[[Any, BaseException | None], None]
+"""Called once, after what the work led to is stored: with an answer, or with an error."""
+
+
+class Work(Protocol):
+    """One thing to be done in a group."""
+
+    reply: Reply | None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        """The events it brings, by the channel they are for."""
+        ...
+
+    def run(self, group: Group) -> Any:
+        """Decide and apply; the answer. Raises ``PenstockError`` and changes nothing."""
+        ...
+
+
+class Do(Struct):
+    """Any command that carries no events."""
+
+    number: int
+    command: Command
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ()
+
+    def run(self, group: Group) -> Any:
+        group.channel(self.number)
+        if isinstance(self.command, Ack | AckPrevious):
+            return group.acknowledge(self.number, self.command)
+        group.settle()
+        group.sweep(self.number)
+        return group.do(self.number, self.command).answer
+
+
+class PublishBatches(Struct):
+    """Events of one publish, in one or more batches."""
+
+    number: int
+    digest: Digest
+    bodies: Sequence[Body]
+    producer: str = ""
+    sequence: int = 0
+    overshoot: bool = False
+    reply: Reply | None = None
+    publisher: str = ""
+    """``user@host`` it comes from (SEM E3)."""
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ((self.number, self.bodies),)
+
+    def run(self, group: Group) -> Any:
+        number, digest = self.number, self.digest
+        group.settle()
+        later = waits(self.bodies)
+        if later or group.state.directory.publishing_paused:
+            if (known := self._stored_as(group, later=later)) is not None:
+                return known  # SEM X3: also while publishing is paused
+            group.refuse_while_paused()
+        else:
+            span = group.publish_plainly(
+                number, self.bodies, digest, self.producer, self.sequence, self.publisher
+            )
+            if span is not None:
+                return span
+        if later:
+            own = group.channel(number).state
+            merging.refuse(own, group.state.stores[number], self.bodies, digest)
+            number, digest = scheduled(group, number, self.bodies, digest)
+        return group.publish(
+            number,
+            self.bodies,
+            digest,
+            producer=self.producer,
+            sequence=self.sequence,
+            overshoot=self.overshoot,
+            publisher=self.publisher,
+        )
+
+    def _stored_as(self, group: Group, *, later: bool) -> Span | None:
+        """What a publish that comes again was answered with."""
+        where: int | None = self.number
+        group.channel(self.number)  # raises when it is gone
+        if later:
+            where = group.state.directory.schedule_of(self.number)
+        if where is None or not self.producer:
+            return None
+        channel = group.channel(where)
+        return channel.state.producers.stored_as(self.producer, self.sequence)
+
+
+class Act(Struct):
+    """Something the runtime wants done at its place in the order: creation, look-ups, sealing."""
+
+    action: Callable[[Group], Any]
+    reply: Reply | None = None
+    room: int = 0
+    """Bytes it may come to write: with no room for them it is refused."""
+    sweeps: Sequence[int] | None = None
+    """Channels whose due events may leave in it; None: any. Room is made for what moves, and to
+    look at every channel of thousands costs more than most actions do."""
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ()
+
+    def run(self, group: Group) -> Any:
+        group.settle()
+        return self.action(group)

@@ -1,0 +1,198 @@
+"""How much a group may come to write besides what it was asked to: copies of joins, dead events.
+
+Room for it is made before anything is decided. Where the disk has none, publishes are refused
+and expired events stay where they are, unseen, until there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns.events.digest import event_sizes
+from penstock.columns.selectors import Selector, selector_of
+from penstock.columns.selectors.frames import EventFrame
+from penstock.core.channel.dead import moved_at_once
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import Digest
+from penstock.runtime.store.bodies import Body, prepared
+from penstock.runtime.store.state import RealmState
+from penstock.runtime.writer.schedules import waits
+
+COPIES_BYTES_MAX = 64 << 20
+"""Up to here room is made as if every join copied everything. Above it is counted what each
+copies: by hundreds of joins most events go to few stores."""
+_ROW_BYTES = 512
+"""Of an event that is copied or moves: its origin."""
+_BODY_BYTES = 4_096
+"""Of a body of copies: its record in the block, and the columns of the origin."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
+    """About how many bytes a publish leads to besides its own (SEM L, T7)."""
+    channel = state.channels.get(number)
+    if channel is None or not (state.directory.joins.of(number) or _evicts_to(channel.state)):
+        return 0
+    sizes = [(len(body.buffer), body.rows) for body in bodies]
+    rows: int = sum(count for _, count in sizes)
+    size = sum(own for own, _ in sizes) + _ROW_BYTES * rows
+    return _following(state, number, size, rows, bodies)
+
+
+def leads_nowhere(state: RealmState, number: int) -> bool:
+    """Whether a publish writes to the journal, and that is all it leads to."""
+    channel = state.channels.get(number)
+    if channel is None:
+        return True
+    own = channel.state
+    more = own.moves_dead or own.unwritten or own.type.home == "pages"
+    return not (more or state.directory.joins.of(number))
+
+
+def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
+    """About how many bytes a step of a redrive out of a store leads to, wherever its events go
+    (SEM T10)."""
+    if number not in state.channels:  # deleted meanwhile: the step says so
+        return 0
+    own, store = state.channels[number].state, state.stores[number]
+    rows = min(len(own.stored), moved_at_once(own))
+    size = int(rows * (max(own.event_bytes, store.event_bytes) + _ROW_BYTES))
+    targets = state.channels if destination is None else (destination,)
+    return size + max(_following(state, target, size, rows) for target in targets)
+
+
+def writes_nothing(
+    state: RealmState, number: int, digest: Digest, bodies: Sequence[Body], before: int = 0
+) -> bool:
+    """Whether a publish, after others of ``before`` events, is known to leave the disk alone, so
+    that a full one need not refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
+    channel = state.channels.get(number)
+    if channel is None or waits(bodies) or state.directory.joins.of(number):
+        return False
+    own = channel.state
+    storage, kind = own.definition.storage, own.type
+    if own.definition.capacity and own.moves_dead:
+        return False
+    if prepared(bodies, storage, 0, 0, "") is not bodies:
+        return False
+    if any(state.schemas.known(body.schema_bytes) is None for body in bodies):
+        return False
+    if kind.ids_survive and own.next_id + before + digest.count > own.reserved:
+        return False
+    in_memory = len(IdSet(kind.volatile(digest))) == digest.count
+    pulls = any(each.pulls for each in own.subscribers.values())
+    fed = all(each.is_fed for each in own.durables.values())
+    passes = own.engine.needs_interest and fed and not pulls
+    return in_memory or kind.relays or passes
+
+
+def _following(
+    state: RealmState, number: int, size: int, rows: int, bodies: Sequence[Body] = ()
+) -> int:
+    stores = _reached(state, number)
+    evicting = [state.channels[each].state for each in stores]
+    copies = size * (len(stores) - 1)
+    if copies > COPIES_BYTES_MAX and bodies:
+        copies = sum(_bytes_copied(state, number, body) for body in bodies)
+    elif copies > COPIES_BYTES_MAX:  # nobody has looked at the events yet
+        copies = max(COPIES_BYTES_MAX, size)
+    return copies + sum(_evicted(each, size, rows) for each in evicting)
+
+
+def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
+    """How many bytes the joins make of a body, as far as they copy it."""
+    rows = body.batch.num_rows
+    sizes = event_sizes(body.batch) + _ROW_BYTES
+    extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
+    matching = _Matching(body.batch)
+    reached = {number: np.ones(rows, dtype=np.bool_)}
+    archived = 0
+    left = [number]
+    while left:
+        source = left.pop()
+        # What is inside messages was not looked at.
+        looks_inside = bool(state.channels[source].state.definition.descriptors)
+        for join in state.directory.joins.of(source):
+            copied = reached[source] & matching.rows("" if looks_inside else join.selector)
+            before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
+            if join.archive:  # takes what comes, also twice
+                archived += int(sizes[copied].sum()) + extra
+            if (copied & ~before).any():
+                reached[join.destination] = before | copied
+                left.append(join.destination)
+    del reached[number]
+    stored: int = sum(int(sizes[own].sum()) + extra for own in reached.values())
+    return archived + stored
+
+
+class _Matching:
+    """Which rows of a batch that is not published yet a selector may match."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._frame = EventFrame(batch, 0)
+        self._known: dict[str, Bools] = {}
+
+    def rows(self, text: str) -> Bools:
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._match(text)
+        return found
+
+    def _match(self, text: str) -> Bools:
+        selector = selector_of(text) if text else None
+        if selector is None or not _is_known_before(selector):
+            return np.ones(self._frame.rows, dtype=np.bool_)
+        mask = selector.mask_in(self._frame)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _is_known_before(selector: Selector) -> bool:
+    """Whether it asks only of what the publisher gave: no ids, times, defaults or origins."""
+    given = all(
+        path in ("data", "tag", "more") or (path.startswith("properties.") and "$" not in path)
+        for path in selector.columns
+    )
+    return given and "NOW()" not in selector.text
+
+
+def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:
+    """About how many bytes of expired events leave these channels in one step (SEM T7)."""
+    total = 0
+    for number in numbers:
+        channel = state.channels.get(number)
+        if channel is None or not channel.state.moves_dead or not channel.needs_sweep(now_us):
+            continue
+        own = channel.state
+        rows = min(len(own.stored), moved_at_once(own))
+        total += int(rows * (own.event_bytes + _ROW_BYTES))
+    return total
+
+
+def _reached(state: RealmState, number: int) -> list[int]:
+    """The store itself, and all that its events are copied to."""
+    found = {number: None}
+    left = [number]
+    while left:
+        for join in state.directory.joins.of(left.pop()):
+            if join.destination not in found:
+                found[join.destination] = None
+                left.append(join.destination)
+    return list(found)
+
+
+def _evicts_to(state: ChannelState) -> bool:
+    """Whether what has to go for new events goes somewhere."""
+    return bool(state.definition.capacity) and state.moves_dead
+
+
+def _evicted(state: ChannelState, size: int, rows: int) -> int:
+    """What has to go for new events, where it goes somewhere."""
+    if not _evicts_to(state):
+        return 0
+    return max(size, int(rows * (state.event_bytes + _ROW_BYTES)))

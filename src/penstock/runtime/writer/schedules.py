@@ -1,0 +1,114 @@
+"""Publishing at a later time (SEM X4): events wait on a store of the realm's own.
+
+There each has the time until it is due as its TTL. When that is over it leaves for its channel
+in one step, as a dead event leaves for its store: nothing is lost, nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from penstock.columns.events.origin import schedule_ttls
+from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.messages import Digest, Spans
+from penstock.core.vocabulary.ports import Clock
+from penstock.runtime.store.bodies import Body
+
+if TYPE_CHECKING:
+    from penstock.runtime.writer.group import Group
+    from penstock.runtime.writer.shard import Shard
+
+COLUMN = "deliver_at"
+
+LOOK_AGAIN_S = 30.0
+"""The wall clock may be set: an alarm far away is looked at again after this."""
+SOONEST_S = 0.001
+PAUSE_MAX_S = 0.1
+
+
+def waits(bodies: Sequence[Body]) -> bool:
+    """Whether these events are to be published later. Raises ``InvalidEvent`` for a mix."""
+    if not any(COLUMN in body.names for body in bodies):
+        return False
+    there = [
+        body.batch.num_rows - body.batch.column(COLUMN).null_count if COLUMN in body.names else 0
+        for body in bodies
+    ]
+    rows = sum(body.rows for body in bodies)
+    if sum(there) not in (0, rows):
+        raise InvalidEvent(
+            f"{sum(there)} of {rows} events of one publish have deliver_at; "
+            "publish those that wait apart from those that do not"
+        )
+    return sum(there) > 0
+
+
+def scheduled(
+    group: Group, number: int, bodies: Sequence[Body], digest: Digest
+) -> tuple[int, Digest]:
+    """The store where events for channel ``number`` wait, and their digest there."""
+    directory = group.state.directory
+    group.channel(number)  # raises when it is gone
+    schedule = directory.schedule_of(number)
+    if schedule is None:
+        fact = directory.decide_schedule(number)
+        group.realm_fact(0, fact)
+        schedule = fact.number
+    group.state.has_new_times = True
+    first = 0
+    ttls: dict[int, Spans] = {}
+    for body in bodies:
+        for ttl_ms, spans in schedule_ttls(body.batch, group.now_us):
+            placed = tuple(span.shifted(first) for span in spans)
+            ttls[ttl_ms] = (*ttls.get(ttl_ms, ()), *placed)
+        first += body.batch.num_rows
+    return schedule, replace(digest, ttls=tuple(ttls.items()))
+
+
+class Alarm:
+    """Wakes the schedules exactly when something is due, not at the next look for expired ones."""
+
+    def __init__(self, shard: Shard, clock: Clock) -> None:
+        self._shard = shard
+        self._clock = clock
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        woken_us: int | None = None
+        pause_s = SOONEST_S
+        while True:
+            due_us, numbers = self._next()
+            wait_s = LOOK_AGAIN_S
+            if due_us is not None:
+                wait_s = min(LOOK_AGAIN_S, (due_us - self._clock.now_us()) / 1_000_000)
+            if wait_s <= 0:
+                for number in numbers:
+                    self._shard.wake(number)
+                # What is still due then could not leave: the disk is full, or slow.
+                pause_s = min(2 * pause_s, PAUSE_MAX_S) if due_us == woken_us else SOONEST_S
+                wait_s, woken_us = pause_s, due_us
+            try:
+                async with asyncio.timeout(max(SOONEST_S, wait_s)):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+            self.changed.clear()
+
+    def _next(self) -> tuple[int | None, list[int]]:
+        """When something is due next, and where."""
+        earliest: int | None = None
+        numbers: list[int] = []
+        for number in self._shard.state.schedules:
+            due_us = self._shard.state.channels[number].state.ages.due_us(0)
+            if due_us is None:
+                continue
+            if earliest is None or due_us < earliest:
+                earliest, numbers = due_us, []
+            if due_us == earliest:
+                numbers.append(number)
+        return earliest, numbers

@@ -1,0 +1,531 @@
+"""The single writer: the only place where the realm's state meets the world.
+
+One task takes all that waits, decides and applies it in order, appends once, and only then
+answers and delivers: nothing is seen that a power cut could unsay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+
+from penstock.core.channel.channel import Channel
+from penstock.core.vocabulary.errors import PenstockError, RealmStopping, StorageFailed
+from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
+from penstock.core.vocabulary.ports import Clock, Journal
+from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store.records import encode_block
+from penstock.runtime.store.state import RealmState
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.persisting import bytes_to_secure
+from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
+from penstock.runtime.writer.requests import Act, Do, PublishBatches, Reply, Work
+from penstock.runtime.writer.room_forecast import (
+    bytes_that_follow,
+    bytes_that_move,
+    leads_nowhere,
+    writes_nothing,
+)
+
+MOVING_SHARE = 0.4
+"""Of the time, at most this much goes to groups in which dead events move; in the rest publishers
+are served without them, however many are due."""
+MOVING_PAUSE_S_MAX = 1.0
+GROUP_BYTES_MAX = 16 << 20
+"""A group closes at this many bytes of events: what waits longer goes into the next."""
+
+Outcome = tuple[Reply | None, Any, BaseException | None]
+"""Of one piece of work: whom to tell, the answer, or what it was refused with."""
+
+_log = structlog.get_logger("penstock.shard")
+
+
+class Shard:
+    def __init__(
+        self,
+        state: RealmState,
+        journal: Journal,
+        clock: Clock,
+        dispatch: Dispatch,
+        *,
+        placing: Placing,
+        limits: MemoryLimits,
+    ) -> None:
+        self.state = state
+        self.placing = placing
+        self._limits = limits
+        self._journal = journal
+        self._clock = clock
+        self._dispatch = dispatch
+        self._ahead: list[Work] = []
+        """Begins the next group, whatever of an earlier one still waits."""
+        self._waiting: list[Work] = []
+        self._serving: list[Work] = []
+        self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
+        self._idle: asyncio.Future[None] | None = None
+        """Done once there is something to do."""
+        self.ended = asyncio.Event()
+        """Set when :meth:`run` is over: nothing is written any more."""
+        self._woken: dict[int, None] = {}
+        self._resting: asyncio.TimerHandle | None = None
+        """Until then no dead events move."""
+        self._held_back: dict[int, None] = {}
+        """Channels, in order, that wait for it."""
+        self._has_room = True
+        """Whether the disk has room for what the next group leads to."""
+        self.changed = set(state.channels)
+        """Channels something was done on since the sealer took this: it looks at no other."""
+        self._failed: PenstockError | None = None
+        self._stopping = False
+        self.tail = journal.info().tail
+        """Sequence of the newest block."""
+        self.groups = 0
+        self.on_scheduled: Callable[[], None] = lambda: None
+        """Called when events wait for a time they did not wait for before (SEM X4)."""
+        self.is_answering = False
+        self.on_answered: Callable[[], None] = lambda: None
+        """Called once all answers of a group are given, and what is delivered before it is stored:
+        they leave together, and at once."""
+
+    # --- asking --------------------------------------------------------------------------
+
+    def submit(self, work: Work, *, first: bool = False) -> None:
+        """Queue ``work`` (or put it ahead of all that waits); its reply comes once it is stored."""
+        if self._failed is not None or self._stopping:
+            _reply(work.reply, None, self._failed or RealmStopping("the realm is closing"))
+            return
+        (self._ahead if first else self._waiting).append(work)
+        self._rouse()
+
+    async def ask(self, work: Work, *, first: bool = False) -> Any:
+        """Queue ``work`` and wait for its answer. Raises what it is refused with."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def reply(result: Any, error: BaseException | None) -> None:
+            if answer.done():  # nobody waits any more
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        work.reply = reply
+        self.submit(work, first=first)
+        return await answer
+
+    async def act(
+        self,
+        action: Callable[[Group], Any],
+        *,
+        first: bool = False,
+        sweeps: Sequence[int] | None = None,
+        room: int = 0,
+    ) -> Any:
+        """Run ``action(group)`` at its place in the order; its result.
+
+        Only channels of ``sweeps`` may lose due events in it; None: any of them. Raises
+        ``StorageFailed`` where the disk has no room for what it may come to write, ``room`` bytes.
+        """
+        return await self.ask(Act(action, sweeps=sweeps, room=room), first=first)
+
+    async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run ``call`` between two groups: a journal serves one caller at a time."""
+        if self._failed is not None:
+            raise self._failed
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._between.append((call, done))
+        self._rouse()
+        await done
+
+    def quarantine(self, number: int, command: Quarantine) -> None:
+        """Some stored events turned out to be unreadable (SEM S1).
+
+        Nothing is swept before: what has expired is read on its way to a dead event store.
+        """
+        self.submit(Act(lambda group: group.do(number, command), sweeps=(number,)))
+
+    def _read_ahead(self) -> None:
+        if not (self._waiting or self._ahead):
+            self._dispatch.ahead.read(self.state)
+
+    def _rouse(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(None)
+
+    def wake(self, number: int) -> None:
+        """A channel may have something to offer (credit came, a connection drained)."""
+        self._woken[number] = None
+        self._rouse()
+
+    # --- serving -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled, stopped, or until the journal fails.
+
+        A failed append ends the shard: facts have been applied that are not stored, so it must
+        not answer again. What is on disk is whole; a new realm is built from it.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+            while not (self._stopping and not self._ahead and not self._waiting):
+                if not (self._ahead or self._waiting or self._woken or self._between):
+                    self._idle = loop.create_future()
+                    if self._dispatch.ahead.is_wanted:
+                        loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
+                    await self._idle
+                if self._between:
+                    await self._serve_between()
+                began_s = loop.time()
+                group = await self._serve_group()
+                if group.has_moved:
+                    self._rest(began_s)
+                if self._woken:
+                    await asyncio.sleep(0)  # let connections drain before offering them more
+        except StorageFailed as failure:
+            self._failed = failure
+            _log.error("journal.failed", reason=str(failure))
+            self._refuse_waiting(failure)
+            raise
+        except Exception:
+            _log.exception("shard.broken")  # whoever waits is told that the realm is closed
+            raise
+        finally:
+            if self._failed is None:
+                self._failed = RealmStopping("the realm is closed")
+            self._refuse_waiting(self._failed)
+            self.ended.set()
+
+    def stop(self) -> None:
+        """Serve what waits, then end :meth:`run`."""
+        self._stopping = True
+        self._rouse()
+
+    def _refuse_waiting(self, failure: PenstockError) -> None:
+        waiting = self._serving + self._ahead + self._waiting
+        self._serving, self._ahead, self._waiting = [], [], []
+        for work in waiting:
+            _reply(work.reply, None, failure)
+        between, self._between = self._between, []
+        for _, done in between:
+            if not done.done():
+                done.set_exception(failure)
+
+    async def _serve_between(self) -> None:
+        while self._between:
+            call, done = self._between[0]
+            try:
+                await call()
+            except PenstockError as failure:
+                if not done.done():
+                    done.set_exception(failure)
+            else:
+                if not done.done():
+                    done.set_result(None)
+            del self._between[0]
+
+    async def _serve_group(self) -> Group:
+        waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
+        self._serving = waiting  # so that all are answered, should this be the end
+        if self.state.to_open:
+            await self._open_files()
+        waiting = self._serving = await self._with_room(waiting)
+        group = Group(self.state, self._clock.now_us(), self._limits, self.placing)
+        group.has_room = self._has_room
+        group.may_move = self._resting is None
+        group.touched |= self._woken
+        self._woken = {}
+        answers = self._decide(waiting, group)
+        if self.state.to_open:
+            await self._open_files()
+        for number in list(group.touched):
+            if number in self.state.channels:
+                group.sweep_in_time(number)
+        has_moved = False
+        for number, below in group.offers_early():
+            has_moved |= await self._perform(number, below)
+        if group.records:
+            if has_moved and group.must_sync:  # clients are at work while the disk is
+                self.on_answered()
+                await asyncio.sleep(0)  # the loop sends it
+            await self._append(group)
+        self._serving = []
+        self._answer(group, answers)
+        self.changed.update(group.touched)
+        await self._offer(list(group.touched))
+        if group.must_sync:
+            await self._give_back()
+        if self.state.has_new_times:
+            self.state.has_new_times = False
+            self.on_scheduled()
+        return group
+
+    def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
+        """What clients are to be told first, and then what they asked."""
+        for number in group.touched:
+            if number in self.state.channels:
+                self._dispatch.recall(self.state.channels[number])
+        self.is_answering = True
+        for reply, result, error in answers:
+            _reply(reply, result, error)
+        self.is_answering = False
+        self.on_answered()
+
+    def _rest(self, began_s: float) -> None:
+        """Let publishers have their share of the time before more dead events move."""
+        loop = asyncio.get_running_loop()
+        pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
+        if pause_s:
+            self._resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        while self._held_back:
+            self.wake(self._held_back.popitem()[0])
+
+    def _decide(self, waiting: list[Work], group: Group) -> list[Outcome]:
+        """Decide in order until the group is full, or files have to be opened before the next
+        step; what is left goes into the next group."""
+        answers = []
+        for i, work in enumerate(waiting, start=1):
+            answers.append((work.reply, *_outcome(work, group)))
+            ends = group.is_full(i, self._clock.now_us()) or self.state.to_open
+            if i < len(waiting) and ends:
+                self._waiting = waiting[i:] + self._waiting
+                self._serving = waiting[:i]
+                self._rouse()
+                break
+        group.settle()
+        return answers
+
+    async def _open_files(self) -> None:
+        """Files that may be read in the middle of a step are open before (SEM T7)."""
+        while self.state.to_open:
+            store = self.state.stores.get(self.state.to_open.pop())
+            if store is not None:
+                await self._dispatch.files.pin(store.files)
+
+    async def _give_back(self) -> None:
+        """Pages whose events have left, now that this is on disk."""
+        while self.state.freed:
+            number = self.state.freed.pop()
+            freed = self.state.stores[number].freed
+            places, freed[:] = list(freed), []
+            await self.placing.pages.release(number, places)
+        while self.state.dropped:
+            await self.placing.pages.drop(self.state.dropped.pop())
+
+    async def _with_room(self, waiting: list[Work]) -> list[Work]:
+        """Make sure that what waits will find room on disk, before anything is decided."""
+        try:
+            return await self._room_made(waiting)
+        except Exception:  # noqa: BLE001  of one of them, which is over then; else it is raised again
+            waiting = self._serving = self._foreseeable(waiting)
+            return await self._room_made(waiting)
+
+    async def _room_made(self, waiting: list[Work]) -> list[Work]:
+        size = sum([_size(work) for work in waiting])
+        if size > GROUP_BYTES_MAX and len(waiting) > 1:
+            waiting, rest = _cut(waiting, GROUP_BYTES_MAX)
+            self._waiting = rest + self._waiting
+            self._serving = waiting
+            self._rouse()
+            size = sum(_size(work) for work in waiting)
+        self._has_room = True
+        try:
+            size += 4_096 * (1 + len(waiting))
+            if self._leads_nowhere(waiting):
+                await self._journal.reserve(size)
+            else:
+                await self._journal.reserve(size + self._follows(waiting))
+                await self._reserve_pages(waiting)
+        except StorageFailed as failure:
+            self._has_room = False
+            return self._without_room(waiting, failure)
+        return waiting
+
+    def _foreseeable(self, waiting: list[Work]) -> list[Work]:
+        """Those of which it can be told what they bring; the others are over: what nobody
+        foresaw costs them alone."""
+        kept = []
+        for work in waiting:
+            try:
+                for number, bodies in work.offered:
+                    if not leads_nowhere(self.state, number):
+                        bytes_that_follow(self.state, number, bodies)
+            except PenstockError as refusal:
+                _reply(work.reply, None, refusal)
+            except Exception as failure:  # noqa: BLE001
+                _reply(work.reply, None, failure)
+            else:
+                kept.append(work)
+        return kept
+
+    def _leads_nowhere(self, waiting: Sequence[Work]) -> bool:
+        """Whether what waits is publishes that write nothing but their own events, and
+        acknowledgements that none of what may leave with them moves."""
+        if self._woken:
+            return False
+        for work in waiting:
+            match work:
+                case PublishBatches(number) | Do(number, Ack() | AckPrevious()):
+                    if not leads_nowhere(self.state, number):
+                        return False
+                case _:
+                    return False
+        return True
+
+    def _without_room(self, waiting: Sequence[Work], failure: StorageFailed) -> list[Work]:
+        """Those that write next to nothing; the others are refused."""
+        kept: list[Work] = []
+        ids: Counter[int] = Counter()
+        for i, work in enumerate(waiting):
+            if not _size(work):
+                kept.append(work)
+            elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
+                _reply(work.reply, None, failure)
+            elif any(not _size(before) for before in kept):  # which may be what makes it write
+                self._waiting = [*waiting[i:], *self._waiting]
+                self._rouse()
+                break
+            else:
+                kept.append(work)
+        self._serving = kept
+        return kept
+
+    def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
+        """Whether a publish writes nothing, after those that have taken ``ids``."""
+        before = ids[work.number]
+        ids[work.number] += work.digest.count
+        return writes_nothing(self.state, work.number, work.digest, work.bodies, before)
+
+    def _follows(self, waiting: Sequence[Work]) -> int:
+        """Bytes of what is copied or moves because of what waits, or because it is time."""
+        numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, Do))}
+        size = 0
+        for work in waiting:
+            for number, bodies in work.offered:
+                numbers.add(number)
+                size += bytes_that_follow(self.state, number, bodies)
+        for work in waiting:
+            if isinstance(work, Act):
+                numbers |= set(self.state.channels if work.sweeps is None else work.sweeps)
+        for number in numbers:
+            size += self._owed_when_they_leave(number, waiting)
+        return size + bytes_that_move(self.state, numbers, self._clock.now_us())
+
+    def _owed_when_they_leave(self, number: int, waiting: Sequence[Work]) -> int:
+        channel = self.state.channels.get(number)
+        if channel is None or not channel.state.unwritten:
+            return 0
+        leaves = any(
+            isinstance(work, Act)  # may attach, or unbind
+            or (isinstance(work, Do) and work.number == number and isinstance(work.command, Detach))
+            for work in waiting
+        )
+        return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0
+
+    async def _reserve_pages(self, waiting: Sequence[Work]) -> None:
+        sizes: dict[int, list[int]] = {}
+        for work in waiting:
+            for number, bodies in work.offered:
+                channel = self.state.channels.get(number)
+                if (
+                    channel is not None
+                    and channel.state.type.home == "pages"
+                    and not channel.state.engine.merges
+                ):
+                    sizes.setdefault(number, []).extend(map(room_for, bodies))
+        for number, wanted in sizes.items():
+            await self.placing.pages.reserve(number, wanted)
+
+    async def _append(self, group: Group) -> None:
+        await self.placing.flush(sync=group.must_sync)
+        chunks = encode_block(group.now_us, group.records, group.bodies)
+        self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
+        self.groups += 1
+
+    async def _offer(self, touched: Sequence[int]) -> None:
+        for number in touched:
+            channel = self.state.channels.get(number)
+            if channel is None:
+                self._dispatch.channel_gone(number)
+                continue
+            if channel.has_offers:
+                await self._perform(number)
+            if channel.state.relayed or channel.state.passing or channel.state.leaving:
+                await self._relay(number, channel)
+            if channel.state.overdue and self._resting is not None:
+                self._held_back[number] = None
+            elif channel.has_offers and (self._has_room or not channel.state.overdue):
+                self.wake(number)  # else the next look for expired ones does
+
+    async def _relay(self, number: int, channel: Channel) -> None:
+        """Who is there and has room gets what is never stored, or has made room already; then it
+        is gone (SEM E8, T3). What only passes leaves once it has reached them all (SEM J4)."""
+        state = channel.state
+        while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
+            if not await self._perform(number):  # the end of a client waits, or of damaged events
+                break
+        if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
+            return
+        for fact in channel.decide(EndRelay(), self._clock.now_us()).facts:
+            self.state.apply(number, fact)
+
+    async def _perform(self, number: int, below: int | None = None) -> bool:
+        """Whether anybody has come further by it."""
+        channel = self.state.channels.get(number)
+        if channel is None:
+            return False
+        store = self.state.stores[number]
+        return await self._dispatch.perform(number, channel, store, self, below)
+
+
+def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:
+    """The answer, or what it was refused with. What nobody foresaw costs this work alone, where it
+    has made nothing true; else the realm has to be built anew from what is on disk, and it is
+    raised."""
+    group.begin_work()
+    try:
+        return work.run(group), None
+    except PenstockError as refusal:
+        return None, refusal
+    except Exception as failure:
+        if group.is_half_done:
+            raise
+        if work.reply is None:  # else whoever is told writes it down
+            _log.exception("work.failed", work=type(work).__name__)
+        return None, failure
+
+
+def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> None:
+    """Tell whoever asked. An answer that cannot be given costs them alone: what it is about is
+    stored, or refused, as it is."""
+    if reply is None:
+        return
+    try:
+        reply(result, error)
+    except Exception as failure:  # noqa: BLE001
+        try:
+            reply(None, failure)
+        except Exception:  # noqa: BLE001
+            _log.exception("answer.failed")
+
+
+def _size(work: Work) -> int:
+    if isinstance(work, Act):
+        return work.room
+    return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
+
+
+def _cut(waiting: list[Work], limit: int) -> tuple[list[Work], list[Work]]:
+    size = 0
+    for i, work in enumerate(waiting):
+        size += _size(work)
+        if size > limit:
+            return waiting[: max(i, 1)], waiting[max(i, 1) :]
+    return waiting, []

@@ -1,0 +1,253 @@
+"""Transactions: events for one or several stores, all of them or none (SEM X1, X2, X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.api.transactions import TransactionInfo
+from penstock.core.ids.ids import Span
+from penstock.core.realm.transactions import Ended
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Digest
+from penstock.runtime.store import merging
+from penstock.runtime.store.bodies import Body, digest_of
+from penstock.runtime.store.records import StagesCommitted, TransactionEnded
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.removals import Leaving, check_there, is_redrive, leave
+from penstock.runtime.writer.requests import Reply
+from penstock.runtime.writer.schedules import scheduled, waits
+from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.stages import Stages
+
+Spans = tuple[tuple[int, Span], ...]
+
+
+class Part(Struct, frozen=True):
+    """Events of a transaction for one store: batches, and batches that were staged before."""
+
+    number: int
+    bodies: Sequence[Body] = ()
+    stages: Sequence[str] = ()
+
+
+class Commit(Struct):
+    transaction: str
+    parts: Sequence[Part]
+    stages: Stages
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+    leaving: Sequence[Leaving] = ()
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return [
+            (part.number, [*part.bodies, *self.stages.known(part.stages)]) for part in self.parts
+        ]
+
+    def run(self, group: Group) -> Spans:
+        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        group.settle()
+        begun = group.state.transactions.begun(self.transaction)
+        group.refuse_while_paused()
+        publishes = self._publishes()
+        check_there(group, self.leaving)
+        if is_redrive(self.leaving):  # nothing is evicted for what comes back
+            group.check(publishes, evicts=False)
+        else:
+            group.check(publishes, begun.below_capacity)
+        spans = tuple(
+            (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
+            for number, (bodies, digest) in publishes.items()
+        )
+        leave(group, self.leaving)
+        group.realm_fact(0, TransactionEnded(Ended(self.transaction, group.now_us, True, spans)))
+        return spans
+
+    def _publishes(self) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store, in the order the stores were first named."""
+        found: dict[int, list[Body]] = {}
+        for part in self.parts:
+            staged = self.stages.of(part.stages, part.number)
+            found.setdefault(part.number, []).extend([*part.bodies, *staged])
+        for bodies in found.values():
+            if waits(bodies):
+                raise InvalidArgument(
+                    "an event of a transaction has deliver_at; publish what waits by itself"
+                )
+        return {
+            number: (bodies, digest_of(bodies, self.event_bytes_max))
+            for number, bodies in found.items()
+            if bodies
+        }
+
+
+class CommitStagedParts(Struct):
+    """Publish what was staged for several stores, in one step and once in the realm (SEM X3)."""
+
+    parts: Sequence[tuple[int, Sequence[str]]]
+    """By number of the store: its stages, in order. A store may be named again."""
+    stages: Stages
+    producer: str
+    sequence: int
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return [(number, self.stages.known(names)) for number, names in self.parts]
+
+    def run(self, group: Group) -> Spans:
+        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        group.settle()
+        known = self._known(group)
+        if known is not None:
+            return known
+        group.refuse_while_paused()
+        publishes = self._publishes(group)
+        # It begins and ends here: what was not full may overshoot (SEM T4).
+        below = {n for n in publishes if not group.channel(n).state.is_full}
+        group.check(publishes, below)
+        spans = tuple(
+            (number, self._publish(group, number, bodies, digest))
+            for number, (bodies, digest) in publishes.items()
+        )
+        fact = StagesCommitted(self.producer, self.sequence, group.now_us, spans)
+        group.realm_fact(0, fact)
+        return spans
+
+    def _known(self, group: Group) -> Spans | None:
+        """What it was answered with when it came before. A channel remembers, too: it may have
+        been the only one then, or have come from another realm."""
+        known = group.state.producers.stored_as(self.producer, self.sequence)
+        if known is not None:
+            return known
+        of_channels = []
+        for number, _ in self.parts:
+            if (channel := group.state.channels.get(number)) is not None:
+                span = channel.state.producers.stored_as(self.producer, self.sequence)
+                of_channels += [] if span is None else [(number, span)]
+        return tuple(of_channels) or None
+
+    def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store, in the order the stores were first named; those that wait for
+        their time by the store they wait in."""
+        found: dict[tuple[int, bool], list[Body]] = {}
+        for number, names in self.parts:
+            group.channel(number)  # raises when it is gone
+            for name in names:
+                bodies = self.stages.of((name,), number)
+                found.setdefault((number, waits(bodies)), []).extend(bodies)
+        return by_store(group, found, self.event_bytes_max)
+
+    def _publish(self, group: Group, number: int, bodies: list[Body], digest: Digest) -> Span:
+        return group.publish(
+            number,
+            bodies,
+            digest,
+            producer=self.producer,
+            sequence=self.sequence,
+            forced=True,
+            publisher=self.publisher,
+        )
+
+
+class Transactions:
+    """What front ends ask about transactions."""
+
+    def __init__(self, shard: Shard, stages: Stages, event_bytes_max: int) -> None:
+        self._shard = shard
+        self._stages = stages
+        self._event_bytes_max = event_bytes_max
+
+    async def begin(self, transaction: str, channels: Sequence[int]) -> None:
+        """Open a transaction for these stores. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        if not transaction:
+            raise InvalidArgument("a transaction has an id of at least one character")
+
+        def begin(group: Group) -> None:
+            below = []
+            for number in channels:
+                state = group.channel(number).state
+                group.sweep(number)
+                if not state.is_full:
+                    below.append(number)
+            group.state.transactions.begin(transaction, group.now_us, below)
+
+        await self._shard.act(begin)
+
+    def commit(
+        self,
+        transaction: str,
+        parts: Sequence[Part],
+        reply: Reply,
+        publisher: str = "",
+        *,
+        leaving: Sequence[Leaving] = (),
+    ) -> None:
+        """Publish the events of a transaction in one step, in which others may leave; ``reply``
+        gets their ids by store."""
+        limit = self._event_bytes_max
+        self._shard.submit(
+            Commit(transaction, parts, self._stages, limit, publisher, reply, leaving)
+        )
+
+    def commit_staged(
+        self,
+        parts: Sequence[tuple[int, Sequence[str]]],
+        producer: str,
+        sequence: int,
+        reply: Reply,
+        publisher: str = "",
+    ) -> None:
+        """Publish what was staged for several stores in one step; ``reply`` gets their ids by
+        store, the same ones for the same ``producer`` and ``sequence``."""
+        limit = self._event_bytes_max
+        work = CommitStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
+        self._shard.submit(work)
+
+    async def abort(self, transaction: str) -> None:
+        """End a transaction without its events. Raises ``NoSuchTransaction``,
+        ``AlreadyCommitted``, ``AlreadyAborted``."""
+
+        def abort(group: Group) -> None:
+            group.state.transactions.begun(transaction)
+            group.realm_fact(0, TransactionEnded(Ended(transaction, group.now_us, False)))
+
+        await self._shard.act(abort)
+
+    async def describe(self, transaction: str) -> TransactionInfo:
+        """What became of it. Raises ``NoSuchTransaction``."""
+
+        def look(group: Group) -> TransactionInfo:
+            ended = group.state.transactions.ended(transaction)
+            if ended is None:
+                return TransactionInfo("open")
+            return TransactionInfo("committed" if ended.committed else "aborted", ended.spans)
+
+        info: Any = await self._shard.act(look)
+        assert isinstance(info, TransactionInfo), "what look() gives"
+        return info
+
+
+def by_store(
+    group: Group, found: dict[tuple[int, bool], list[Body]], event_bytes_max: int
+) -> dict[int, tuple[list[Body], Digest]]:
+    """Events by channel, and whether they wait for their time, as events by the store they go to:
+    those that wait, by the store they wait in. Nothing is made there before all are checked."""
+    digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in found.items()}
+    for (number, later), bodies in found.items():
+        if later:
+            state, store = group.channel(number).state, group.state.stores[number]
+            merging.refuse(state, store, bodies, digests[number, later])
+    publishes = {}
+    for (number, later), bodies in found.items():
+        where, digest = number, digests[number, later]
+        if later:
+            where, digest = scheduled(group, number, bodies, digest)
+        publishes[where] = (bodies, digest)
+    return publishes

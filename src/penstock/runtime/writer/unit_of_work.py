@@ -1,0 +1,76 @@
+"""What was published and acknowledged in one transaction of a session: all of it, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import Ack, AckPrevious, Digest, Spans
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.requests import Reply
+from penstock.runtime.writer.schedules import waits
+from penstock.runtime.writer.transactions import by_store
+
+
+class Acknowledged(Struct, frozen=True):
+    """What one subscription has settled."""
+
+    number: int
+    """Of its channel."""
+    subscription: int
+    spans: Spans
+    previous: bool = False
+    """With everything before (SEM D, cumulative)."""
+
+    @property
+    def command(self) -> Ack | AckPrevious:
+        """The command of it alone."""
+        if self.previous:
+            return AckPrevious(self.subscription, max(span[1] for span in self.spans) - 1)
+        return Ack(self.subscription, self.spans)
+
+
+class UnitOfWork(Struct):
+    """One block holds all of it."""
+
+    publishes: Sequence[tuple[int, Sequence[Body]]]
+    """By store, in the order they were published; a store may be named again."""
+    acknowledged: Sequence[Acknowledged]
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return self.publishes
+
+    def run(self, group: Group) -> tuple[tuple[int, Span], ...]:
+        """The ids of each store's events. Raises ``Refused``, and nothing of it has happened."""
+        group.settle()
+        for each in self.acknowledged:
+            group.channel(each.number).acknowledged(each.command)
+        publishes = self._publishes(group)
+        if publishes:
+            group.refuse_while_paused()
+        # It begins and ends here: what was not full may overshoot (SEM T4).
+        below = {n for n in publishes if not group.channel(n).state.is_full}
+        group.check(publishes, below)
+        spans = tuple(
+            (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
+            for number, (bodies, digest) in publishes.items()
+        )
+        for each in self.acknowledged:
+            group.acknowledge(each.number, each.command)
+        return spans
+
+    def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store; those that wait for their time by the store they wait in."""
+        found: dict[tuple[int, bool], list[Body]] = {}
+        for number, bodies in self.publishes:
+            group.channel(number)  # raises when it is gone
+            for body in bodies:
+                found.setdefault((number, waits((body,))), []).append(body)
+        return by_store(group, found, self.event_bytes_max)

@@ -1,0 +1,86 @@
+"""The newest ids of each slot, and which ones newer ones push out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.columns.events.batch import Int64s
+from penstock.columns.keys.key_retention import Newest, NewestFew
+from penstock.core.ids.id_lists import listed
+from penstock.core.ids.ids import IdSet, Span
+
+
+def numbers(*values: int) -> Int64s:
+    return np.array(values, dtype=np.int64)
+
+
+def test_one_id_a_slot_pushes_out_the_one_before() -> None:
+    newest = Newest()
+    newest.grow(1_000)
+    newest.append(numbers(999, 3), numbers(0, 1))
+
+    assert list(newest.superseded(numbers(3, 999, 3), numbers(2, 3, 4), IdSet([Span(0, 2)]))) == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_ids_that_are_gone_are_not_pushed_out() -> None:
+    newest = Newest()
+    newest.append(numbers(0, 1), numbers(0, 1))
+    newest.doubt()
+    newest.append(numbers(2), numbers(2))
+    live = IdSet([Span(1, 3)])
+
+    assert list(newest.superseded(numbers(0, 1, 2), numbers(3, 4, 5), live)) == [1, 2]
+
+
+@pytest.mark.parametrize("depth", [3, 1_000_000])
+def test_a_slot_takes_no_more_room_than_it_has_ids(depth: int) -> None:
+    newest = NewestFew(depth)
+    newest.grow(3)
+    newest.append(numbers(2, 2, 2), numbers(0, 1, 2))
+    found = newest.superseded(numbers(2, 0), numbers(3, 4), IdSet([Span(0, 3)]))
+
+    assert list(found) == ([0] if depth == 3 else [])
+
+
+def test_after_a_doubt_a_full_slot_is_checked() -> None:
+    newest = NewestFew(2)
+    newest.grow(1)
+    newest.append(numbers(0, 0), numbers(0, 1))
+    live = IdSet([Span(1, 2)])
+    newest.doubt()
+
+    assert not newest.superseded(numbers(0), numbers(2), live)
+    newest.append(numbers(0), numbers(2))
+    live.add(Span(2, 3))
+    assert list(newest.superseded(numbers(0), numbers(3), live)) == [1]
+
+
+def test_pruning_keeps_what_lives_and_moves_it_up() -> None:
+    live = IdSet([Span(5, 6)])
+    for newest in (Newest(), NewestFew(2)):
+        newest.grow(2)
+        newest.append(numbers(0, 1), numbers(4, 5))
+
+        assert newest.prune(2, live).tolist() == [False, True]
+        newest.grow(2)
+        assert list(newest.superseded(numbers(0, 0), numbers(6, 7), live))[:1] == [5]
+
+
+@given(st.lists(st.integers(1, 600) | st.integers(1, 1 << 20), min_size=70, max_size=200))
+def test_what_is_written_down_at_once_is_what_the_core_would_write(gaps: list[int]) -> None:
+    ids = np.cumsum(np.array(gaps, dtype=np.int64))
+    last, newest = np.arange(len(ids)), Newest()
+    newest.grow(len(ids))
+    newest.append(last, ids)
+
+    found = newest.superseded(last, ids + int(ids[-1]) + 1, IdSet())
+
+    assert len(found) == len(ids)
+    assert listed(found) == listed(IdSet.of(ids.tolist()))

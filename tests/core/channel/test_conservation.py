@@ -1,0 +1,35 @@
+"""The sum of what was published: every term, in the order it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.channel.conservation import MEANINGS, conservation, terms
+from penstock.core.vocabulary.counters import Counters
+
+
+@pytest.mark.spec("T8")
+def test_the_terms_are_the_counters_and_what_is_here() -> None:
+    counters = Counters(published=10, consumed=3, dead=2, redelivered=9)
+
+    found = {term.name: term.events for term in terms(counters, live=4, overdue=1)}
+
+    assert list(found) == list(MEANINGS)
+    assert (found["live"], found["overdue"], found["consumed"], found["dead"]) == (4, 1, 3, 2)
+    assert "redelivered" not in found
+
+
+@pytest.mark.spec("T8")
+def test_the_sum_says_whether_it_holds() -> None:
+    counters = Counters(published=10, consumed=3, dead=2)
+
+    told = conservation(counters, live=4, overdue=1)
+
+    assert (told["published"], told["sum"], told["holds"]) == (10, 10, True)
+    assert not conservation(counters, live=3, overdue=1)["holds"]
+
+
+def test_every_counter_of_what_left_is_a_term() -> None:
+    counted = set(Counters.__struct_fields__) - {"published", "redelivered"}
+
+    assert counted == set(MEANINGS) - {"live", "overdue"}

@@ -1,0 +1,156 @@
+"""What is sent when, and to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.effects import Deliver, Finished
+from penstock.core.vocabulary.messages import (
+    Attach,
+    CreateDurable,
+    Credit,
+    Demand,
+    Detach,
+    Skip,
+    Subscribe,
+)
+from penstock.testing.play import delivered, finished, publish
+from tests.core.plays import durable_play, play_of
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_session_that_cannot_take_more_gets_nothing_and_costs_nobody(durable: bool) -> None:
+    play = durable_play("shared")
+    for subscription, session in ((1, "slow"), (2, "quick")):
+        if durable:
+            play.do(Attach("d", subscription, session, 5))
+        else:
+            play.do(Subscribe(subscription, session, 0, credit=9))
+    play.channel.stall("slow", stalled=True)
+    assert delivered(play.do(publish(3))) == {2: [0, 1, 2]}
+    play.channel.stall("slow", stalled=False)
+
+    assert delivered(play.offers()) == ({} if durable else {1: [0, 1, 2]})
+
+
+def test_nothing_is_offered_twice() -> None:
+    play = play_of(events=2)
+    assert play.do(Subscribe(1, "s", 0, credit=9))
+
+    assert not play.channel.has_offers
+    assert list(play.channel.offer()) == []
+
+
+@pytest.mark.spec("D17")
+def test_a_durable_remembers_when_it_was_last_read() -> None:
+    play = durable_play("shared")
+    play.wait(5)
+    play.do(Attach("d", 1, "s", 5))
+    durable = play.channel.state.durables["d"]
+
+    assert durable.read_us == play.now_us
+    assert [seat.session for seat in durable.seats] == ["s"]
+    play.do(Detach(1))
+    assert durable.seats == []
+
+
+def test_while_a_block_is_written_only_events_stored_before_it_go_out() -> None:
+    play = durable_play("shared")
+    play.do(publish(3))
+    for command in (Attach("d", 1, "s", 10), Subscribe(2, "t", 0), Credit(2, 10)):
+        play.channel.attend(command, play.now_us)
+    for fact in play.channel.decide(publish(2), play.now_us).facts:
+        play.channel.apply(fact)
+
+    assert delivered(list(play.channel.offer(below=3))) == {1: [0, 1, 2], 2: [0, 1, 2]}
+    assert delivered(play.offers()) == {1: [3, 4], 2: [3, 4]}
+
+
+def test_a_filtered_durable_waits_for_the_block_too() -> None:
+    play = play_of()
+    play.do(CreateDurable("d", "shared", selector="n > 1"))
+    every = {"n > 1": (Span(0, 2),)}
+    play.do(publish(2, matched=every))
+    play.channel.attend(Attach("d", 1, "s", 10), play.now_us)
+    for fact in play.channel.decide(publish(2, matched=every), play.now_us).facts:
+        play.channel.apply(fact)
+
+    assert delivered(list(play.channel.offer(below=2))) == {1: [0, 1]}
+    assert delivered(play.offers()) == {1: [2, 3]}
+
+
+def test_a_subscriber_that_asks_is_told_when_it_has_all_there_is_now() -> None:
+    play = play_of(events=3)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.do(Subscribe(2, "t", 3, credit=9))
+    play.do(Credit(1, 9))
+
+    assert finished(play.do(Demand(1, 0))) == [1]
+    assert finished(play.do(publish(1))) == [], "once"
+    assert finished(play.do(Demand(2, 0))) == [2]
+    assert finished(play.do(Demand(3, 0))) == [], "there is no such one"
+
+
+def test_all_there_is_goes_out_first_as_far_as_there_is_credit() -> None:
+    play = play_of(events=5)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.channel.attend(Demand(1, 0), play.now_us)
+    play.channel.attend(Credit(1, 3), play.now_us)
+
+    effects = play.offers()
+
+    assert delivered(effects) == {1: [0, 1, 2]}
+    assert isinstance(effects[-1], Finished)
+
+
+def test_what_was_not_for_it_leaves_credit_for_the_rest() -> None:
+    play = play_of(events=5)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    for command in (Credit(1, 3), Demand(1, 0)):
+        play.channel.attend(command, play.now_us)
+    found = []
+    for effect in play.channel.offer():
+        found.append(effect)
+        if isinstance(effect, Deliver):
+            play.channel.attend(Skip(1, effect.spans), play.now_us)
+    assert finished(found) == []
+
+    assert finished(play.offers()) == [1]
+
+
+def test_who_cannot_take_more_is_not_told_before_it_has_the_rest() -> None:
+    play = play_of(events=2)
+    play.do(Subscribe(1, "s", 0, credit=0))
+    play.channel.stall("s", stalled=True)
+    play.do(Credit(1, 9))
+    assert play.do(Demand(1, 0)) == []
+    assert not play.channel.has_offers, "nobody looks again and again"
+
+    play.channel.stall("s", stalled=False)
+
+    assert finished(play.offers()) == [1]
+
+
+def test_who_asks_is_not_told_while_a_block_is_written() -> None:
+    play = play_of(events=2)
+    play.do(Subscribe(1, "s", 0, credit=9))
+    play.channel.attend(Demand(1, 0), play.now_us)
+
+    assert list(play.channel.offer(below=2)) == []
+
+    assert finished(play.offers()) == [1]
+
+
+@pytest.mark.spec("D5")
+def test_a_demand_that_is_taken_back_at_once_is_met_by_nothing() -> None:
+    play = durable_play("shared")
+    play.do(Attach("d", 1, "s", pull=True))
+    play.do(Demand(1, 5))
+    play.channel.attend(Demand(1, 0, at_once=True), play.now_us)
+
+    effects = play.do(publish(1))
+
+    assert delivered(effects) == {}
+    assert finished(effects) == [], "nobody waits for it"
+    assert delivered(play.do(Demand(1, 1))) == {1: [0]}

@@ -1,0 +1,333 @@
+"""What every durable promises, whatever its type."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AckPrevious,
+    Attach,
+    CreateDurable,
+    DeleteDurable,
+    Demand,
+    Detach,
+    Purge,
+    RollBack,
+    Subscribe,
+)
+from penstock.testing.play import delivered, finished, publish, redelivered, span
+from tests.core.plays import durable_play, outstanding, play_of
+
+KINDS = ("exclusive", "shared")
+RESTARTS = ("restart", "restart_from_snapshot", "close")
+
+
+@pytest.mark.spec("D1")
+def test_durables_of_a_channel_do_not_touch_each_other() -> None:
+    play = play_of()
+    for name in ("one", "One"):
+        play.do(CreateDurable(name, "shared"))
+    play.do(publish(2))
+    play.do(Attach("one", 1, "s"))
+    play.do(Ack(1, (span(0),)))
+
+    assert outstanding(play, "one") == [1]
+    assert outstanding(play, "One") == [0, 1]
+
+
+@pytest.mark.spec("D2")
+def test_names_clash_and_miss_with_their_own_errors() -> None:
+    play = durable_play("shared")
+    with pytest.raises(NameAlreadyBound):
+        play.do(CreateDurable("d", "exclusive"))
+    with pytest.raises(NameDoesNotExist, match="orders has no durable e"):
+        play.do(DeleteDurable("e"))
+    with pytest.raises(InvalidArgument, match="exclusive, priority, serial, shared, shared_queued"):
+        play.do(CreateDurable("e", "grouped"))
+
+
+@pytest.mark.spec("D2")
+def test_a_durable_lives_without_clients_and_events_until_it_is_deleted() -> None:
+    play = durable_play("shared", 10, events=2)
+    play.do(Ack(1, (span(0, 1),)))
+    play.do(Detach(1))
+    play.restart()
+    assert "d" in play.channel.state.durables
+    play.do(DeleteDurable("d"))
+    play.restart()
+
+    assert "d" not in play.channel.state.durables
+
+
+@pytest.mark.spec("D2")
+def test_a_seat_goes_with_its_durable() -> None:
+    play = durable_play("shared", 10, events=2)
+    play.do(DeleteDurable("d"))
+
+    with pytest.raises(IllegalState, match="its durable deleted"):
+        play.do(Ack(1, (span(0),)))
+
+
+@pytest.mark.spec("D3")
+@pytest.mark.parametrize("selector", ["", "even"])
+@pytest.mark.parametrize(("start", "first"), [(0, 0), (2, 2), (4, 4), (6, 6)])
+def test_a_durable_begins_where_it_was_told(start: int, first: int, selector: str) -> None:
+    play = play_of(events=4)
+    everything = (span(start, 3),) if selector and start < 4 else ()
+    play.do(CreateDurable("d", "shared", start, selector, everything))
+    play.do(publish(4, matched={"even": (Span(0, 4),)}))
+
+    assert outstanding(play) == list(range(first, 8))
+    play.restart()
+    play.do(publish(1, matched={"even": (Span(0, 1),)}))
+    assert outstanding(play) == list(range(first, 9))
+
+
+@pytest.mark.spec("D3")
+@pytest.mark.parametrize(("type_", "lasts"), [("persistent", True), ("reliable", False)])
+def test_a_durable_is_as_persistent_as_its_channel_unless_told(type_: str, lasts: bool) -> None:
+    play = play_of(type=type_)
+    play.do(CreateDurable("usual", "shared"))
+    play.do(CreateDurable("other", "shared", persistent=not lasts))
+    play.restart()
+
+    assert set(play.channel.state.durables) == {"usual" if lasts else "other"}
+
+
+@pytest.mark.spec("D4", "E9")
+@pytest.mark.parametrize("how", RESTARTS)
+def test_position_acks_and_counts_survive_a_restart(how: str) -> None:
+    play = durable_play("shared", 5, events=8)
+    play.do(RollBack(1, (span(1), span(3))))
+    play.do(RollBack(1, (span(3),)))
+    play.do(Ack(1, (span(0), span(2), span(4))))
+    getattr(play, how)()
+
+    effects = play.do(Attach("d", 9, "s", 10))
+    assert delivered(effects) == {9: [1, 3, 5, 6, 7]}
+    assert redelivered(effects) == {1: 1, 3: 2}
+
+
+@pytest.mark.spec("D5", "D9")
+def test_a_fetch_gets_what_it_demands_whatever_the_window() -> None:
+    play = durable_play("shared", 1, events=10, pull=True)
+    assert not delivered(play.do(publish(1)))
+    effects = play.do(Demand(1, 4))
+
+    assert delivered(effects) == {1: [0, 1, 2, 3]}
+    assert finished(effects) == [1]
+
+
+@pytest.mark.spec("D5")
+def test_a_demand_is_met_once_though_it_takes_several_deliveries() -> None:
+    play = durable_play("shared", 1, events=20, pull=True)
+    play.do(Attach("d", 2, "s2", 1, pull=True))
+    play.channel.stall("s1", stalled=True)
+    play.do(Demand(1, 10))
+    play.do(Demand(2, 0))
+    play.channel.state.seats[2][1].demand = 2
+    play.channel.stall("s1", stalled=False)
+    effects = play.offers()
+
+    assert len(delivered(effects)[1]) == 10
+    assert sorted(finished(effects)) == [1, 2]
+    assert effects[-2:] == [e for e in effects if e in effects[-2:]]
+
+
+@pytest.mark.spec("D5")
+def test_a_demand_waits_for_events_and_can_be_taken_back() -> None:
+    play = durable_play("shared", 1, events=1, pull=True)
+    effects = play.do(Demand(1, 3))
+    assert delivered(effects) == {1: [0]}
+    assert finished(effects) == []
+
+    assert finished(play.do(Demand(1, 0))) == [1]
+    assert not delivered(play.do(publish(3)))
+
+
+def test_a_seat_events_are_pushed_to_demands_nothing() -> None:
+    play = durable_play("shared", 5, events=2)
+    play.do(Demand(1, 0))
+
+    assert delivered(play.do(publish(1))) == {1: [2]}
+
+
+@pytest.mark.spec("D6")
+@pytest.mark.parametrize("other", KINDS)
+def test_an_event_leaves_when_the_last_durable_has_acknowledged_it(other: str) -> None:
+    play = durable_play("shared", 5)
+    play.do(CreateDurable("e", other))
+    play.do(publish(3))
+    play.do(Ack(1, (span(0, 1),)))
+    assert list(play.channel.state.stored) == [0, 1, 2]
+
+    play.do(Attach("e", 2, "s"))
+    play.do(Ack(2, (span(0),)))
+    assert list(play.channel.state.stored) == [1, 2]
+    assert play.channel.state.counters.consumed == 1
+
+
+@pytest.mark.spec("D6")
+def test_an_event_stays_while_a_connected_subscriber_has_not_got_it() -> None:
+    play = durable_play("shared", 5)
+    play.do(Subscribe(7, "slow", 0, credit=1))
+    play.do(publish(3))
+    play.do(Ack(1, (span(0, 2),)))
+    assert list(play.channel.state.stored) == [1, 2]
+
+    play.do(Detach(7))
+    assert list(play.channel.state.stored) == []
+
+
+@pytest.mark.spec("D6")
+def test_what_no_durable_was_ever_due_stays() -> None:
+    play = play_of(events=2)
+    play.do(CreateDurable("d", "shared", 2))
+    play.do(CreateDurable("f", "shared", 0, "even", ()))
+    play.do(publish(2, matched={"even": ()}))
+    play.do(Attach("d", 1, "s"))
+    play.do(Ack(1, (span(2),)))
+
+    assert list(play.channel.state.stored) == [0, 1, 3]
+
+
+@pytest.mark.spec("D6")
+def test_a_channel_that_retains_what_is_consumed_lets_it_be_replayed() -> None:
+    play = durable_play("shared", 5, retain_consumed=True, events=2)
+    play.do(Ack(1, (span(0, 1),)))
+
+    assert delivered(play.do(Subscribe(7, "late", 0, credit=9))) == {7: [0, 1]}
+
+
+@pytest.mark.spec("D6")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_deleted_durable_had_acknowledged_goes_once_all_there_are_do_not_want_it(
+    restarted: bool,
+) -> None:
+    play = durable_play("shared", 5, events=3)
+    play.do(CreateDurable("e", "shared"))
+    play.do(Ack(1, (span(1),)))
+    for name in "de":
+        play.do(DeleteDurable(name))
+    play.do(CreateDurable("later", "shared", 3))
+    if restarted:
+        play.restart()
+        play.sweep()
+
+    assert list(play.channel.state.stored) == [0, 2]
+
+
+@pytest.mark.spec("D6")
+def test_deleting_the_durable_that_lagged_lets_events_go() -> None:
+    play = durable_play("shared", 5)
+    play.do(CreateDurable("lagging", "exclusive"))
+    play.do(publish(2))
+    play.do(Ack(1, (span(0),)))
+    play.do(DeleteDurable("lagging"))
+
+    assert list(play.channel.state.stored) == [1]
+
+
+@pytest.mark.spec("D7", "T3")
+@pytest.mark.parametrize("kind", KINDS)
+def test_capacity_takes_events_from_durables_too(kind: str) -> None:
+    play = durable_play(kind, capacity=2, events=5)
+
+    assert outstanding(play) == [3, 4]
+
+
+@pytest.mark.spec("D7", "T1")
+@pytest.mark.parametrize("kind", KINDS)
+def test_time_takes_events_out_of_a_clients_hands(kind: str) -> None:
+    play = durable_play(kind, None, ttl=100, events=2)
+    play.wait(100)
+    play.do(publish(1))
+
+    assert outstanding(play) == [2]
+    play.do(Ack(1, (span(0, 1),)))
+
+
+@pytest.mark.spec("T9")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_purged_in_a_clients_hands_is_acknowledged_without_error(kind: str) -> None:
+    play = durable_play(kind, None, events=3)
+    play.do(Purge((span(1),)))
+    assert play.answer == 1
+    assert outstanding(play) == [0, 2]
+
+    play.do(Ack(1, (span(1),)))
+    play.do(RollBack(1, (span(1),)))
+    assert 1 not in outstanding(play)
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_ack_has_no_effect(kind: str) -> None:
+    play = durable_play(kind, None, events=3)
+    play.do(Ack(1, (span(0),)))
+    known = len(play.recorded)
+    play.do(Ack(1, (span(0), span(0))))
+
+    assert len(play.recorded) == known
+    assert outstanding(play) == [1, 2]
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", [Ack, RollBack])
+def test_what_was_never_delivered_cannot_be_settled(
+    kind: str, command: type[Ack] | type[RollBack]
+) -> None:
+    play = durable_play(kind, None, pull=True, events=3)
+    play.do(Demand(1, 1))
+
+    with pytest.raises(IllegalState, match="event 1 of durable d was not delivered"):
+        play.do(command(1, (span(0, 2),)))
+    assert outstanding(play) == [0, 1, 2]
+
+
+@pytest.mark.spec("D16")
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_are_exact_and_asking_changes_nothing(kind: str) -> None:
+    play = durable_play(kind, None, pull=True, events=5)
+    play.do(Demand(1, 2))
+    state = play.channel.state
+    durable = state.durables["d"]
+
+    assert durable.outstanding_count(state.stored) == 5
+    assert durable.in_flight_count == 2
+    browse = Subscribe(9, "b", 0, 5, 10, durable.outstanding_spans(state.stored))
+    effects = play.do(browse)
+    assert delivered(effects) == {9: [0, 1, 2, 3, 4]}
+    assert finished(effects) == [9]
+    assert durable.outstanding_count(state.stored) == 5
+    assert durable.in_flight_count == 2
+
+
+@pytest.mark.spec("D15")
+def test_previous_covers_what_this_subscription_holds() -> None:
+    play = durable_play("shared", 2, 2, events=4)
+    play.do(AckPrevious(1, 3))
+
+    assert outstanding(play) == [1, 3] or outstanding(play) == [2, 3]
+
+
+@pytest.mark.spec("D4", "E9")
+def test_an_event_given_back_again_and_again_makes_no_other_one_dearer() -> None:
+    play = durable_play("shared", 2, events=2)
+    for _ in range(3_000):
+        play.do(RollBack(1, (span(0),)))
+    durable = play.channel.state.durables["d"]
+
+    assert durable.redeliveries((span(0, 1),)) == ((3_000, (span(0),)),)
+    assert len(durable.levels) == 1, "what an acknowledgement looks through"
+    play.restart_from_snapshot()
+    assert play.channel.state.durables["d"].redeliveries((span(0, 1),)) == ((3_000, (span(0),)),)

@@ -1,0 +1,118 @@
+"""Spans, and sets of ids beside plain Python sets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.ids.ids import IdSet, Span
+
+SPANS = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda t: Span(t[0], t[0] + t[1]))
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "take"]), SPANS), max_size=30)
+
+
+def lived(steps: list[tuple[str, Span]]) -> tuple[IdSet, set[int]]:
+    ours, plain = IdSet(), set[int]()
+    for step, span in steps:
+        match step:
+            case "add":
+                ours.add(span)
+                plain |= set(range(*span))
+            case "remove":
+                gone = ours.remove(span)
+                assert set(gone) == plain & set(range(*span))
+                plain -= set(range(*span))
+            case _:
+                taken = ours.take(span.size)
+                if taken is None:
+                    assert not plain or not span.size
+                else:
+                    assert taken.first == min(plain)
+                    assert taken.size <= span.size
+                    plain -= set(range(*taken))
+    return ours, plain
+
+
+@given(STEPS, SPANS)
+def test_a_set_of_ids_is_a_set(steps: list[tuple[str, Span]], probe: Span) -> None:
+    ours, plain = lived(steps)
+
+    assert list(ours) == sorted(plain)
+    assert len(ours) == len(plain)
+    assert bool(ours) == bool(plain)
+    assert ours.lowest == min(plain, default=None)
+    assert ours.highest == max(plain, default=None)
+    assert set(ours.within(probe)) == plain & set(range(*probe))
+    assert [i in ours for i in range(60)] == [i in plain for i in range(60)]
+    assert ours == IdSet.of(plain)
+
+
+@given(STEPS)
+def test_spans_are_sorted_disjoint_and_never_touch(steps: list[tuple[str, Span]]) -> None:
+    spans = lived(steps)[0].spans
+
+    assert all(span.first < span.end for span in spans)
+    assert all(a.end < b.first for a, b in pairwise(spans))
+
+
+@given(STEPS, STEPS)
+def test_two_sets_together(one: list[tuple[str, Span]], other: list[tuple[str, Span]]) -> None:
+    (ours, plain), (theirs, theirs_plain) = lived(one), lived(other)
+
+    assert set(ours.overlap(theirs)) == plain & theirs_plain
+    both = ours.copy()
+    both.add_all(theirs)
+    assert set(both) == plain | theirs_plain
+    gone = both.remove_all(theirs)
+    assert set(gone) == theirs_plain
+    assert set(both) == plain - theirs_plain
+    assert set(ours) == plain, "a copy is a copy"
+
+
+@given(STEPS, st.integers(0, 50), st.integers(0, 6))
+def test_the_next_span_is_the_lowest_at_or_after(
+    steps: list[tuple[str, Span]], at: int, limit: int
+) -> None:
+    ours, plain = lived(steps)
+    found = ours.next_span(at, limit)
+
+    after = [i for i in plain if i >= at]
+    if found is None:
+        assert not after or not limit
+    else:
+        assert found.first == min(after)
+        assert 0 < found.size <= limit
+        assert set(range(*found)) <= plain
+
+
+def test_a_span_says_its_size_moves_and_is_clipped() -> None:
+    assert Span(3, 7).size == 4
+    assert Span(3, 7).shifted(10) == (13, 17)
+    assert Span(3, 7).clipped(Span(5, 20)) == (5, 7)
+    assert Span(3, 7).clipped(Span(9, 12)).size == 0
+
+
+def test_a_set_of_ranges_is_the_set_of_their_ids_and_may_change() -> None:
+    ranges = IdSet.of_runs([3 * i for i in range(100)], [3 * i + 1 for i in range(100)])
+
+    assert ranges == IdSet.of(range(0, 300, 3))
+    assert ranges.spans == IdSet.of(range(0, 300, 3)).spans
+    ranges.add(Span(1, 3))
+    assert list(ranges)[:3] == [0, 1, 2]
+    assert len(ranges) == 102
+
+
+def test_ids_read_as_people_count() -> None:
+    assert repr(IdSet([Span(1, 4), Span(7, 8)])) == "IdSet(1..3, 7..7)"
+    assert "1" not in IdSet([Span(1, 4)])
+    assert IdSet([Span(1, 4)]) != {1, 2, 3}
+
+
+def test_a_set_is_made_of_bitmaps() -> None:
+    made = IdSet.of_bitmaps([0, 7], [0b1011, 1 << 1023])
+
+    assert list(made) == [0, 1, 3, 8 * 1024 - 1]
+    assert made == IdSet.of([0, 1, 3, 8 * 1024 - 1])
+    assert len(made) == 4

@@ -1,0 +1,332 @@
+"""The namespace of a realm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.bootstrap import rules
+from penstock.core.realm.directory import ChannelDeleted, Directory, PublishingPaused
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    InvalidName,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock.core.vocabulary.messages import Definition, Storage
+
+
+def directory(*names: str) -> Directory:
+    made = Directory(rules())
+    for name in names:
+        create(made, name)
+    return made
+
+
+def create(found: Directory, name: str, **attributes: Any) -> None:
+    found.apply(found.decide_create(name, Definition(**attributes)))
+
+
+def delete(found: Directory, name: str) -> None:
+    for fact in found.decide_delete(name):
+        found.apply(fact)
+
+
+@pytest.mark.spec("C2")
+def test_two_spellings_of_a_name_are_one_channel() -> None:
+    found = directory("a/b")
+
+    assert found.number_of("/a::b") == 1
+    with pytest.raises(NameAlreadyBound):
+        found.decide_create("a\\b", Definition())
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize(("there", "wanted"), [("a/b/c", "a/b"), ("a/b", "a/b/c")])
+def test_a_store_may_lie_beside_a_folder_of_its_name(there: str, wanted: str) -> None:
+    found = directory(there, wanted)
+    assert found.names("channel") == sorted([there, wanted])
+
+    delete(found, there)
+    assert found.names("channel") == [wanted]
+    create(found, there, kind="queue")
+    assert found.number_of(wanted) == 2
+    assert found.number_of(there) == 3
+
+
+def test_a_channel_deleted_and_made_again_is_another_one() -> None:
+    found = directory("a")
+    delete(found, "a")
+    create(found, "a")
+
+    assert found.number_of("a") == 2
+    found.apply(ChannelDeleted(1))
+    assert found.number_of("a") == 2, "deleting what is gone changes nothing"
+
+
+def test_a_wrong_case_is_pointed_out() -> None:
+    with pytest.raises(NameDoesNotExist, match="case-sensitive: there is Orders"):
+        directory("Orders").number_of("orders")
+
+
+@pytest.mark.spec("C3")
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        (
+            Definition(type="paper"),
+            "mixed, off_heap, paged, persistent, reliable, simple, transient",
+        ),
+        (Definition(engine="steam"), "there are default"),
+        (Definition(ttl=-1), "ttl is -1"),
+        (Definition(capacity=2_147_483_647), "capacity is 2147483647"),
+        (Definition(start_event_id=-5), "start_event_id is -5"),
+        (Definition(storage=Storage(events_per_spindle=-1)), "events_per_spindle is -1"),
+    ],
+)
+def test_attributes_out_of_bounds_are_refused(definition: Definition, reason: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        directory().decide_create("a", definition)
+
+    assert reason in str(refused.value)
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize(
+    "given", ["orders/new", "/orders/new", "orders//new", "orders::new", "orders\\new"]
+)
+def test_every_spelling_leads_to_the_same_store(given: str) -> None:
+    found = directory()
+    create(found, given)
+
+    assert found.channels[1].state.name == "orders/new"
+    assert found.number_of("orders/new") == found.number_of(given) == 1
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize(
+    "given", ["", "/", "a\n", "a/..", "a/*", "\u202ea", "\ud800", " a", "x" * 256]
+)
+def test_a_name_that_cannot_be_creates_nothing(given: str) -> None:
+    found = directory()
+    with pytest.raises(InvalidName):
+        found.decide_create(given, Definition())
+
+    assert not found.channels
+    create(found, "x" * 255)
+    assert found.names("channel") == ["x" * 255]
+
+
+@pytest.mark.spec("C2")
+@pytest.mark.parametrize(("first", "second"), [("channel", "queue"), ("queue", "channel")])
+def test_channels_and_queues_have_one_namespace(first: str, second: str) -> None:
+    found = directory()
+    create(found, "work", kind=first)
+    with pytest.raises(NameAlreadyBound, match="work exists already"):
+        create(found, "work", kind=second)
+    create(found, "work/below", kind=second)
+    with pytest.raises(NameDoesNotExist, match=f"work is a {first}, not a {second}"):
+        found.number_of("work", second)
+
+    assert found.number_of("work", first) == 1
+    assert found.names(second) == ["work/below"]
+
+
+@pytest.mark.spec("C3")
+@pytest.mark.parametrize(
+    ("storage", "reason"),
+    [
+        (Storage(priority=10), "storage.priority is 10; it may be 0 to 9"),
+        (Storage(sync_batch_time=-1), "storage.sync_batch_time is -1"),
+        (Storage(sync_max_batch_size=-1), "storage.sync_max_batch_size is -1"),
+        (Storage(read_buffer_size=1), "storage.read_buffer_size is 1; it may be 4096 to"),
+    ],
+)
+def test_storage_properties_out_of_bounds_are_refused(storage: Storage, reason: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        create(directory(), "a", storage=storage)
+
+    assert reason in str(refused.value)
+
+
+@pytest.mark.spec("C4", "K1")
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"engine": "jms,merge", "keys": {"k": 1}}, "jms and merge exclude each other"),
+        ({"engine": "merge + jms"}, "jms and merge exclude each other"),
+        ({"engine": "merge"}, "exactly one publish key, of depth 1"),
+        ({"engine": "merge", "keys": {"k": 2}}, "exactly one publish key, of depth 1"),
+        ({"engine": "merge", "keys": {"k": 1, "l": 1}}, "exactly one publish key, of depth 1"),
+        ({"kind": "queue", "engine": "jms"}, "a queue takes engine default only"),
+        ({"keys": {"k": 0}}, "publish key k has depth 0"),
+        ({"keys": {"": 1}}, "name a property of your events"),
+        ({"keys": {"$penstock": 1}}, "name a property of your events"),
+        ({"max_deliveries": 3}, "an attribute of queues and durables"),
+        ({"kind": "queue", "max_deliveries": 3}, "max_deliveries needs a dead_event_store"),
+        ({"kind": "schedule"}, "a schedule is made by the realm"),
+    ],
+)
+def test_attributes_that_exclude_each_other_are_refused_with_the_reason(
+    attributes: dict[str, Any], reason: str
+) -> None:
+    found = directory()
+    with pytest.raises(InvalidArgument) as refused:
+        create(found, "a", **attributes)
+
+    assert reason in str(refused.value)
+    assert not found.channels
+
+
+@pytest.mark.spec("C5", "N5")
+@pytest.mark.parametrize("kind", ["channel", "queue"])
+def test_only_stores_that_remember_their_ids_may_be_cluster_wide(kind: str) -> None:
+    for type_ in rules().types:
+        found = directory()
+        if type_ in ("simple", "transient"):
+            with pytest.raises(InvalidArgument, match=f"a {type_} channel cannot be cluster-wide"):
+                create(found, "a", type=type_, kind=kind, cluster_wide=True)
+            create(found, "a", type=type_, kind=kind)
+        else:
+            create(found, "a", type=type_, kind=kind, cluster_wide=True)
+
+    assert not Definition().cluster_wide, "the API says so itself, or it is not"
+
+
+@pytest.mark.spec("T7")
+@pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_dead_events_do_not_go_round(names: list[str]) -> None:
+    found = directory()
+    create(found, names[-1])
+    for name, dead in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
+        create(found, name, dead_event_store=dead)
+    way = " -> ".join([names[-1], *names])
+    with pytest.raises(InvalidArgument, match=f"leads back: {way}; dead events would go round"):
+        found.checked(names[-1], Definition(dead_event_store=f"/{names[0]}"))
+
+
+@pytest.mark.spec("T7")
+def test_a_store_cannot_be_created_as_its_own_dead_event_store() -> None:
+    with pytest.raises(InvalidArgument, match="leads back: a -> a"):
+        create(directory(), "a", dead_event_store="a")
+
+
+@pytest.mark.spec("T5")
+def test_a_dead_event_store_is_any_store_there_is() -> None:
+    found = directory("dead")
+    create(found, "work", kind="queue", dead_event_store="/dead")
+    with pytest.raises(NameDoesNotExist, match="the dead event store Dead does not exist"):
+        create(found, "a", dead_event_store="Dead")
+
+    assert found.dead_event_store_of(found.number_of("work")) == found.number_of("dead")
+    assert found.dead_event_store_of(found.number_of("dead")) is None
+    assert found.channels[2].state.definition.dead_event_store == "dead"
+
+
+@pytest.mark.spec("T7")
+def test_a_dead_event_store_in_use_is_not_deleted() -> None:
+    found = directory("dead")
+    create(found, "a", dead_event_store="dead")
+    with pytest.raises(IllegalState, match="dead is the dead event store of a"):
+        found.decide_delete("dead")
+    delete(found, "a")
+    delete(found, "dead")
+
+    assert not found.channels
+
+
+@pytest.mark.spec("X4")
+def test_a_schedule_comes_and_goes_with_its_channel() -> None:
+    found = directory("a/b")
+    found.apply(found.decide_schedule(1))
+    assert found.schedule_of(1) == 2
+    assert found.names("schedule") == ["$a/b"]
+    assert found.find("$a/b") is None
+    with pytest.raises(NameDoesNotExist):
+        found.number_of("$a/b")
+    create(found, "$a/b")
+    assert found.number_of("$a/b") == 3
+    delete(found, "a/b")
+    assert found.names("schedule") == []
+    delete(found, "$a/b")
+
+    assert not found.channels
+    create(found, "a")
+
+
+@pytest.mark.spec("X4")
+@pytest.mark.parametrize(
+    ("type_", "waits_on"),
+    [
+        ("persistent", "persistent"),
+        ("mixed", "mixed"),
+        ("reliable", "reliable"),
+        ("simple", "simple"),
+        ("transient", "simple"),
+        ("off_heap", "reliable"),
+        ("paged", "persistent"),
+    ],
+)
+def test_what_waits_for_its_time_lives_as_long_as_the_channels_events(
+    type_: str, waits_on: str
+) -> None:
+    found = directory()
+    create(found, "a", type=type_)
+
+    assert found.decide_schedule(1).definition.type == waits_on
+
+
+def join(found: Directory, source: str, destination: str, *, archive: bool = False) -> None:
+    found.apply(found.decide_join(source, destination, "", archive=archive))
+
+
+@pytest.mark.spec("L1", "L3")
+def test_joins_that_cannot_be_are_refused() -> None:
+    found = directory("a", "b")
+    create(found, "q", kind="queue")
+    join(found, "a", "b")
+    refusals = [
+        ("q", "a", False, InvalidArgument, "q is a queue; the source of a join is a channel"),
+        ("a", "a", False, InvalidArgument, "would copy for ever"),
+        ("b", "a", True, InvalidArgument, "a is a channel; an archive join ends in a queue"),
+        ("a", "b", False, NameAlreadyBound, "there is a join from a to b already"),
+        ("x", "b", False, NameDoesNotExist, "there is no channel or queue x"),
+        ("a", "x", False, NameDoesNotExist, "there is no channel or queue x"),
+    ]
+    for source, destination, archive, error, reason in refusals:
+        with pytest.raises(error, match=reason):
+            join(found, source, destination, archive=archive)
+
+    join(found, "b", "a")
+    join(found, "a", "q", archive=True)
+    assert [(each.source, each.destination) for each in found.joins] == [(1, 2), (1, 3), (2, 1)]
+
+
+@pytest.mark.spec("L1")
+def test_a_join_ends_where_it_is_deleted_or_its_source_is() -> None:
+    found = directory("a", "b")
+    join(found, "a", "b")
+    with pytest.raises(IllegalState, match="b is the destination of a join from a"):
+        found.decide_delete("b")
+    with pytest.raises(NameDoesNotExist, match="no join from b to a"):
+        found.decide_unjoin("b", "a")
+    found.apply(found.decide_unjoin("a", "b"))
+    assert list(found.joins) == []
+
+    join(found, "a", "b")
+    delete(found, "a")
+    delete(found, "b")
+    assert list(found.joins) == []
+
+
+@pytest.mark.spec("X5")
+def test_publishing_pauses_until_it_is_resumed() -> None:
+    found = directory("a")
+    assert not found.publishing_paused
+    found.apply(PublishingPaused(True))
+    assert found.publishing_paused
+    found.apply(PublishingPaused(False))
+
+    assert not found.publishing_paused

@@ -1,0 +1,135 @@
+"""The ledger of transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.access.name_owners import owned
+from penstock.core.ids.ids import Span
+from penstock.core.realm.transactions import (
+    OPEN_MAX_US,
+    OPEN_OF_ONE_MAX,
+    REMEMBERED_US,
+    Ended,
+    Transactions,
+)
+from penstock.core.vocabulary.errors import (
+    AlreadyAborted,
+    AlreadyCommitted,
+    LimitReached,
+    NoSuchTransaction,
+)
+
+NOW = 1_700_000_000_000_000
+HOUR_US = 3_600_000_000
+COMMITTED = Ended("t", NOW, committed=True, spans=((1, Span(4, 7)),))
+ABORTED = Ended("t", NOW, committed=False)
+
+
+def ledger(*ended: Ended) -> Transactions:
+    found = Transactions()
+    for each in ended:
+        found.apply(each)
+    return found
+
+
+@pytest.mark.spec("X1", "T4")
+def test_an_open_one_knows_which_stores_had_room_when_it_began() -> None:
+    transactions = ledger()
+    transactions.begin("t", NOW, [1, 3])
+
+    assert transactions.begun("t").below_capacity == {1, 3}
+    assert transactions.ended("t") is None
+
+
+@pytest.mark.spec("X1")
+def test_beginning_again_changes_nothing() -> None:
+    """The answer to the first time may have been lost, and the store be full by now."""
+    transactions = ledger()
+    transactions.begin("t", NOW, [1])
+    transactions.begin("t", NOW + 1, [])
+
+    assert transactions.begun("t").below_capacity == {1}
+
+
+@pytest.mark.spec("X2")
+def test_how_it_ended_is_told_with_the_ids_it_got() -> None:
+    transactions = ledger()
+    transactions.begin("t", NOW, [])
+    transactions.apply(COMMITTED)
+
+    assert transactions.ended("t") == COMMITTED
+
+
+@pytest.mark.spec("X2")
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ((COMMITTED,), AlreadyCommitted),
+        ((ABORTED,), AlreadyAborted),
+        ((), NoSuchTransaction),
+    ],
+)
+def test_what_has_ended_or_never_began_is_not_open(
+    how: tuple[Ended, ...], error: type[Exception]
+) -> None:
+    transactions = ledger(*how)
+
+    with pytest.raises(error, match="transaction t"):
+        transactions.begun("t")
+
+
+@pytest.mark.spec("X2")
+@pytest.mark.parametrize(
+    ("ended", "error"), [(COMMITTED, AlreadyCommitted), (ABORTED, AlreadyAborted)]
+)
+def test_what_has_ended_does_not_begin_again(ended: Ended, error: type[Exception]) -> None:
+    transactions = ledger(ended)
+
+    with pytest.raises(error):
+        transactions.begin("t", NOW + HOUR_US, [])
+
+
+@pytest.mark.spec("X2")
+def test_the_end_can_be_asked_for_a_day_and_no_longer() -> None:
+    transactions = ledger(COMMITTED)
+    transactions.begin("other", NOW + REMEMBERED_US - 1, [])
+    assert transactions.ended("t") == COMMITTED
+    transactions.begin("another", NOW + REMEMBERED_US, [])
+
+    with pytest.raises(NoSuchTransaction, match="more than a day ago"):
+        transactions.ended("t")
+    assert REMEMBERED_US == 24 * HOUR_US
+
+
+def test_one_that_nobody_ends_is_forgotten() -> None:
+    transactions = ledger()
+    transactions.begin("t", NOW, [])
+    transactions.begin("other", NOW + OPEN_MAX_US, [])
+
+    with pytest.raises(NoSuchTransaction):
+        transactions.begun("t")
+
+
+@pytest.mark.spec("X2")
+def test_ends_survive_a_restart_and_open_ones_do_not() -> None:
+    transactions = ledger(COMMITTED)
+    transactions.begin("open", NOW, [])
+    again = ledger(*transactions.state())
+
+    assert again.ended("t") == COMMITTED
+    with pytest.raises(NoSuchTransaction, match="the realm has restarted since"):
+        again.begun("open")
+
+
+def test_one_user_has_only_so_many_open_and_keeps_nobody_out() -> None:
+    transactions = Transactions()
+    for number in range(OPEN_OF_ONE_MAX):
+        transactions.begin(owned(f"t{number}", "alice"), NOW, [])
+
+    with pytest.raises(LimitReached, match="10000 transactions are open"):
+        transactions.begin(owned("one more", "alice"), NOW, [])
+    transactions.begin(owned("t0", "alice"), NOW, [1])  # the same again is no other one
+    transactions.begin(owned("t", "bob"), NOW, [])
+    transactions.apply(Ended(owned("t0", "alice"), NOW, committed=False))
+    transactions.begin(owned("one more", "alice"), NOW, [])

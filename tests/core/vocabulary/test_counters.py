@@ -1,0 +1,15 @@
+"""The sum of what left, by all the ways there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.vocabulary.counters import Counters
+
+
+@pytest.mark.spec("T8")
+def test_all_but_the_published_and_the_redelivered_have_left() -> None:
+    counters = Counters(published=100, redelivered=50)
+    for n, way in enumerate(set(Counters.__struct_fields__) - {"published", "redelivered"}):
+        setattr(counters, way, 1)
+        assert counters.gone == n + 1

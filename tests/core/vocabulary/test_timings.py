@@ -1,0 +1,29 @@
+"""How long something took: classes that add up, the last without an end."""
+
+from __future__ import annotations
+
+from penstock.core.vocabulary.timings import BOUNDS_US, Timings
+
+
+def test_a_time_counts_to_every_bound_it_does_not_exceed() -> None:
+    timings = Timings()
+    for us in (50, 51, 1_000, 10_000_000):
+        timings.note(us)
+
+    told = dict(zip((*BOUNDS_US, None), timings.cumulative(), strict=True))
+
+    assert (told[50], told[100], told[500], told[1_000]) == (1, 2, 2, 3)
+    assert (told[BOUNDS_US[-1]], told[None]) == (3, 4)
+    assert timings.total_us == 10_001_101
+
+
+def test_what_is_recent_forgets_what_was() -> None:
+    timings = Timings()
+    for us in (8_000, *(100,) * 64):
+        timings.note(us)
+
+    assert 100 <= timings.recent_us < 110
+
+
+def test_the_bounds_ascend() -> None:
+    assert list(BOUNDS_US) == sorted(set(BOUNDS_US))

@@ -1,0 +1,72 @@
+"""Bytes of a peer that sends much are taken together."""
+
+from __future__ import annotations
+
+from penstock.frontends.amqp.read_batching import (
+    GATHER_S,
+    GATHERED_BYTES_MAX,
+    MANY_BYTES,
+    Gathering,
+)
+from penstock.testing.loop import pass_time, simulated
+
+MUCH = b"m" * MANY_BYTES
+LITTLE = b"l"
+
+
+def gathered() -> tuple[Gathering, list[bytes]]:
+    """One, and what it gave on."""
+    taken: list[bytes] = []
+    return Gathering(taken.append), taken
+
+
+@simulated
+async def test_a_little_is_taken_at_once() -> None:
+    gathering, taken = gathered()
+    gathering.add(LITTLE)
+
+    assert taken == [LITTLE]
+
+
+@simulated
+async def test_much_waits_a_moment_for_more() -> None:
+    gathering, taken = gathered()
+    gathering.add(MUCH)
+    gathering.add(MUCH)
+    assert taken == []
+    await pass_time(2 * GATHER_S)
+
+    assert taken == [MUCH + MUCH]
+
+
+@simulated
+async def test_a_little_behind_much_ends_the_waiting() -> None:
+    gathering, taken = gathered()
+    gathering.add(MUCH)
+    gathering.add(LITTLE)
+    assert taken == [MUCH + LITTLE]
+    await pass_time(2 * GATHER_S)
+
+    assert taken == [MUCH + LITTLE], "once"
+
+
+@simulated
+async def test_no_more_is_gathered_than_its_limit() -> None:
+    gathering, taken = gathered()
+    for _ in range(GATHERED_BYTES_MAX // MANY_BYTES):
+        gathering.add(MUCH)
+
+    assert [len(each) for each in taken] == [GATHERED_BYTES_MAX]
+
+
+@simulated
+async def test_what_is_here_can_be_taken_now() -> None:
+    gathering, taken = gathered()
+    gathering.flush()
+    assert taken == []
+    gathering.add(MUCH)
+    gathering.flush()
+    assert taken == [MUCH]
+    await pass_time(2 * GATHER_S)
+
+    assert taken == [MUCH], "once"

@@ -1,0 +1,92 @@
+"""A connection is not read while there is no room for what it says."""
+
+from __future__ import annotations
+
+from penstock.frontends.shared.backpressure import LOOK_AGAIN_S, Reading
+from penstock.testing.loop import pass_time, simulated
+from tests.frontends.transports import Scripted
+
+
+class Busy:
+    """What owns a connection: it has room, or not."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.transport = Scripted()
+        self.resumed_s: list[float] = []
+        self.reading = Reading(lambda: self.has_room, self.resumed_s.append)
+        self.reading.begin(self.transport)
+
+
+@simulated
+async def test_who_has_room_is_read() -> None:
+    busy = Busy()
+    busy.reading.check()
+
+    assert busy.transport.is_read
+    assert not busy.reading.is_paused
+
+
+@simulated
+async def test_reading_stops_where_there_is_no_room_and_goes_on_where_there_is_again() -> None:
+    busy = Busy()
+    busy.has_room = False
+    busy.reading.check()
+    busy.reading.check()
+    await pass_time(10 * LOOK_AGAIN_S)
+    assert not busy.transport.is_read
+    assert busy.reading.is_paused
+    assert busy.resumed_s == []
+
+    busy.has_room = True
+    await pass_time(2 * LOOK_AGAIN_S)
+
+    assert busy.transport.is_read
+    assert not busy.reading.is_paused
+    assert len(busy.resumed_s) == 1
+
+
+@simulated
+async def test_reading_pauses_as_often_as_there_is_no_room() -> None:
+    busy = Busy()
+    for _ in range(3):
+        busy.has_room = False
+        busy.reading.check()
+        assert not busy.transport.is_read
+        busy.has_room = True
+        await pass_time(2 * LOOK_AGAIN_S)
+        assert busy.transport.is_read
+
+    assert len(busy.resumed_s) == 3
+
+
+@simulated
+async def test_a_connection_lost_while_it_was_not_read_stays_alone() -> None:
+    busy = Busy()
+    busy.has_room = False
+    busy.reading.check()
+    busy.reading.end()
+    busy.has_room = True
+    await pass_time(1.0)
+
+    assert not busy.transport.is_read
+    assert busy.resumed_s == []
+    busy.reading.check()
+
+
+@simulated
+async def test_a_connection_that_closes_is_neither_paused_nor_resumed() -> None:
+    busy = Busy()
+    busy.has_room = False
+    busy.reading.check()
+    busy.transport.close()
+    busy.has_room = True
+    await pass_time(1.0)
+    assert not busy.transport.is_read
+
+    closing = Busy()
+    closing.transport.close()
+    closing.has_room = False
+    closing.reading.check()
+
+    assert not closing.reading.is_paused

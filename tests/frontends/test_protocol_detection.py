@@ -1,0 +1,113 @@
+"""Which protocol a connection speaks, from its first bytes, however they come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.frontends.shared.protocol_detection import Either
+
+
+class Native(asyncio.BufferedProtocol):
+    def __init__(self) -> None:
+        self.said = b""
+        self._room = bytearray(3)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._room)
+
+    def buffer_updated(self, count: int) -> None:
+        self.said += bytes(self._room[:count])
+
+
+class Amqp(asyncio.Protocol):
+    said = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.said += data
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps whom it is handed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = asyncio.Event()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"), [(b"AMQP\x00\x01\x00\x00", Amqp), (b"PENSTK\x00\x01more", Native)]
+)
+@pytest.mark.parametrize("step", [1, 4, 100])
+def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, step: int) -> None:
+    async def life() -> None:
+        wire = Wire()
+        either = Either(Native, Amqp, 9.0)
+        either.connection_made(wire)
+        for at in range(0, len(data), step):
+            part = data[at : at + step]
+            taker = getattr(wire, "protocol", None)
+            if isinstance(taker, Native):
+                for byte in part:
+                    taker.get_buffer(1)[0] = byte
+                    taker.buffer_updated(1)
+            else:
+                (taker or either).data_received(part)
+
+        assert type(wire.protocol) is kind
+        assert isinstance(wire.protocol, Native | Amqp)
+        assert wire.protocol.said == data
+
+    asyncio.run(life())
+
+
+def test_whoever_says_too_little_is_dropped() -> None:
+    async def life() -> None:
+        wire = Wire()
+        either = Either(Native, Amqp, 0.0)
+        either.connection_made(wire)
+        either.data_received(b"AM")
+        async with asyncio.timeout(9):
+            await wire.aborted.wait()
+        either.connection_lost(None)
+
+    asyncio.run(life())
+
+
+def test_who_finds_no_place_to_wait_is_dropped() -> None:
+    async def life() -> Wire:
+        wire = Wire()
+        either = Either(
+            Native, Amqp, 9.0, enter=lambda _: False, leave=lambda _: pytest.fail("it had none")
+        )
+        either.connection_made(wire)
+        either.connection_lost(None)
+        return wire
+
+    assert asyncio.run(life()).aborted.is_set()
+
+
+@pytest.mark.parametrize("data", [b"AMQP\x00\x01\x00\x00", b"PENSTK\x00\x01", b"A"])
+def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
+    said: list[str] = []
+
+    def enter(_: Either) -> bool:
+        said.append("in")
+        return True
+
+    async def life() -> None:
+        either = Either(Native, Amqp, 9.0, enter, lambda _: said.append("out"))
+        either.connection_made(Wire())
+        either.data_received(data)
+        either.connection_lost(None)
+
+    asyncio.run(life())
+
+    assert said == ["in", "out"]

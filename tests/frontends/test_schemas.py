@@ -1,0 +1,49 @@
+"""Batches a client sends: what they claim is held against their bytes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.columns.schema.layout import BODY_ROWS_MAX, EVENT_BYTES_MIN
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.frontends.native.schemas import Announced
+from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.tail_batch import Meter, Piece
+
+
+def nulls(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"properties": pa.nulls(rows, pa.struct([("a", pa.null())]))})
+
+
+def taken(*batches: pa.RecordBatch) -> list[Body]:
+    announced = Announced()
+    announced.learn(1, schema_bytes(batches[0].schema))
+    parts = [batch_bytes(batch).to_pybytes() for batch in batches]
+    return announced.bodies(1, tuple(map(len, parts)), memoryview(b"".join(parts)))
+
+
+def test_batches_of_nulls_are_bounded_together() -> None:
+    assert sum(body.rows for body in taken(*[nulls(BODY_ROWS_MAX // 2)] * 2)) == BODY_ROWS_MAX
+
+    with pytest.raises(InvalidEvent, match="publish at most 1048576 at once"):
+        taken(nulls(BODY_ROWS_MAX + 1))
+    with pytest.raises(InvalidEvent, match="claim to be 1048577 events or more; publish at most"):
+        taken(nulls(BODY_ROWS_MAX), nulls(1), nulls(1))
+
+
+def test_an_event_counts_sixteen_bytes_however_little_it_says() -> None:
+    (body,) = taken(nulls(100_000))
+    assert len(body.buffer) < 100_000
+    wanted = EVENT_BYTES_MIN * 100_000
+
+    assert body.weight == wanted
+    assert body.digest(1 << 20).size == wanted
+    meter = Meter()
+    piece = Piece(Span(0, 100_000), 0, 1, body.schema, body.buffer, home="heap")
+    meter.add(piece, 1)
+    assert meter.memory_bytes == wanted
+    meter.add(piece, -1)
+    assert meter.memory_bytes == 0

@@ -1,0 +1,55 @@
+"""What fits into a client that has room for so many bytes."""
+
+from __future__ import annotations
+
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of_columns
+from penstock.core.ids.ids import Span
+from penstock.runtime.delivery.byte_credit import Room, parted
+from penstock.runtime.store.outgoing_batch import Rows, spans_in
+
+
+def rows(*sizes: int) -> Rows:
+    batch = stamp(body_of_columns([b"x" * size for size in sizes]), Span(10, 10 + len(sizes)), 1)
+    return Rows(spans_in(batch), batch=batch)
+
+
+def test_all_of_it_goes_where_there_is_room() -> None:
+    whole = rows(100, 100)
+
+    assert Room(10_000).fitting(whole) is whole
+
+
+def test_as_many_of_the_first_go_as_fit() -> None:
+    room = Room(10_000)
+    fits = room.fitting(rows(*[1_000] * 50))
+
+    assert fits is not None
+    assert fits.spans == (Span(10, 10 + fits.count),)
+    assert 8 <= fits.count <= 10
+    room.sent(len(fits.body))
+    assert room.in_flight <= 11_000  # the frame around the events is little
+
+
+def test_one_larger_than_the_room_goes_when_half_of_it_is_free() -> None:
+    room, large = Room(10_000), rows(50_000, 50_000)
+    first = room.fitting(large)
+    assert first is not None
+    assert first.count == 1
+    room.sent(len(first.body))
+
+    assert room.is_full
+    assert room.fitting(large) is None
+    room.taken(len(first.body) - 5_001)
+    assert room.fitting(rows(50_000)) is None
+    room.taken(1)
+    assert room.fitting(rows(50_000)) is not None
+    room.taken(1 << 40)
+    assert room.in_flight == 0
+
+
+def test_ids_are_parted_at_the_first_that_was_held_back() -> None:
+    spans = (Span(0, 3), Span(5, 9))
+
+    assert parted(spans, 6) == ((Span(0, 3), Span(5, 6)), (Span(6, 9),))
+    assert parted(spans, 4) == ((Span(0, 3),), (Span(5, 9),))

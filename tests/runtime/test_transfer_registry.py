@@ -1,0 +1,67 @@
+"""What a session has begun is its own, and ends when nobody asks for it any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.vocabulary.errors import IllegalState, Unavailable
+from penstock.runtime.transfer.transfer_registry import IDLE_US, Begun, UnderWay
+
+
+class Watch:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.us = 0
+
+    def now_us(self) -> int:
+        return self.us
+
+
+def begun(watch: Watch) -> Begun[UnderWay]:
+    return Begun("export", 2, watch, ends="has ended, or nobody read from it")
+
+
+def test_only_the_session_that_began_it_may_take_it_up() -> None:
+    exports = begun(Watch())
+    one = UnderWay("ann", 0)
+    name = exports.add(one)
+
+    assert name == "export-1"
+    assert exports.known("ann", name) is one
+    with pytest.raises(IllegalState, match="it has ended, or nobody read from it for 300 s"):
+        exports.known("bob", name)
+
+
+def test_no_more_are_under_way_than_may_be() -> None:
+    exports = begun(Watch())
+    names = [exports.add(UnderWay("ann", 0)) for _ in range(2)]
+
+    with pytest.raises(Unavailable, match="2 exports are under way"):
+        exports.check_room()
+    exports.remove(names[0])
+    exports.check_room()
+    assert exports.remove(names[0]) is None, "it is gone already"
+
+
+def test_what_ends_with_a_session_is_what_it_began() -> None:
+    exports = begun(Watch())
+    name = exports.add(UnderWay("ann", 0))
+    exports.add(UnderWay("bob", 0))
+
+    assert [found for found, _ in exports.of("ann")] == [name]
+
+
+def test_what_a_request_works_with_does_not_expire_and_counts_from_its_end() -> None:
+    watch = Watch()
+    exports = begun(watch)
+    one = UnderWay("ann", 0)
+    exports.add(one)
+
+    with exports.at_work(one):
+        watch.us = IDLE_US + 1
+        assert exports.idle() == []
+    watch.us += IDLE_US
+    assert exports.idle() == []
+    watch.us += 1
+    assert exports.idle() == [("export-1", one)]
