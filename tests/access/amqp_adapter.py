@@ -12,7 +12,7 @@ from proton.reactor import Copy
 from proton.utils import BlockingConnection, LinkDetached
 
 import penstock
-from penstock.core.access.rights import OPERATIONS
+from penstock.api.operations import OPERATIONS
 from penstock.core.vocabulary import errors
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from tests.access.matrix import CHANNEL, QUEUE, Caller, register

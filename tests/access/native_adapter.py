@@ -7,10 +7,30 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
+from penstock.api.channels import (
+    DeleteChannel,
+    DescribeChannel,
+    EditChannel,
+    Locate,
+    MaintainChannel,
+    PurgeChannel,
+)
+from penstock.api.durables import (
+    CreateDurable,
+    DeleteDurable,
+    DescribeDurable,
+    ListDurables,
+    PurgeDurable,
+    UnbindDurable,
+)
+from penstock.api.publishing import CommitStages
+from penstock.api.realm import Ping
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Attach, BrowseDurable, Unsubscribe
+from penstock.api.transfers import BeginBackup, BeginExport, BeginImport, EndBackup, EndExport
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.wire.native import messages as wire
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
 
 
@@ -24,7 +44,7 @@ class NativeCaller:
     def try_(self, operation: str) -> None:
         getattr(self, "_" + operation.replace(".", "_"))()
 
-    def _ask(self, message: wire.Request) -> Any:
+    def _ask(self, message: Request[Any]) -> Any:
         async def ask() -> Any:
             return await self._session._inner.request(message)
 
@@ -37,7 +57,7 @@ class NativeCaller:
     # --- the realm -----------------------------------------------------------------------
 
     def _session_open(self) -> None:
-        self._ask(wire.Ping(0))
+        self._ask(Ping())
 
     def _realm_describe(self) -> None:
         self._session.info()
@@ -46,7 +66,7 @@ class NativeCaller:
         self._session.resume_publishing()
 
     def _realm_backup(self) -> None:
-        self._ask(wire.EndBackup(0, self._ask(wire.BeginBackup(0))["backup"]))
+        self._ask(EndBackup(self._ask(BeginBackup())["backup"]))
 
     def _audit_read(self) -> None:
         self._session.access.audit(1)
@@ -102,7 +122,7 @@ class NativeCaller:
         self._session.queues.create(self._fresh("queue"))
 
     def _channel_import(self) -> None:
-        self._ask(wire.BeginImport(0, self._fresh("import"), b"no manifest"))
+        self._ask(BeginImport(self._fresh("import"), b"no manifest"))
 
     def _channel_open(self) -> None:
         self._session.channels.get(CHANNEL)
@@ -111,57 +131,57 @@ class NativeCaller:
         self._session.queues.get(QUEUE)
 
     def _channel_describe(self) -> None:
-        self._ask(wire.DescribeChannel(0, CHANNEL))
+        self._ask(DescribeChannel(CHANNEL))
 
     def _queue_describe(self) -> None:
-        self._ask(wire.DescribeChannel(0, QUEUE, "queue"))
+        self._ask(DescribeChannel(QUEUE, "queue"))
 
     def _channel_edit(self) -> None:
-        self._ask(wire.EditChannel(0, CHANNEL, Definition(ttl=0)))
+        self._ask(EditChannel(CHANNEL, Definition(ttl=0)))
 
     def _queue_edit(self) -> None:
-        self._ask(wire.EditChannel(0, QUEUE, Definition(kind="queue", ttl=0)))
+        self._ask(EditChannel(QUEUE, Definition(kind="queue", ttl=0)))
 
     def _channel_delete(self) -> None:
-        self._ask(wire.DeleteChannel(0, CHANNEL))  # it is a dead event store, so it stays
+        self._ask(DeleteChannel(CHANNEL))  # it is a dead event store, so it stays
 
     def _queue_delete(self) -> None:
-        self._ask(wire.DeleteChannel(0, QUEUE, "queue"))  # likewise
+        self._ask(DeleteChannel(QUEUE, "queue"))  # likewise
 
     def _channel_maintain(self) -> None:
-        self._ask(wire.MaintainChannel(0, CHANNEL))
+        self._ask(MaintainChannel(CHANNEL))
 
     def _queue_maintain(self) -> None:
-        self._ask(wire.MaintainChannel(0, QUEUE, "queue"))
+        self._ask(MaintainChannel(QUEUE, "queue"))
 
     def _channel_export(self) -> None:
-        self._ask(wire.EndExport(0, self._ask(wire.BeginExport(0, CHANNEL))["export"]))
+        self._ask(EndExport(self._ask(BeginExport(CHANNEL))["export"]))
 
     def _queue_export(self) -> None:
-        self._ask(wire.EndExport(0, self._ask(wire.BeginExport(0, QUEUE, "queue"))["export"]))
+        self._ask(EndExport(self._ask(BeginExport(QUEUE, "queue"))["export"]))
 
     def _channel_publish(self) -> None:
-        self._ask(wire.CommitStages(0, self._numbers[CHANNEL], "matrix", 1, ("no stage",)))
+        self._ask(CommitStages(self._numbers[CHANNEL], "matrix", 1, ("no stage",)))
 
     def _queue_push(self) -> None:
-        self._ask(wire.CommitStages(0, self._numbers[QUEUE], "matrix", 1, ("no stage",)))
+        self._ask(CommitStages(self._numbers[QUEUE], "matrix", 1, ("no stage",)))
 
     def _channel_subscribe(self) -> None:
-        self._ask(wire.Locate(0, self._numbers[CHANNEL], 0, 1))
+        self._ask(Locate(self._numbers[CHANNEL], 0, 1))
 
     def _queue_peek(self) -> None:
-        self._ask(wire.BrowseDurable(0, self._numbers[QUEUE], 901, "", 0))
-        self._ask(wire.Unsubscribe(0, 901))
+        self._ask(BrowseDurable(self._numbers[QUEUE], 901, "", 0))
+        self._ask(Unsubscribe(901))
 
     def _queue_pop(self) -> None:
-        self._ask(wire.Attach(0, self._numbers[QUEUE], 902, "", pull=True))
-        self._ask(wire.Unsubscribe(0, 902))
+        self._ask(Attach(self._numbers[QUEUE], 902, "", pull=True))
+        self._ask(Unsubscribe(902))
 
     def _channel_purge(self) -> None:
-        self._ask(wire.PurgeChannel(0, self._numbers[CHANNEL], 0, 0))
+        self._ask(PurgeChannel(self._numbers[CHANNEL], 0, 0))
 
     def _queue_purge(self) -> None:
-        self._ask(wire.PurgeChannel(0, self._numbers[QUEUE], 0, 0))
+        self._ask(PurgeChannel(self._numbers[QUEUE], 0, 0))
 
     def _channel_redrive(self) -> None:
         self._session.redrive(CHANNEL)
@@ -184,31 +204,31 @@ class NativeCaller:
     # --- durables ------------------------------------------------------------------------
 
     def _durable_list(self) -> None:
-        self._ask(wire.ListDurables(0, self._numbers[CHANNEL]))
+        self._ask(ListDurables(self._numbers[CHANNEL]))
 
     def _durable_describe(self) -> None:
-        self._ask(wire.DescribeDurable(0, self._numbers[CHANNEL], "kept"))
+        self._ask(DescribeDurable(self._numbers[CHANNEL], "kept"))
 
     def _durable_attach(self) -> None:
-        self._ask(wire.Attach(0, self._numbers[CHANNEL], 903, "kept", pull=True))
-        self._ask(wire.Unsubscribe(0, 903))
+        self._ask(Attach(self._numbers[CHANNEL], 903, "kept", pull=True))
+        self._ask(Unsubscribe(903))
 
     def _durable_browse(self) -> None:
-        self._ask(wire.BrowseDurable(0, self._numbers[CHANNEL], 904, "kept", 0))
-        self._ask(wire.Unsubscribe(0, 904))
+        self._ask(BrowseDurable(self._numbers[CHANNEL], 904, "kept", 0))
+        self._ask(Unsubscribe(904))
 
     def _durable_create(self) -> None:
-        message = wire.CreateDurable(0, self._numbers[CHANNEL], "kept", "shared", FromEarliest())
+        message = CreateDurable(self._numbers[CHANNEL], "kept", "shared", FromEarliest())
         self._ask(message)
 
     def _durable_delete(self) -> None:
-        self._ask(wire.DeleteDurable(0, self._numbers[CHANNEL], "unknown"))
+        self._ask(DeleteDurable(self._numbers[CHANNEL], "unknown"))
 
     def _durable_purge(self) -> None:
-        self._ask(wire.PurgeDurable(0, self._numbers[CHANNEL], "kept", 0, 0))
+        self._ask(PurgeDurable(self._numbers[CHANNEL], "kept", 0, 0))
 
     def _durable_unbind(self) -> None:
-        self._ask(wire.UnbindDurable(0, self._numbers[CHANNEL], "kept"))
+        self._ask(UnbindDurable(self._numbers[CHANNEL], "kept"))
 
 
 class Native:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.wire.native import messages as wire
+from penstock.api.requests import Request
 from tests.access.certificates import Authority
 
 QUICK: dict[str, Any] = {
@@ -18,7 +18,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def ask(session: penstock.Session, request: wire.Request) -> Any:
+def ask(session: penstock.Session, request: Request[Any]) -> Any:
     """The answer to any request of the native protocol. Raises what it is refused with."""
 
     async def asked() -> Any:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 import structlog
 
 import penstock
+from penstock.api.channels import Locate, PurgeChannel
+from penstock.api.durables import DescribeDurable
+from penstock.api.publishing import CommitStagedParts, CommitStages
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Subscribe
+from penstock.api.transactions import BeginTransaction
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import parse_url
@@ -57,14 +64,14 @@ def test_numbers_do_not_tell_the_names_of_what_one_may_not_see(realm: penstock.R
     with realm.connect() as trusted:
         hidden = trusted.channels.create("hidden/merger")
         number = hidden._inner.number
-    requests: list[wire.Request] = [
-        wire.CommitStages(0, number, "p", 1, ("none",)),
-        wire.Locate(0, number, 0, 1),
-        wire.PurgeChannel(0, number, 0, 0),
-        wire.DescribeDurable(0, number, "d"),
-        wire.Subscribe(0, number, 1, FromEarliest(), 1),
-        wire.BeginTransaction(0, "t", (number,)),
-        wire.CommitStagedParts(0, "p", 1, ((number, ("none",)),)),
+    requests: list[Request[Any]] = [
+        CommitStages(number, "p", 1, ("none",)),
+        Locate(number, 0, 1),
+        PurgeChannel(number, 0, 0),
+        DescribeDurable(number, "d"),
+        Subscribe(number, 1, FromEarliest(), 1),
+        BeginTransaction("t", (number,)),
+        CommitStagedParts("p", 1, ((number, ("none",)),)),
     ]
     with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
         for request in requests:
@@ -103,6 +110,7 @@ def test_the_place_of_a_lost_session_is_not_for_another_user(realm: penstock.Rea
         for connection in listener.connections:
             assert isinstance(connection, Connection)
             connection.session = "the very same"  # sessions are shown to whoever sees a durable
+            assert connection._requests is not None
             places.add(connection._requests._place(1))
 
     assert len(places) == 2

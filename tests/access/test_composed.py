@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.api.channels import EditChannel, PurgeChannel
+from penstock.api.durables import CreateDurable, PurgeDurable
+from penstock.api.joins import Redrive
+from penstock.api.requests import Request
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.wire.native import messages as wire
 from tests.access.realms import QUICK, ask
 from tests.frontends.http.asking import Web
 
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.spec("A2", "A3")
 
 Right = tuple[str, str]
 """Where, and which."""
-Native = Callable[[dict[str, int]], wire.Request]
+Native = Callable[[dict[str, int]], Request[Any]]
 
 PURGE, READ, DURABLE = ("orders", "purge"), ("orders", "subscribe"), ("orders", "durable")
 FULL, BURY = ("orders", "full"), ("dead", "publish")
@@ -29,44 +32,42 @@ FULL, BURY = ("orders", "full"), ("dead", "publish")
 CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] = {
     "purge by selector": (
         (PURGE, READ),
-        lambda n: wire.PurgeChannel(0, n["orders"], 0, 0, "a = 1"),
+        lambda n: PurgeChannel(n["orders"], 0, 0, "a = 1"),
         ("POST", "channels/orders/purge", {"selector": "a = 1"}),
     ),
     "dry run of a purge": (
         (PURGE, READ),
-        lambda n: wire.PurgeChannel(0, n["orders"], 0, 0, "a = 1"),
+        lambda n: PurgeChannel(n["orders"], 0, 0, "a = 1"),
         ("POST", "channels/orders/purge", {"dry_run": True}),
     ),
     "purge of a durable by selector": (
         (DURABLE, READ),
-        lambda n: wire.PurgeDurable(0, n["orders"], "kept", 0, 0, "a = 1"),
+        lambda n: PurgeDurable(n["orders"], "kept", 0, 0, "a = 1"),
         ("POST", "channels/orders/durables/kept/purge", {"selector": "a = 1"}),
     ),
     "a durable with a selector": (
         (DURABLE, READ),
-        lambda n: wire.CreateDurable(
-            0, n["orders"], "kept", "shared", FromEarliest(), selector="a = 1"
-        ),
+        lambda n: CreateDurable(n["orders"], "kept", "shared", FromEarliest(), selector="a = 1"),
         ("POST", "channels/orders/durables", {"name": "kept", "selector": "a = 1"}),
     ),
     "redrive by selector": (
         (PURGE, READ),
-        lambda n: wire.Redrive(0, "orders", "", "a = 1"),
+        lambda n: Redrive("orders", "", "a = 1"),
         ("POST", "redrive", {"source": "orders", "selector": "a = 1"}),
     ),
     "dry run of a redrive": (
         (PURGE, READ),
-        lambda n: wire.Redrive(0, "orders", "", "", True),
+        lambda n: Redrive("orders", "", "", True),
         ("POST", "redrive", {"source": "orders", "dry_run": True}),
     ),
     "redrive to a named destination": (
         (PURGE, READ, BURY),
-        lambda n: wire.Redrive(0, "orders", "dead"),
+        lambda n: Redrive("orders", "dead"),
         ("POST", "redrive", {"source": "orders", "destination": "dead"}),
     ),
     "another dead event store": (
         (FULL, BURY),
-        lambda n: wire.EditChannel(0, "orders", Definition(dead_event_store="dead")),
+        lambda n: EditChannel("orders", Definition(dead_event_store="dead")),
         ("PATCH", "channels/orders", {"dead_event_store": "dead"}),
     ),
 }

@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.api.channels import CreateChannel, DeleteChannel
+from penstock.api.transfers import (
+    BeginBackup,
+    BeginExport,
+    CommitImport,
+    PutImport,
+    ReadBackup,
+    ReadExport,
+)
 from penstock.client.sync.sync import Session
 from penstock.core.access.acl import Entry
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AccessDenied
 from penstock.core.vocabulary.messages import Definition
-from penstock.frontends.native.permissions import Permits
-from penstock.wire.native import messages as wire
+from penstock.runtime.access.permits import Permits
 from tests.access.realms import ask
 
 pytestmark = pytest.mark.spec("A3")
@@ -159,7 +167,7 @@ def test_what_follows_from_a_creation_does_not_meet_the_next_owner(realm: pensto
             Permits(access, running.directory, Principal(user, "h")) for user in ("slow", "quick")
         )
         made, over = asyncio.Event(), asyncio.Event()
-        create, delete = wire.CreateChannel(0, "x", Definition()), wire.DeleteChannel(0, "x")
+        create, delete = CreateChannel("x", Definition()), DeleteChannel("x")
 
         async def slowly() -> None:
             await running.create_channel("x", Definition())
@@ -186,13 +194,13 @@ def test_an_export_ends_with_the_right_it_was_begun_with(
     realm: penstock.Realm, owner: Session
 ) -> None:
     owner.channels.create("orders").publish(b"one")
-    export = ask(owner, wire.BeginExport(0, "orders"))["export"]
-    assert ask(owner, wire.ReadExport(0, export, 0, 0))
+    export = ask(owner, BeginExport("orders"))["export"]
+    assert ask(owner, ReadExport(export, 0, 0))
     with realm.connect() as trusted:
         trusted.access.revoke("owner@*", channel="orders")
 
     with pytest.raises(AccessDenied, match="'full' on channel orders"):
-        ask(owner, wire.ReadExport(0, export, 0, 0))
+        ask(owner, ReadExport(export, 0, 0))
 
 
 def test_a_backup_is_for_who_may_do_everything_and_ends_with_that(tmp_path: Path) -> None:
@@ -203,14 +211,14 @@ def test_a_backup_is_for_who_may_do_everything_and_ends_with_that(tmp_path: Path
     ):
         trusted.access.grant("owner@*", "access", "admin", "channels")
         with pytest.raises(AccessDenied, match="'full' on the realm"):
-            ask(owner, wire.BeginBackup(0))
+            ask(owner, BeginBackup())
         trusted.access.grant("owner@*", "full")
-        backup = ask(owner, wire.BeginBackup(0))["backup"]
-        assert ask(owner, wire.ReadBackup(0, backup, 0, 0))
+        backup = ask(owner, BeginBackup())["backup"]
+        assert ask(owner, ReadBackup(backup, 0, 0))
         trusted.access.revoke("owner@*", "full")
 
         with pytest.raises(AccessDenied, match="'full' on the realm"):
-            ask(owner, wire.ReadBackup(0, backup, 0, 0))
+            ask(owner, ReadBackup(backup, 0, 0))
 
 
 def test_an_import_ends_with_the_right_it_was_begun_with(
@@ -219,7 +227,7 @@ def test_an_import_ends_with_the_right_it_was_begun_with(
     with realm.connect() as trusted:
         trusted.access.revoke("owner@*", "channels")
 
-    for request in (wire.CommitImport(0, "import-1"), wire.PutImport(0, "import-1", 0, 0)):
+    for request in (CommitImport("import-1"), PutImport("import-1", 0, 0)):
         with pytest.raises(AccessDenied, match="'channels' on the realm"):
             ask(owner, request)
 

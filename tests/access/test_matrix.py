@@ -8,7 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 import penstock
-from penstock.core.access.rights import OPERATIONS, RIGHTS
+from penstock.api.operations import OPERATIONS
+from penstock.core.access.rights import RIGHTS
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Found

@@ -8,9 +8,15 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.api.publishing import CommitStagedParts, DropStages
+from penstock.api.transactions import (
+    AbortTransaction,
+    BeginTransaction,
+    CommitTransaction,
+    DescribeTransaction,
+)
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
-from penstock.wire.native import messages as wire
 from tests.access.realms import ask
 
 pytestmark = pytest.mark.spec("A3")
@@ -52,7 +58,7 @@ def test_nobody_drops_or_commits_anothers_stage(alice: Session, bob: Session) ->
     orders = alice.channels.get("orders")
     stages = orders.stage(TABLE)
     names = tuple(stages)
-    ask(bob, wire.DropStages(0, names))
+    ask(bob, DropStages(names))
     with pytest.raises(NoSuchStage):
         bob.channels.get("orders").commit_stages(names, producer="bobs", sequence=1)
 
@@ -62,18 +68,18 @@ def test_nobody_drops_or_commits_anothers_stage(alice: Session, bob: Session) ->
 @pytest.mark.spec("X2")
 def test_nobody_ends_or_asks_for_anothers_transaction(alice: Session, bob: Session) -> None:
     number = alice.channels.get("orders")._inner.number
-    ask(alice, wire.BeginTransaction(0, "tx", (number,)))
+    ask(alice, BeginTransaction("tx", (number,)))
     for request in (
-        wire.DescribeTransaction(0, "tx"),
-        wire.AbortTransaction(0, "tx"),
-        wire.CommitTransaction(0, "tx", ()),
+        DescribeTransaction("tx"),
+        AbortTransaction("tx"),
+        CommitTransaction("tx", ()),
     ):
         with pytest.raises(NoSuchTransaction, match="no transaction tx:"):
             ask(bob, request)
 
-    assert ask(alice, wire.DescribeTransaction(0, "tx"))["state"] == "open"
+    assert ask(alice, DescribeTransaction("tx"))["state"] == "open"
     with pytest.raises(InvalidArgument, match="control character"):
-        ask(bob, wire.AbortTransaction(0, "tx\x1falice"))
+        ask(bob, AbortTransaction("tx\x1falice"))
 
 
 @pytest.mark.spec("X3")
@@ -82,8 +88,8 @@ def test_a_remembered_answer_names_only_stores_of_its_request(alice: Session) ->
     parts = tuple(
         (channel._inner.number, tuple(channel.stage(TABLE))) for channel in (orders, other)
     )
-    both = ask(alice, wire.CommitStagedParts(0, "job", 1, parts))
-    again = ask(alice, wire.CommitStagedParts(0, "job", 1, ((other._inner.number, ()),)))
+    both = ask(alice, CommitStagedParts("job", 1, parts))
+    again = ask(alice, CommitStagedParts("job", 1, ((other._inner.number, ()),)))
 
     assert [number for number, _ in both["spans"]] == [number for number, _ in parts]
     assert again["spans"] == [span for span in both["spans"] if span[0] == other._inner.number]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.api import access as wire
+from penstock.api.access import BeginPassword, PasswordChallenge, SetPassword, change_said
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AuthenticationFailed,
@@ -98,19 +98,19 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
     with connected(realm, "secret") as session:
         made = verifier("another", b"s" * 16, 4_096)
 
-        async def ask() -> wire.SetPassword:
-            begun = await session._inner.ask(wire.BeginPassword(0), wire.PasswordChallenge)
-            said = wire.change_said(begun.nonce, "alice", made)
+        async def ask() -> SetPassword:
+            begun = await session._inner.ask(BeginPassword(), PasswordChallenge)
+            said = change_said(begun.nonce, "alice", made)
             proof = proof_of("secret", begun.salt, begun.rounds, said)
-            return wire.SetPassword(0, "alice", made, proof)
+            return SetPassword("alice", made, proof)
 
-        async def again(change: wire.SetPassword) -> None:
+        async def again(change: SetPassword) -> None:
             await session._inner.request(change)
 
         change = session._loop.call(ask())
         other = verifier("attacker", b"s" * 16, 4_096)
         with pytest.raises(AuthenticationFailed):  # another change than was proven
-            session._loop.call(again(wire.SetPassword(0, "alice", other, change.proof)))
+            session._loop.call(again(SetPassword("alice", other, change.proof)))
         with pytest.raises(AuthenticationFailed):  # its challenge has been used
             session._loop.call(again(change))
 

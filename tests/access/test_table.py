@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from penstock.api import access as accounts
-from penstock.core.access.rights import OPERATIONS, Principal
+from penstock.api.access import Grant, ListEntries, Revoke, SetPassword
+from penstock.api.channels import EditChannel, ListChannels, OpenChannel
+from penstock.api.joins import DeleteJoin
+from penstock.api.operations import (
+    OPERATIONS,
+    PUBLISH,
+    READ,
+    REQUESTS,
+    ByName,
+    DeadEventStore,
+    Named,
+    Numbered,
+    OfKind,
+    OfResource,
+    OnRealm,
+    OwnPassword,
+)
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
+from penstock.api.transfers import PutImport
+from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
-from penstock.frontends.native import permissions
-from penstock.frontends.native.permissions import (
-    BY_NAME,
-    BY_NUMBER,
-    ON_REALM,
-    OWN,
-    SEVERAL,
-    Permits,
-)
 from penstock.runtime.access.access import Access
+from penstock.runtime.access.permits import Permits
 from penstock.runtime.clock import SystemClock
-from penstock.wire.native import messages as wire
+from penstock.runtime.operations.beginners import BEGINNERS
+from penstock.runtime.operations.handlers import HANDLERS
+from penstock.wire.native.tags import TAGS
 from tests.access.native_adapter import Native
 
-TABLES = (BY_NUMBER, BY_NAME, ON_REALM, OWN, SEVERAL)
+CONNECTIONS_OWN = {Subscribe, Attach, BrowseDurable, Unsubscribe, PutImport}
+"""What is done where its events, its seat or its bytes are."""
 
 
-def requests() -> list[type[wire.Request]]:
-    every = typing.get_args(wire.FromClient)
-    return [each for each in every if issubclass(each, wire.Request)]
-
-
-@pytest.mark.parametrize("request_type", requests(), ids=lambda each: each.__name__)
-def test_every_request_is_in_exactly_one_table(request_type: type[wire.Request]) -> None:
-    assert [request_type in table for table in TABLES].count(True) == 1
+@pytest.mark.parametrize("request_type", TAGS.values(), ids=lambda each: each.__name__)
+def test_every_request_is_in_the_table_and_is_done_in_exactly_one_way(
+    request_type: type[Request[Any]],
+) -> None:
+    assert request_type in REQUESTS
+    assert [request_type in ways for ways in (HANDLERS, BEGINNERS, CONNECTIONS_OWN)].count(
+        True
+    ) == 1
 
 
 def test_the_tables_hold_nothing_else() -> None:
-    assert {each for table in TABLES for each in table} == {*requests()}
+    assert {*HANDLERS, *BEGINNERS, *CONNECTIONS_OWN} == {*REQUESTS}
+    assert {*TAGS.values()} <= {*REQUESTS}
 
 
 def named_by_tables() -> Iterator[str]:
-    for pair in BY_NUMBER.values():
-        yield from pair
-    for suffix in BY_NAME.values():
-        yield from (f"channel.{suffix}", f"queue.{suffix}")
-    yield from ON_REALM.values()
-    for kind in ("channel", "queue"):
-        yield from (f"{kind}.{each}" for each in ("create", "edit", "list", "redrive"))
-    yield from ("channel.import", "join.create", "me.password", "session.open")
-    for kind in ("realm", "channel", "queue"):
-        yield from (f"{kind}.acl.read", f"{kind}.acl.change")
+    for operation in REQUESTS.values():
+        for ask in operation.asks:
+            match ask:
+                case Numbered(pair) | ByName(pair):
+                    yield from pair
+                case OnRealm(name):
+                    yield name
+                case OfKind(_, verb) | Named(_, verb):
+                    yield from (f"channel.{verb}", f"queue.{verb}")
+                case OwnPassword():
+                    yield from ("me.password", "user.change")
+                case OfResource(verb):
+                    yield from (f"{kind}.{verb}" for kind in ("realm", "channel", "queue"))
+                case DeadEventStore():
+                    yield from (*READ, *PUBLISH)
+    yield "session.open"
 
 
 def test_every_operation_can_be_asked_for_natively_or_is_said_to_be_missing() -> None:
@@ -73,18 +94,18 @@ def allowed() -> Permits:
 @pytest.mark.parametrize(
     ("message", "asked"),
     [
-        (wire.OpenChannel(0, "a//b", "queue"), [("queue.open", "a/b")]),
-        (wire.EditChannel(0, "a", Definition(kind="queue")), [("queue.edit", "a")]),
-        (wire.ListChannels(0, "queue"), [("queue.list", "")]),
-        (accounts.Grant(0, "realm", "", "a@*", ("full",)), [("realm.acl.change", "")]),
-        (accounts.ListEntries(0, "channel", "x::y"), [("channel.acl.read", "x/y")]),
-        (accounts.ListEntries(0, "queue", "x/*"), [("queue.acl.read", "x/*")]),
-        (accounts.SetPassword(0, "bob", None), [("user.change", "")]),  # type: ignore[arg-type]  # not read
-        (wire.Settle(0, 1, ()), []),
+        (OpenChannel("a//b", "queue"), [("queue.open", "a/b")]),
+        (EditChannel("a", Definition(kind="queue")), [("queue.edit", "a")]),
+        (ListChannels("queue"), [("queue.list", "")]),
+        (Grant("realm", "", "a@*", ("full",)), [("realm.acl.change", "")]),
+        (ListEntries("channel", "x::y"), [("channel.acl.read", "x/y")]),
+        (ListEntries("queue", "x/*"), [("queue.acl.read", "x/*")]),
+        (SetPassword("bob", None), [("user.change", "")]),  # type: ignore[arg-type]  # not read
+        (Settle(1, ()), []),
     ],
 )
 def test_a_request_asks_for_operations_on_names_in_one_form(
-    allowed: Permits, message: wire.Request, asked: list[tuple[str, str]]
+    allowed: Permits, message: Request[Any], asked: list[tuple[str, str]]
 ) -> None:
     assert list(allowed.asked(message)) == asked
 
@@ -92,20 +113,20 @@ def test_a_request_asks_for_operations_on_names_in_one_form(
 @pytest.mark.parametrize(
     "message",
     [
-        wire.EditChannel(0, "a", Definition(kind="schedule")),
-        accounts.Grant(0, "folder", "a", "a@*", ("full",)),
-        accounts.Grant(0, "realm", "name", "a@*", ("full",)),
+        EditChannel("a", Definition(kind="schedule")),
+        Grant("folder", "a", "a@*", ("full",)),
+        Grant("realm", "name", "a@*", ("full",)),
     ],
 )
 def test_what_is_neither_channel_nor_queue_is_refused(
-    allowed: Permits, message: wire.Request
+    allowed: Permits, message: Request[Any]
 ) -> None:
     with pytest.raises(InvalidArgument):
         list(allowed.asked(message))
 
 
 def test_what_an_audit_record_is_about_is_told() -> None:
-    told = permissions._target(accounts.Revoke(0, "channel", "a", "bob@*"))
+    told = REQUESTS[Revoke].about(Revoke("channel", "a", "bob@*"))
 
     assert told == "channel a: -all bob@*"
-    assert permissions._target(wire.DeleteJoin(0, "a", "b")) == "a -> b"
+    assert REQUESTS[DeleteJoin].about(DeleteJoin("a", "b")) == "a -> b"

@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock
+from penstock.api.channels import ListChannels
+from penstock.api.realm import Ping
 from penstock.cli.program import app
 from tests.access.certificates import Authority
 from tests.access.realms import QUICK, authority_in
@@ -176,8 +178,8 @@ def test_a_stranger_may_ask_whether_somebody_is_there_and_nothing_else() -> None
 
     with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
         port = port_of(realm.listen())
-        pinged = answers(port, wire.Ping(7))
-        (refused,) = answers(port, wire.ListChannels(1))
+        pinged = answers(port, wire.Asked(7, Ping()))
+        (refused,) = answers(port, wire.Asked(1, ListChannels()))
 
     assert pinged == [wire.Done(7, None)]
     assert isinstance(refused, wire.Goodbye)

@@ -8,14 +8,17 @@ from typing import Any, Never
 import pytest
 
 import penstock
+from penstock.api.channels import CreateChannel
+from penstock.api.publishing import DropStages
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Attach, Bury
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Internal, InvalidArgument
 from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.native.schemas import Announced
-from penstock.wire.native import messages as wire
 
 
-def ask(session: penstock.Session, request: wire.Request) -> Any:
+def ask(session: penstock.Session, request: Request[Any]) -> Any:
     async def asked() -> Any:
         return await session._inner.request(request, waits=False)
 
@@ -28,9 +31,9 @@ def test_no_room_is_made_for_events_that_are_only_claimed(tmp_path: Path) -> Non
         orders = session.channels.create("orders", dead_event_store="dead")
         durable = orders.durables.create("d", type="shared")
         orders.publish_many([penstock.Event(b"a"), penstock.Event(b"b"), penstock.Event(b"c")])
-        ask(session, wire.Attach(0, orders._inner.number, 9, "d", sole=True))
+        ask(session, Attach(orders._inner.number, 9, "d", sole=True))
 
-        assert ask(session, wire.Bury(0, 9, (Span(0, 2**62),), "claimed")) == 3
+        assert ask(session, Bury(9, (Span(0, 2**62),), "claimed")) == 3
 
         assert durable.info().outstanding == 0
 
@@ -39,7 +42,7 @@ def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders")
         with pytest.raises(InvalidArgument, match="DropStages: stages may have at most 10000"):
-            ask(session, wire.DropStages(0, ("s",) * 10_001))
+            ask(session, DropStages(("s",) * 10_001))
         with pytest.raises(InvalidArgument, match=r"CreateChannel takes .* bytes; a request may"):
             session._loop.call(_large(session))
 
@@ -48,7 +51,7 @@ def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
 
 async def _large(session: penstock.Session) -> Any:
     definition = Definition(descriptors=b"x" * (1 << 20))
-    return await session._inner.request(wire.CreateChannel(0, "large", definition))
+    return await session._inner.request(CreateChannel("large", definition))
 
 
 def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(

@@ -14,6 +14,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from penstock.api.channels import CreateChannel, DescribeMissing, ListChannels, PurgeChannel
+from penstock.api.publishing import PublishEvents, StageEvents
+from penstock.api.realm import Ping
+from penstock.api.subscriptions import Attach, Settle, Subscribe
+from penstock.api.transactions import BeginTransaction
 from penstock.bootstrap import native_listener, open_realm
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
@@ -166,16 +171,23 @@ def conversations() -> Sequence[bytes]:
     """Each says hello and then does something that is right."""
     batch = body_of([Event(b"abc", properties={"n": 1}), Event(b"d", properties={"n": 2})])
     schema, body = schema_bytes(batch.schema), bytes(batch_bytes(batch))
-    create = wire.CreateChannel(1, "orders", Definition(keys={"n": 2}))
-    publish = wire.PublishEvents(2, 1, "p", 1, 1, (len(body),))
+    create = wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 2})))
+    publish = wire.Asked(2, PublishEvents(1, "p", 1, 1, (len(body),)))
     said: list[list[tuple[wire.Message, bytes]]] = [
         [(create, b""), (wire.Schema(1), schema), (publish, body)],
-        [(wire.Schema(1), schema), (wire.StageEvents(3, 1, "s", 1, (len(body),)), body)],
-        [(create, b""), (wire.Subscribe(4, 1, 1, FromEarliest(), 10, "n > 1"), b"")],
-        [(wire.Attach(5, 1, 1, "d", 10, False, "n = 1"), b""), (wire.Credit(1, 5, 0), b"")],
-        [(wire.Settle(6, 1, (Span(0, 1),)), b""), (wire.ListChannels(7), b"")],
-        [(wire.PurgeChannel(8, 1, 0, 5, "n = 1"), b""), (wire.DescribeMissing(9, 1, 0, 9), b"")],
-        [(wire.BeginTransaction(10, "tx", (1,)), b""), (wire.Ping(0), b""), (wire.Bye(), b"")],
+        [(wire.Schema(1), schema), (wire.Asked(3, StageEvents(1, "s", 1, (len(body),))), body)],
+        [(create, b""), (wire.Asked(4, Subscribe(1, 1, FromEarliest(), 10, "n > 1")), b"")],
+        [(wire.Asked(5, Attach(1, 1, "d", 10, False, "n = 1")), b""), (wire.Credit(1, 5, 0), b"")],
+        [(wire.Asked(6, Settle(1, (Span(0, 1),))), b""), (wire.Asked(7, ListChannels()), b"")],
+        [
+            (wire.Asked(8, PurgeChannel(1, 0, 5, "n = 1")), b""),
+            (wire.Asked(9, DescribeMissing(1, 0, 9)), b""),
+        ],
+        [
+            (wire.Asked(10, BeginTransaction("tx", (1,))), b""),
+            (wire.Asked(0, Ping()), b""),
+            (wire.Bye(), b""),
+        ],
     ]
     hello = [PREFACE, *frame(wire.encode(wire.Hello("fuzz", "fuzz")))]
     return [

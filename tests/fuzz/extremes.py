@@ -17,6 +17,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from penstock.api.channels import CreateChannel, DescribeChannel
+from penstock.api.durables import CreateDurable, ListDurables
+from penstock.api.joins import Redrive
+from penstock.api.publishing import PublishEvents, StageEvents
+from penstock.api.realm import DescribeRealm
+from penstock.api.subscriptions import Attach, Settle, Subscribe
+from penstock.api.transactions import BeginTransaction
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
@@ -217,11 +224,17 @@ def _furniture() -> list[bytes]:
     other."""
     schema, body = _batch()
     said: list[list[tuple[wire.Message, bytes]]] = [
-        [(wire.CreateChannel(1, "orders", Definition(keys={"n": 20})), b"")],
-        [(wire.CreateChannel(1, "q", Definition(kind="queue")), b"")],
-        [(wire.CreateDurable(1, 1, "d", "shared", FromEarliest()), b"")],
-        [(wire.Schema(1), schema), (wire.PublishEvents(1, 1, "p", 1, 1, (len(body),)), body)],
-        [(wire.Schema(1), schema), (wire.PublishEvents(1, 2, "p", 2, 1, (len(body),)), body)],
+        [(wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 20}))), b"")],
+        [(wire.Asked(1, CreateChannel("q", Definition(kind="queue"))), b"")],
+        [(wire.Asked(1, CreateDurable(1, "d", "shared", FromEarliest())), b"")],
+        [
+            (wire.Schema(1), schema),
+            (wire.Asked(1, PublishEvents(1, "p", 1, 1, (len(body),))), body),
+        ],
+        [
+            (wire.Schema(1), schema),
+            (wire.Asked(1, PublishEvents(2, "p", 2, 1, (len(body),))), body),
+        ],
     ]
     return [_hello(f"furniture {n}") + _frames(*each) for n, each in enumerate(said)]
 
@@ -231,24 +244,27 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
     with whatever it has made."""
     schema, batch = _batch()
     after: list[tuple[wire.Message, bytes]] = [
-        (wire.PublishEvents(10 + channel, channel, f"p{channel}", 1, 1, (len(batch),)), batch)
+        (
+            wire.Asked(10 + channel, PublishEvents(channel, f"p{channel}", 1, 1, (len(batch),))),
+            batch,
+        )
         for channel in (1, 2, 3)
     ]
     after += [
-        (wire.DescribeChannel(20, "orders"), b""),
-        (wire.DescribeRealm(21), b""),
-        (wire.ListDurables(22, 1), b""),
-        (wire.Settle(23, 2, (Span(0, 1),)), b""),
-        (wire.Redrive(24, "q", "orders"), b""),
+        (wire.Asked(20, DescribeChannel("orders")), b""),
+        (wire.Asked(21, DescribeRealm()), b""),
+        (wire.Asked(22, ListDurables(1)), b""),
+        (wire.Asked(23, Settle(2, (Span(0, 1),))), b""),
+        (wire.Asked(24, Redrive("q", "orders")), b""),
     ]
     return (
         _hello("s")
         + _frames(
             (wire.Schema(1), schema),
-            (wire.Attach(1, 1, 2, "d", 5), b""),
-            (wire.Subscribe(2, 1, 3, FromEarliest(), 2), b""),
-            (wire.BeginTransaction(3, "tx", (1,)), b""),
-            (wire.StageEvents(4, 1, "st", 1, (len(batch),)), batch),
+            (wire.Asked(1, Attach(1, 2, "d", 5)), b""),
+            (wire.Asked(2, Subscribe(1, 3, FromEarliest(), 2)), b""),
+            (wire.Asked(3, BeginTransaction("tx", (1,))), b""),
+            (wire.Asked(4, StageEvents(1, "st", 1, (len(batch),))), batch),
         )
         + b"".join(frame(header, body))
         + _frames(*after)

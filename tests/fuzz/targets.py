@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from penstock.api.channels import CreateChannel, ListChannels
+from penstock.api.publishing import PublishEvents
 from penstock.columns.events.body import body_of
 from penstock.columns.events.check import check_body
 from penstock.columns.events.event import Event
@@ -96,9 +98,9 @@ def answers(data: bytes) -> None:
 def _asked() -> list[bytes]:
     said = [
         wire.Hello("c", "s"),
-        wire.ListChannels(1),
-        wire.CreateChannel(2, "orders", Definition(keys={"a": 1}, ttl=5)),
-        wire.PublishEvents(3, 1, "p", 1, 1, (100,)),
+        wire.Asked(1, ListChannels()),
+        wire.Asked(2, CreateChannel("orders", Definition(keys={"a": 1}, ttl=5))),
+        wire.Asked(3, PublishEvents(1, "p", 1, 1, (100,))),
     ]
     each = [b"".join(wire_frame(wire.encode(message))) for message in said]
     return [PREFACE + b"".join(each), *(PREFACE + one for one in each)]

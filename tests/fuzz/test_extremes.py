@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.api.subscriptions import Settle
+from penstock.api.transactions import CommitTransaction, Leaving
 from penstock.core.ids.ids import Span
 from penstock.wire.native import messages as wire
 from tests.fuzz.bounding import in_time
@@ -21,11 +23,15 @@ def test_no_value_of_a_request_harms_anybody_else(name: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Settle(77, 2, (Span(0, 2**63),)),
-        wire.CommitTransaction(77, "tx", (), (wire.Leaving(1, (Span(0, 2**63),), (Span(0, 3),)),)),
-        wire.CommitTransaction(77, "tx", (), (wire.Leaving(1, (Span(0, 3),), (Span(0, 2**63),)),)),
+        wire.Asked(77, Settle(2, (Span(0, 2**63),))),
+        wire.Asked(
+            77, CommitTransaction("tx", (), (Leaving(1, (Span(0, 2**63),), (Span(0, 3),)),))
+        ),
+        wire.Asked(
+            77, CommitTransaction("tx", (), (Leaving(1, (Span(0, 3),), (Span(0, 2**63),)),))
+        ),
     ],
     ids=["Settle", "redriven", "purged"],
 )
-def test_an_id_that_no_event_can_have_ends_nothing(message: wire.Request) -> None:
+def test_an_id_that_no_event_can_have_ends_nothing(message: wire.Message) -> None:
     serve(wire.encode(message))

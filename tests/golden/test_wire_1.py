@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.api.channels import CreateChannel
+from penstock.api.durables import CreateDurable, UnbindDurable
+from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
+from penstock.api.realm import Ping
+from penstock.api.subscriptions import Attach, Settle, Subscribe
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromTime
@@ -31,47 +36,48 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         "920207",
     ),
     (
-        wire.CreateChannel(
-            1, "a/b", Definition(type="reliable", ttl=5, storage=Storage(sync="none"))
+        wire.Asked(
+            1,
+            CreateChannel("a/b", Definition(type="reliable", ttl=5, storage=Storage(sync="none"))),
         ),
         "940a01a3612f6283a474797065a872656c6961626c65a374746c05a773746f7261676581a473"
         "796e63a46e6f6e65",
     ),
     (
-        wire.PublishEvents(2, 3, "producer", 4, 7, (16, 8)),
+        wire.Asked(2, PublishEvents(3, "producer", 4, 7, (16, 8))),
         "97140203a870726f64756365720407921008",
     ),
     (
-        wire.CommitStages(3, 3, "producer", 5, ("one", "two")),
+        wire.Asked(3, CommitStages(3, "producer", 5, ("one", "two"))),
         "96160303a870726f64756365720592a36f6e65a374776f",
     ),
     (
-        wire.CommitStagedParts(3, "producer", 5, ((3, ("one",)), (4, ("two",)))),
+        wire.Asked(3, CommitStagedParts("producer", 5, ((3, ("one",)), (4, ("two",))))),
         "951d03a870726f64756365720592920391a36f6e65920491a374776f",
     ),
     (
-        wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5", None),
+        wire.Asked(4, CreateDurable(3, "d", "shared", FromTime(9), "n > 5", None)),
         "9c1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
         "00c2c2a0",
     ),
     (
-        wire.UnbindDurable(5, 3, "d"),
+        wire.Asked(5, UnbindDurable(3, "d")),
         "94230503a164",
     ),
     (
-        wire.Subscribe(5, 3, 1, FromId(6), 4_096, "", True, -1),
+        wire.Asked(5, Subscribe(3, 1, FromId(6), 4_096, "", True, -1)),
         "9d2805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ffc2c20000",
     ),
     (
-        wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+        wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
         "9d2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c20000",
     ),
     (
-        wire.Attach(7, 3, 2, "d", 10, False),
+        wire.Asked(7, Attach(3, 2, "d", 10, False)),
         "9a29070302a1640ac2a0c2c2",
     ),
     (
-        wire.Settle(8, 2, (Span(0, 3), Span(5, 6)), True, False),
+        wire.Asked(8, Settle(2, (Span(0, 3), Span(5, 6)), True, False)),
         "962e080292920003920506c3c2",
     ),
     (
@@ -83,7 +89,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         "922f02",
     ),
     (
-        wire.Ping(0),
+        wire.Asked(0, Ping()),
         "923c00",
     ),
     (
@@ -141,17 +147,17 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
     [
         (wire.Hello("client", "session", "user", "token"),
          "9501a6636c69656e74a773657373696f6ea475736572a5746f6b656e"),
-        (wire.Attach(7, 3, 2, "d", 10), "9829070302a1640ac2a0"),
-        (wire.Attach(7, 3, 2, "d", 10), "9929070302a1640ac2a0c2"),
-        (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+        (wire.Asked(7, Attach(3, 2, "d", 10)), "9829070302a1640ac2a0"),
+        (wire.Asked(7, Attach(3, 2, "d", 10)), "9929070302a1640ac2a0c2"),
+        (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
-        (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+        (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
          "9a2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2"),
-        (wire.Subscribe(6, 3, 1, FromEarliest(), 0),
+        (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
          "9b2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c2"),
         (wire.Credit(1, 100), "932c0164"),
         (wire.Credit(1, 100), "942c016400"),
-        (wire.CreateDurable(4, 3, "d", "shared", FromTime(9), "n > 5"),
+        (wire.Asked(4, CreateDurable(3, "d", "shared", FromTime(9), "n > 5")),
          "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2c2"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.api.transfers import BackupBegun
+from penstock.api.transfers import BackupBegun, BeginBackup
 from penstock.bootstrap import verify_store
 from penstock.cli.program import app
 from penstock.client.copies.backup import restore
@@ -24,7 +24,6 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.testing.process import ServerProcess
-from penstock.wire.native import messages as wire
 
 QUICK = {
     "PENSTOCK_STORAGE_SEAL_INTERVAL_MS": "1",
@@ -166,7 +165,7 @@ def test_a_realm_in_memory_has_nothing_to_back_up(tmp_path: Path) -> None:
 def test_one_backup_at_a_time_and_it_ends_with_its_connection(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as second:
         with realm.connect() as first:
-            first._loop.call(first._inner.ask(wire.BeginBackup(0), BackupBegun))
+            first._loop.call(first._inner.ask(BeginBackup(), BackupBegun))
             with pytest.raises(Unavailable, match="under way"):
                 second.back_up(tmp_path / "backup")
         assert second.back_up(tmp_path / "backup").files

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.api.access import Verifier
-from penstock.api.transactions import Leaving
+from penstock.api.channels import ListChannels
+from penstock.api.joins import ListJoins
+from penstock.api.publishing import PublishEvents
+from penstock.api.subscriptions import Attach, Settle
+from penstock.api.transactions import Leaving, TransactionPart
 from penstock.client.sync.sync import Session
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
@@ -37,7 +41,7 @@ STARTS = st.one_of(
 NUMBERS = st.lists(ODD, max_size=3).map(tuple)
 SPANS = st.lists(st.builds(Span, ODD, ODD), max_size=3).map(tuple)
 PARTS = st.builds(
-    wire.TransactionPart,
+    TransactionPart,
     ODD,
     ODD,
     NUMBERS | st.just((len(BODY),)),
@@ -51,7 +55,7 @@ BY_TYPE: dict[object, st.SearchStrategy[object]] = {
     str: TEXT,
     int | None: ODD | st.none(),
     tuple[int, ...]: NUMBERS,
-    tuple[wire.TransactionPart, ...]: st.lists(PARTS, max_size=3).map(tuple),
+    tuple[TransactionPart, ...]: st.lists(PARTS, max_size=3).map(tuple),
     tuple[Leaving, ...]: st.lists(LEAVING, max_size=3).map(tuple),
     Verifier: VERIFIERS,
     Verifier | None: VERIFIERS | st.none(),
@@ -126,7 +130,10 @@ def is_healthy(session: Session) -> bool:
         (PREFACE + struct.pack("<II", 1 << 30, 4), "1073741824 bytes was announced; 65536 are"),
         (PREFACE + struct.pack("<II", 10, 90) + bytes(90), "header of 90 bytes does not fit"),
         (PREFACE + struct.pack("<II", 12, 8) + b"\xff" * 8, "no client message"),
-        (PREFACE + b"".join(map(bytes, frame(wire.encode(wire.ListJoins(1))))), "be a Hello"),
+        (
+            PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, ListJoins()))))),
+            "be a Hello",
+        ),
         (PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Schema(1)), SCHEMA))), "be a Hello"),
         (PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Hello("c", ""))))), "a session id"),
     ],
@@ -151,7 +158,7 @@ def test_a_stranger_is_told_what_is_wrong_and_shut_out(
         struct.pack("<II", FRAME_BYTES_MAX + 1, 4),
         struct.pack("<II", 12, 8) + b"\xff" * 8,
         b"".join(map(bytes, frame(wire.encode(wire.Hello("c", "again"))))),
-        b"".join(map(bytes, frame(wire.encode(wire.Settle(1, 1, (Span(5, 2),)))))),
+        b"".join(map(bytes, frame(wire.encode(wire.Asked(1, Settle(1, (Span(5, 2),))))))),
         b"".join(map(bytes, frame(b"\x93\x65\x01" + b"\x91" * 100_000))),
     ],
     ids=["oversized", "malformed", "second hello", "backward range", "deep"],
@@ -187,10 +194,10 @@ def test_a_publish_whose_body_is_none_is_refused_and_the_connection_lives(
     with RawPeer(url) as peer:
         peer.greet()
         peer.say(wire.Schema(1), SCHEMA)
-        peer.say(wire.PublishEvents(1, orders.number, "p", 1, schema, sizes), body)
+        peer.say(wire.Asked(1, PublishEvents(orders.number, "p", 1, schema, sizes)), body)
         assert peer.hear(wire.Failed).code == code
 
-        peer.say(wire.PublishEvents(2, orders.number, "p", 1, 1, (len(BODY),)), BODY)
+        peer.say(wire.Asked(2, PublishEvents(orders.number, "p", 1, 1, (len(BODY),))), BODY)
         assert peer.hear(wire.Done).answer == {"first_id": 0, "count": 2}
     assert orders.info().events == 2
 
@@ -213,7 +220,7 @@ def test_any_sequence_of_messages_leaves_the_realm_healthy(
         peer.say(wire.Schema(1), SCHEMA)
         for message, body in said:
             peer.say(message, body)
-        peer.say(wire.ListChannels(LAST))
+        peer.say(wire.Asked(LAST, ListChannels()))
         answers = peer.hear_until(LAST)
 
     assert [a for a in answers if isinstance(a, wire.Failed) and a.code == "penstock"] == []
@@ -249,8 +256,8 @@ def test_what_is_settled_while_its_seat_is_being_taken_is_settled(
     orders.publish_many([penstock.Event()] * 3)
     with RawPeer(url) as peer:
         peer.greet()
-        settle = wire.Settle(2, 1, (Span(0, 3),))
-        attach = wire.Attach(1, orders.number, 1, "d", 3)
+        settle = wire.Asked(2, Settle(1, (Span(0, 3),)))
+        attach = wire.Asked(1, Attach(orders.number, 1, "d", 3))
         peer.send(*frame(wire.encode(attach)), *frame(wire.encode(settle)))
         answers = peer.hear_until(2)
 

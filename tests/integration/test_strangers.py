@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.api.channels import ListChannels
+from penstock.api.realm import Ping
+from penstock.api.subscriptions import Attach, Subscribe
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.frontends.native.connection import WRITE_HIGH_WATER, Connection
 from penstock.testing.peers import RawPeer
@@ -43,7 +46,7 @@ def unsent_bytes(realm: penstock.Realm) -> list[int]:
 
 def garbage(draw: random.Random) -> bytes:
     junk = draw.randbytes(draw.randrange(200))
-    whole = b"".join(map(bytes, frame(wire.encode(wire.ListChannels(1)))))
+    whole = b"".join(map(bytes, frame(wire.encode(wire.Asked(1, ListChannels())))))
     return draw.choice(
         [
             junk,
@@ -144,7 +147,7 @@ def test_a_subscriber_that_does_not_read_costs_only_itself() -> None:
         orders = session.channels.create("orders", type="reliable")
         with RawPeer(realm.listen(), receive_bytes=4_096) as lazy:
             lazy.greet()
-            lazy.say(wire.Subscribe(1, orders.number, 1, FromLatest(), 1 << 30))
+            lazy.say(wire.Asked(1, Subscribe(orders.number, 1, FromLatest(), 1 << 30)))
             lazy.hear(wire.Done)
             with orders.subscribe() as subscription:
                 received = 0
@@ -170,7 +173,7 @@ def test_a_peer_that_asks_and_takes_no_answers_is_not_read_any_further() -> None
             asked = b"".join(
                 bytes(part)
                 for n in range(2_000)
-                for part in frame(wire.encode(wire.ListChannels(n)))
+                for part in frame(wire.encode(wire.Asked(n, ListChannels())))
             )
             with pytest.raises(TimeoutError):
                 greedy.send(asked * 2_000)
@@ -201,10 +204,10 @@ def test_a_session_that_comes_again_ends_its_older_connection_and_gets_its_seats
         url = realm.listen()
         with RawPeer(url) as older, RawPeer(url) as newer:
             older.greet("same")
-            older.say(wire.Attach(1, orders.number, 1, "d"))
+            older.say(wire.Asked(1, Attach(orders.number, 1, "d")))
             older.hear(wire.Done)
             newer.greet("same")
-            newer.say(wire.Attach(1, orders.number, 1, "d"))
+            newer.say(wire.Asked(1, Attach(orders.number, 1, "d")))
 
             assert newer.hear(wire.Done).request == 1
             assert older.hear(wire.Goodbye).text == "the session has reconnected"
@@ -222,14 +225,14 @@ def test_a_session_that_comes_again_while_its_seat_is_being_taken_gets_it() -> N
         orders = session.channels.create("orders")
         orders.durables.create("d", type="exclusive")
         assert realm._running is not None, "it runs"
-        url, attach = realm.listen(), wire.Attach(1, orders.number, 1, "d")
+        url, attach = realm.listen(), wire.Asked(1, Attach(orders.number, 1, "d"))
         with RawPeer(url) as older, RawPeer(url) as newer:
             holding = pool.submit(realm._loop.call, realm._running.shard.exclusively(hold))
             held.wait()
             for peer in (older, newer):
                 peer.greet("same")
                 peer.say(attach)
-                peer.say(wire.Ping(2))
+                peer.say(wire.Asked(2, Ping()))
                 assert peer.hear(wire.Done).request == 2  # the seat is asked for, and not taken
             realm._loop.soon(go.set)
             holding.result()
@@ -249,7 +252,7 @@ def test_what_is_lost_while_it_subscribes_again_keeps_its_place() -> None:
         orders = session.channels.create("orders", engine="jms")
         assert realm._running is not None, "it runs"
         url = realm.listen()
-        subscribe = wire.Subscribe(1, orders.number, 1, FromId(0), 100, confirms=True)
+        subscribe = wire.Asked(1, Subscribe(orders.number, 1, FromId(0), 100, confirms=True))
         with RawPeer(url) as first, RawPeer(url) as second, RawPeer(url) as third:
             first.greet("same")
             first.say(subscribe)
@@ -258,7 +261,7 @@ def test_what_is_lost_while_it_subscribes_again_keeps_its_place() -> None:
             held.wait()
             second.greet("same")
             second.say(subscribe)
-            second.say(wire.Ping(2))
+            second.say(wire.Asked(2, Ping()))
             assert second.hear(wire.Done).request == 2  # the place is asked for, and not taken
             published = pool.submit(orders.publish, b"in between")
             third.greet("same")
@@ -278,7 +281,7 @@ def test_a_realm_ends_in_time_though_a_peer_takes_nothing() -> None:
         realm.listen()
         lazy = RawPeer(realm.listen(), receive_bytes=4_096)
         lazy.greet()
-        lazy.say(wire.Subscribe(1, orders.number, 1, FromLatest(), 1 << 30))
+        lazy.say(wire.Asked(1, Subscribe(orders.number, 1, FromLatest(), 1 << 30)))
         lazy.hear(wire.Done)
         orders.publish_many([penstock.Event(data=bytes(MIB))] * 16)
 

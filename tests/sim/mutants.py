@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.api.publishing import PublishEvents
 from penstock.client.connection.connection import Conversation
 from penstock.client.connection.pending import Pending
 from penstock.client.reading import merging
@@ -48,7 +49,6 @@ from penstock.storage.disk import Disk
 from penstock.storage.embedded import FileJournal, blobs, frames, journal
 from penstock.storage.embedded.page_files import PageFiles
 from penstock.testing.loop import pass_time
-from penstock.wire.native import messages as wire
 from tests.sim.rot import rot_of
 from tests.sim.world import life_of
 
@@ -75,7 +75,7 @@ def blind_retry(patch: pytest.MonkeyPatch) -> None:
     whole = Conversation._send
 
     def blind(conversation: Conversation, pending: Pending) -> None:
-        if pending.sent and isinstance(pending.message, wire.PublishEvents):
+        if pending.sent and isinstance(pending.message, PublishEvents):
             pending.message = msgspec.structs.replace(pending.message, producer="", sequence=0)
         whole(conversation, pending)
 

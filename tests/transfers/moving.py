@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 import penstock
-from penstock.api.transfers import ExportedBytes
+from penstock.api.requests import Request
+from penstock.api.transfers import ExportedBytes, ReadExport
 from penstock.client.sync.sync import Channel, Session
 from penstock.columns.files.exports import (
     MANIFEST,
@@ -66,17 +67,17 @@ def until(holds: Callable[[], bool]) -> None:
         pass
 
 
-def ask(peer: RawPeer, request: wire.Request, kind: type[T]) -> T:
-    peer.say(request)
+def ask(peer: RawPeer, request: Request[Any], kind: type[T]) -> T:
+    peer.say(wire.Asked(1, request))
     return msgspec.convert(peer.hear(wire.Done).answer, kind)
 
 
-def refusal(peer: RawPeer, request: wire.Request) -> wire.Failed:
-    peer.say(request)
+def refusal(peer: RawPeer, request: Request[Any]) -> wire.Failed:
+    peer.say(wire.Asked(1, request))
     return peer.hear(wire.Failed)
 
 
-def read_whole(peer: RawPeer, request: wire.ReadExport) -> bytes:
+def read_whole(peer: RawPeer, request: ReadExport) -> bytes:
     found = b""
     while True:
         part = ask(peer, msgspec.structs.replace(request, offset=len(found)), ExportedBytes)

@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.api.transfers import ExportBegun
+from penstock.api.transfers import (
+    AbortImport,
+    BeginExport,
+    BeginImport,
+    CommitImport,
+    ExportBegun,
+    PutImport,
+)
 from penstock.client.sync.sync import Session
 from penstock.columns.files.exports import MANIFEST, STATE, manifest_from
 from penstock.core.vocabulary.errors import (
@@ -186,13 +193,13 @@ def test_what_the_client_would_refuse_the_realm_refuses(
 
         def attempt(*parts: tuple[int, int, bytes]) -> str:
             """Why an import with these parts is refused."""
-            known = ask(peer, wire.BeginImport(1, "orders", manifest.encoded()), str)
+            known = ask(peer, BeginImport("orders", manifest.encoded()), str)
             for number, (file, offset, content) in enumerate(parts, start=2):
-                peer.say(wire.PutImport(number, known, file, offset), content)
+                peer.say(wire.Asked(number, PutImport(known, file, offset)), content)
                 (answer,) = peer.hear_until(number)
                 if isinstance(answer, wire.Failed):
                     return answer.text
-            return refusal(peer, wire.CommitImport(99, known)).text
+            return refusal(peer, CommitImport(known)).text
 
         whole = (last, 0, state)
         flipped = bytes([contents[0][0] ^ 1]) + contents[0][1:]
@@ -204,9 +211,9 @@ def test_what_the_client_would_refuse_the_realm_refuses(
         assert "fails its checksum" in attempt(whole, (0, 0, flipped))
         assert "state.msgpack never came" in attempt()
         assert "never came: the export is incomplete" in attempt(whole, (0, 0, contents[0]))
-        assert "is not under way" in refusal(peer, wire.CommitImport(1, "import-1")).text
+        assert "is not under way" in refusal(peer, CommitImport("import-1")).text
         altered = manifest.encoded().replace(b"orders", b"ordess")
-        assert "was altered" in refusal(peer, wire.BeginImport(1, "orders", altered)).text
+        assert "was altered" in refusal(peer, BeginImport("orders", altered)).text
     with target.connect() as there:
         assert there.channels.list() == []
     assert files_in(tmp_path / "there") == []
@@ -218,11 +225,11 @@ def test_what_the_client_would_refuse_the_realm_refuses(
 def begin_import(peer: RawPeer, folder: Path) -> str:
     """An import with its state and its first file put."""
     manifest = manifest_from((folder / MANIFEST).read_bytes())
-    known = ask(peer, wire.BeginImport(1, "orders", manifest.encoded()), str)
-    peer.say(wire.PutImport(2, known, len(manifest.files), 0), (folder / STATE).read_bytes())
+    known = ask(peer, BeginImport("orders", manifest.encoded()), str)
+    peer.say(wire.Asked(2, PutImport(known, len(manifest.files), 0)), (folder / STATE).read_bytes())
     peer.hear(wire.Done)
     first = manifest.files[0].name
-    peer.say(wire.PutImport(3, known, 0, 0), (folder / first).read_bytes())
+    peer.say(wire.Asked(3, PutImport(known, 0, 0)), (folder / first).read_bytes())
     peer.hear(wire.Done)
     return known
 
@@ -238,7 +245,7 @@ def test_an_import_that_ends_early_takes_everything_with_it(
         known = begin_import(peer, folder)
         assert len(files_in(tmp_path / "there")) == 1
         if how == "abort":
-            peer.say(wire.AbortImport(4, known))
+            peer.say(wire.Asked(4, AbortImport(known)))
             peer.hear(wire.Done)
     with target.connect() as there:
         until(lambda: there.channels.list() == files_in(tmp_path / "there"))
@@ -266,9 +273,9 @@ def test_only_so_many_are_under_way_at_a_time(
     with RawPeer(realm.listen()) as peer:
         peer.greet()
         for number in range(4):
-            ask(peer, wire.BeginImport(1, f"new{number}", manifest), str)
+            ask(peer, BeginImport(f"new{number}", manifest), str)
         for _ in range(16):
-            ask(peer, wire.BeginExport(1, "orders"), ExportBegun)
+            ask(peer, BeginExport("orders"), ExportBegun)
 
-        assert "4 imports are under way" in refusal(peer, wire.BeginImport(1, "n", manifest)).text
-        assert "16 exports are under way" in refusal(peer, wire.BeginExport(1, "orders")).text
+        assert "4 imports are under way" in refusal(peer, BeginImport("n", manifest)).text
+        assert "16 exports are under way" in refusal(peer, BeginExport("orders")).text

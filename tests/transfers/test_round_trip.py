@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.api.transfers import ExportBegun
+from penstock.api.transfers import BeginExport, EndExport, ExportBegun, ReadExport
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.testing.peers import RawPeer
@@ -223,14 +223,13 @@ def test_what_was_captured_can_be_read_though_it_is_gone_meanwhile(
     until(lambda: orders.info().storage.sealed_files == 2)
     with RawPeer(realm.listen()) as peer:
         peer.greet()
-        begun = ask(peer, wire.BeginExport(1, "orders"), ExportBegun)
+        begun = ask(peer, BeginExport("orders"), ExportBegun)
         orders.purge()
         here.channels.delete("orders")
         assert files_in(tmp_path / "here") == []
 
         found = [
-            read_whole(peer, wire.ReadExport(1, begun.export, number, 0))
-            for number in range(begun.files)
+            read_whole(peer, ReadExport(begun.export, number, 0)) for number in range(begun.files)
         ]
     ids = [pa.ipc.open_file(content).read_all().column("event_id") for content in found]
     assert pa.chunked_array([chunk for each in ids for chunk in each.chunks]).to_pylist() == list(
@@ -244,12 +243,12 @@ def test_an_export_belongs_to_its_connection(realm: penstock.Realm, here: Sessio
     with RawPeer(url) as peer, RawPeer(url) as other:
         peer.greet("one")
         other.greet("other")
-        begun = ask(peer, wire.BeginExport(1, "orders"), ExportBegun)
-        read = wire.ReadExport(1, begun.export, 0, 0)
+        begun = ask(peer, BeginExport("orders"), ExportBegun)
+        read = ReadExport(begun.export, 0, 0)
 
         assert refusal(other, read).code == IllegalState.code
-        assert refusal(other, wire.EndExport(1, begun.export)).code == IllegalState.code
-        peer.say(wire.EndExport(2, begun.export))
+        assert refusal(other, EndExport(begun.export)).code == IllegalState.code
+        peer.say(wire.Asked(2, EndExport(begun.export)))
         peer.hear(wire.Done)
         assert "is not under way" in refusal(peer, read).text
 
@@ -260,8 +259,8 @@ def test_an_export_is_read_in_order_and_within_its_files(
     here.channels.create("orders").publish(b"")
     with RawPeer(realm.listen()) as peer:
         peer.greet()
-        begun = ask(peer, wire.BeginExport(1, "orders"), ExportBegun)
+        begun = ask(peer, BeginExport("orders"), ExportBegun)
 
-        assert "read last" in refusal(peer, wire.ReadExport(1, begun.export, 1, 0)).text
-        assert "has 2" in refusal(peer, wire.ReadExport(1, begun.export, 2, 0)).text
-        assert "no byte" in refusal(peer, wire.ReadExport(1, begun.export, 0, 1 << 40)).text
+        assert "read last" in refusal(peer, ReadExport(begun.export, 1, 0)).text
+        assert "has 2" in refusal(peer, ReadExport(begun.export, 2, 0)).text
+        assert "no byte" in refusal(peer, ReadExport(begun.export, 0, 1 << 40)).text

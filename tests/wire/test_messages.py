@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import pytest
@@ -11,15 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.access import KEY_BYTES, SALT_BYTES, Verifier
+from penstock.api.realm import Ping
+from penstock.api.requests import Request
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.messages import FromClient, FromServer, Message
+from penstock.wire.native.tags import TAGS
 from tests.thorough import examples
 
 TEXT = st.text(max_size=8)
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 COUNT = st.integers(0, 2**63 - 2)  # the bounds of an event id, the narrowest there are
 SPANS = st.lists(st.builds(Span, COUNT, COUNT), max_size=3).map(tuple)
 STARTS = st.one_of(
@@ -55,7 +59,7 @@ BY_FIELD: dict[str, st.SearchStrategy[object]] = {
 }
 
 
-def made(kind: type[Message]) -> st.SearchStrategy[Message]:
+def made(kind: type[StructT]) -> st.SearchStrategy[StructT]:
     fields = msgspec.structs.fields(kind)
     special = {field.name: BY_FIELD[field.name] for field in fields if field.name in BY_FIELD}
     return st.builds(
@@ -70,6 +74,15 @@ def made(kind: type[Message]) -> st.SearchStrategy[Message]:
 @given(data=st.data())
 def test_a_client_message_arrives_as_it_was_sent(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(made(kind))
+
+    assert wire.decode_from_client(memoryview(wire.encode(message))) == message
+
+
+@pytest.mark.parametrize("kind", TAGS.values())
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_a_request_arrives_as_it_was_asked(kind: type[Request[Any]], data: st.DataObject) -> None:
+    message = wire.Asked(data.draw(COUNT), data.draw(made(kind)))
 
     assert wire.decode_from_client(memoryview(wire.encode(message))) == message
 
@@ -96,10 +109,18 @@ def test_every_message_is_in_one_of_the_two_directions() -> None:
     assert set(get_args(FromClient)) & set(get_args(FromServer)) == {wire.Schema}
 
 
+def test_every_request_has_a_tag() -> None:
+    def below(kind: type[Request[Any]]) -> set[type[Request[Any]]]:
+        return {*kind.__subclasses__()}.union(*map(below, kind.__subclasses__()))
+
+    assert below(Request) == {*TAGS.values()}
+
+
 def test_tags_are_given_once() -> None:
     kinds = {*get_args(FromClient), *get_args(FromServer)}
+    tags = [*TAGS, *(kind.__struct_config__.tag for kind in kinds)]
 
-    assert len({kind.__struct_config__.tag for kind in kinds}) == len(kinds)
+    assert len({*tags}) == len(tags)
 
 
 @given(st.binary(max_size=200))
@@ -151,7 +172,7 @@ def test_a_value_beyond_its_bound_is_refused_with_the_request_it_came_in() -> No
             assert refused.request == 7
             assert told in str(refused.reason)
         else:
-            assert refused == wire.Ping(7)
+            assert refused == wire.Asked(7, Ping())
 
 
 def test_what_no_client_says_is_a_violation() -> None:

@@ -27,33 +27,6 @@ class Verifier(Struct, frozen=True):
         return f"Verifier(rounds={self.rounds})"
 
 
-class WhoAmI(Request, frozen=True, tag=82):
-    """Answered by :class:`Me`."""
-
-
-class ListUsers(Request, frozen=True, tag=83):
-    pass
-
-
-class CreateUser(Request, frozen=True, tag=84):
-    name: Name
-    verifier: Verifier | None
-    """Of the password, which stays with the client; None: signs in with a token or certificate."""
-
-
-class SetPassword(Request, frozen=True, tag=85):
-    """Of a user; of oneself, who needs no right for it but has to show the old one again."""
-
-    name: Name
-    verifier: Verifier
-    proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
-    """Of the old password, for :func:`change_said`, where it is one's own."""
-
-
-class BeginPassword(Request, frozen=True, tag=115):
-    """One's own password is to be changed. Answered by :class:`PasswordChallenge`."""
-
-
 class PasswordChallenge(Struct, frozen=True, kw_only=True):
     """How the old password is kept, and what makes its proof good for one change only."""
 
@@ -66,80 +39,6 @@ def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
     """What the proof of the old password is about: this change, and no other."""
     fields = (nonce, name, verifier.salt, verifier.rounds, verifier.stored_key, verifier.server_key)
     return b"password change " + msgspec.msgpack.encode(fields)
-
-
-class DeleteUser(Request, frozen=True, tag=86):
-    name: Name
-
-
-class ListGroups(Request, frozen=True, tag=87):
-    pass
-
-
-class CreateGroup(Request, frozen=True, tag=88):
-    name: Name
-    members: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
-
-
-class ChangeGroup(Request, frozen=True, tag=89):
-    name: Name
-    add: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
-    remove: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
-
-
-class DeleteGroup(Request, frozen=True, tag=90):
-    name: Name
-
-
-class ListEntries(Request, frozen=True, tag=91):
-    """What has been granted on the realm, a channel or a queue."""
-
-    kind: Name
-    name: GivenName = ""
-
-
-class Grant(Request, frozen=True, tag=92):
-    kind: Name
-    name: GivenName
-    subject: Subject
-    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
-
-
-class Revoke(Request, frozen=True, tag=93):
-    """No rights: all that the subject was granted there."""
-
-    kind: Name
-    name: GivenName
-    subject: Subject
-    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
-
-
-class ReadAudit(Request, frozen=True, tag=94):
-    """The newest records, or the newest below number ``before``; the newest first."""
-
-    limit: Count = 100
-    before: Number | None = None
-    kind: Name = "acts"
-    """``acts``, ``sign-ins`` or ``refusals``."""
-
-
-AccessRequest = (
-    WhoAmI
-    | ListUsers
-    | CreateUser
-    | SetPassword
-    | BeginPassword
-    | DeleteUser
-    | ListGroups
-    | CreateGroup
-    | ChangeGroup
-    | DeleteGroup
-    | ListEntries
-    | Grant
-    | Revoke
-    | ReadAudit
-)
-"""Every request of this module."""
 
 
 class UserInfo(Struct, frozen=True, kw_only=True):
@@ -192,3 +91,104 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     outcome: str = "done"
     """``done``, or the code of the error it was refused with."""
     detail: dict[str, Any] = {}
+
+
+class WhoAmI(Request[Me], frozen=True):
+    """Answered by :class:`Me`."""
+
+
+class ListUsers(Request[list[UserInfo]], frozen=True):
+    pass
+
+
+class CreateUser(Request[None], frozen=True):
+    name: Name
+    verifier: Verifier | None
+    """Of the password, which stays with the client; None: signs in with a token or certificate."""
+
+
+class SetPassword(Request[None], frozen=True):
+    """Of a user; of oneself, who needs no right for it but has to show the old one again."""
+
+    name: Name
+    verifier: Verifier
+    proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
+    """Of the old password, for :func:`change_said`, where it is one's own."""
+
+
+class BeginPassword(Request[PasswordChallenge], frozen=True):
+    """One's own password is to be changed. Answered by :class:`PasswordChallenge`."""
+
+
+class DeleteUser(Request[None], frozen=True):
+    name: Name
+
+
+class ListGroups(Request[list[GroupInfo]], frozen=True):
+    pass
+
+
+class CreateGroup(Request[None], frozen=True):
+    name: Name
+    members: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class ChangeGroup(Request[None], frozen=True):
+    name: Name
+    add: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+    remove: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class DeleteGroup(Request[None], frozen=True):
+    name: Name
+
+
+class ListEntries(Request[AclInfo], frozen=True):
+    """What has been granted on the realm, a channel or a queue."""
+
+    kind: Name
+    name: GivenName = ""
+
+
+class Grant(Request[None], frozen=True):
+    kind: Name
+    name: GivenName
+    subject: Subject
+    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
+
+
+class Revoke(Request[None], frozen=True):
+    """No rights: all that the subject was granted there."""
+
+    kind: Name
+    name: GivenName
+    subject: Subject
+    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class ReadAudit(Request[list[AuditRecord]], frozen=True):
+    """The newest records, or the newest below number ``before``; the newest first."""
+
+    limit: Count = 100
+    before: Number | None = None
+    kind: Name = "acts"
+    """``acts``, ``sign-ins`` or ``refusals``."""
+
+
+AccessRequest = (
+    WhoAmI
+    | ListUsers
+    | CreateUser
+    | SetPassword
+    | BeginPassword
+    | DeleteUser
+    | ListGroups
+    | CreateGroup
+    | ChangeGroup
+    | DeleteGroup
+    | ListEntries
+    | Grant
+    | Revoke
+    | ReadAudit
+)
+"""Every request of this module."""

@@ -10,82 +10,6 @@ from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.messages import Definition, Spans
 
 
-class CreateChannel(Request, frozen=True, tag=10):
-    name: GivenName
-    definition: Definition
-
-
-class OpenChannel(Request, frozen=True, tag=11):
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class DeleteChannel(Request, frozen=True, tag=12):
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class EditChannel(Request, frozen=True, tag=13):
-    name: GivenName
-    definition: Definition
-    """Its ``kind`` says whether a channel or a queue is meant."""
-
-
-class ListChannels(Request, frozen=True, tag=14):
-    kind: Kind = "channel"
-
-
-class DescribeChannel(Request, frozen=True, tag=15):
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class PurgeChannel(Request, frozen=True, tag=16):
-    channel: Number
-    first_id: EventId | None
-    last_id: LastId | None
-    """Inclusive."""
-    selector: SelectorText = ""
-
-
-class DescribeColumns(Request, frozen=True, tag=18):
-    """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
-
-    channel: Number
-
-
-class MaintainChannel(Request, frozen=True, tag=19):
-    """Rewrite a single-file store without its dead events (SEM S, maintain)."""
-
-    name: GivenName
-    kind: Kind = "channel"
-
-
-class OpenSchedule(Request, frozen=True, tag=28):
-    """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
-    and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
-
-    channel: Number
-
-
-class Locate(Request, frozen=True, tag=50):
-    """Where the stored events of an id range can be read (sealed files, or over the wire)."""
-
-    channel: Number
-    first_id: EventId
-    end_id: EndId
-    publishers: bool = False
-    """Whether to say who published them."""
-
-
-class DescribeMissing(Request, frozen=True, tag=51):
-    """Why ids of a range have no event any more."""
-
-    channel: Number
-    first_id: EventId
-    end_id: EndId
-
-
 class ChannelOpened(Struct, frozen=True):
     channel: int
     """Number of the channel in this realm; never reused, other after delete and create."""
@@ -186,3 +110,79 @@ class Maintained(Struct, frozen=True):
     """Left in the file."""
     reason: str = ""
     """Why there was nothing to do; empty: it was rewritten."""
+
+
+class CreateChannel(Request[ChannelOpened], frozen=True):
+    name: GivenName
+    definition: Definition
+
+
+class OpenChannel(Request[ChannelOpened], frozen=True):
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class DeleteChannel(Request[None], frozen=True):
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class EditChannel(Request[ChannelOpened], frozen=True):
+    name: GivenName
+    definition: Definition
+    """Its ``kind`` says whether a channel or a queue is meant."""
+
+
+class ListChannels(Request[list[str]], frozen=True):
+    kind: Kind = "channel"
+
+
+class DescribeChannel(Request[ChannelInfo], frozen=True):
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class PurgeChannel(Request[int], frozen=True):
+    channel: Number
+    first_id: EventId | None
+    last_id: LastId | None
+    """Inclusive."""
+    selector: SelectorText = ""
+
+
+class DescribeColumns(Request[bytes], frozen=True):
+    """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
+
+    channel: Number
+
+
+class MaintainChannel(Request[Maintained], frozen=True):
+    """Rewrite a single-file store without its dead events (SEM S, maintain)."""
+
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class OpenSchedule(Request[ChannelOpened | None], frozen=True):
+    """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
+    and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
+
+    channel: Number
+
+
+class Locate(Request[Location], frozen=True):
+    """Where the stored events of an id range can be read (sealed files, or over the wire)."""
+
+    channel: Number
+    first_id: EventId
+    end_id: EndId
+    publishers: bool = False
+    """Whether to say who published them."""
+
+
+class DescribeMissing(Request[list[Missing]], frozen=True):
+    """Why ids of a range have no event any more."""
+
+    channel: Number
+    first_id: EventId
+    end_id: EndId

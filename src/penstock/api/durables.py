@@ -21,60 +21,6 @@ from penstock.core.vocabulary.start_positions import AnyStart
 from penstock.core.vocabulary.stored_ids import id_set
 
 
-class CreateDurable(Request, frozen=True, tag=30):
-    channel: Number
-    name: GivenName
-    kind: Name
-    start: AnyStart
-    selector: SelectorText = ""
-    persistent: bool | None = None
-    max_deliveries: Count = 0
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: Name = ""
-
-
-class DeleteDurable(Request, frozen=True, tag=31):
-    channel: Number
-    name: GivenName
-
-
-class ListDurables(Request, frozen=True, tag=32):
-    channel: Number
-
-
-class DescribeDurable(Request, frozen=True, tag=33):
-    channel: Number
-    name: GivenName
-
-
-class PurgeDurable(Request, frozen=True, tag=34):
-    """Take events off what is outstanding at a durable; the others keep them."""
-
-    channel: Number
-    name: GivenName
-    first_id: EventId | None
-    last_id: LastId | None
-    """Inclusive."""
-    selector: SelectorText = ""
-
-
-class UnbindDurable(Request, frozen=True, tag=35):
-    """End all subscriptions of a durable (SEM D14); answered by how many there were."""
-
-    channel: Number
-    name: GivenName
-
-
-class DescribeOutstanding(Request, frozen=True, tag=36):
-    """What a durable still has to see of ``first_id`` up to ``end_id``; changes nothing."""
-
-    channel: Number
-    name: GivenName
-    first_id: EventId
-    end_id: EndId
-
-
 class DurableInfo(Struct, frozen=True, kw_only=True):
     """A durable as it stands (SEM D17)."""
 
@@ -118,3 +64,57 @@ class Outstanding(Struct, frozen=True):
     def redelivered(self) -> dict[int, IdSet]:
         """By count: the events that were delivered again as often."""
         return {count: id_set(ids) for count, ids in self.redeliveries}
+
+
+class CreateDurable(Request[DurableInfo], frozen=True):
+    channel: Number
+    name: GivenName
+    kind: Name
+    start: AnyStart
+    selector: SelectorText = ""
+    persistent: bool | None = None
+    max_deliveries: Count = 0
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: Name = ""
+
+
+class DeleteDurable(Request[None], frozen=True):
+    channel: Number
+    name: GivenName
+
+
+class ListDurables(Request[list[DurableInfo]], frozen=True):
+    channel: Number
+
+
+class DescribeDurable(Request[DurableInfo], frozen=True):
+    channel: Number
+    name: GivenName
+
+
+class PurgeDurable(Request[int], frozen=True):
+    """Take events off what is outstanding at a durable; the others keep them."""
+
+    channel: Number
+    name: GivenName
+    first_id: EventId | None
+    last_id: LastId | None
+    """Inclusive."""
+    selector: SelectorText = ""
+
+
+class UnbindDurable(Request[int], frozen=True):
+    """End all subscriptions of a durable (SEM D14); answered by how many there were."""
+
+    channel: Number
+    name: GivenName
+
+
+class DescribeOutstanding(Request[Outstanding], frozen=True):
+    """What a durable still has to see of ``first_id`` up to ``end_id``; changes nothing."""
+
+    channel: Number
+    name: GivenName
+    first_id: EventId
+    end_id: EndId

@@ -8,25 +8,6 @@ from penstock.api.requests import Request
 from penstock.core.bounds import GivenName, SelectorText
 
 
-class CreateJoin(Request, frozen=True, tag=70):
-    """Copy what is published on one store to another (SEM L1)."""
-
-    source: GivenName
-    destination: GivenName
-    selector: SelectorText = ""
-    archive: bool = False
-    """To a queue, duplicates kept (SEM L3)."""
-
-
-class DeleteJoin(Request, frozen=True, tag=71):
-    source: GivenName
-    destination: GivenName
-
-
-class ListJoins(Request, frozen=True, tag=72):
-    pass
-
-
 class JoinInfo(Struct, frozen=True, kw_only=True):
     source: str
     destination: str
@@ -40,16 +21,6 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     """``user@host`` that made it: it ends when they could not make it any more."""
 
 
-class Redrive(Request, frozen=True, tag=73):
-    """Publish dead events again, each once, and take them out of their store (SEM T10)."""
-
-    source: GivenName
-    destination: GivenName = ""
-    """Empty: each to where it came from."""
-    selector: SelectorText = ""
-    dry_run: bool = False
-
-
 class Redriven(Struct, frozen=True):
     """What a redrive moved, or would move (SEM T10)."""
 
@@ -59,3 +30,37 @@ class Redriven(Struct, frozen=True):
     left: int
     """Dead events that stay: not selected, or without a place to go back to."""
     dry_run: bool = False
+
+
+class CreateJoin(Request[None], frozen=True):
+    """Copy what is published on one store to another (SEM L1)."""
+
+    source: GivenName
+    destination: GivenName
+    selector: SelectorText = ""
+    archive: bool = False
+    """To a queue, duplicates kept (SEM L3)."""
+
+
+class DeleteJoin(Request[None], frozen=True):
+    source: GivenName
+    destination: GivenName
+
+
+class ListJoins(Request[list[JoinInfo]], frozen=True):
+    pass
+
+
+class Redrive(Request[Redriven], frozen=True):
+    """Publish dead events again, each once, and take them out of their store (SEM T10)."""
+
+    source: GivenName
+    destination: GivenName = ""
+    """Empty: each to where it came from."""
+    selector: SelectorText = ""
+    dry_run: bool = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether its answer tells something about the events, beside that they were moved."""
+        return bool(self.destination or self.selector or self.dry_run)

@@ -10,10 +10,16 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from penstock.api.requests import Request
+from penstock.api.transactions import TransactionInfo
 from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
 
 
-class PublishEvents(Request, frozen=True, tag=20):
+class Published(Struct, frozen=True):
+    first_id: int
+    count: int
+
+
+class PublishEvents(Request[Published], frozen=True):
     """Body: ``sizes`` Arrow record batches of one schema, one after the other.
 
     With a ``deliver_at`` column, set in every row: they wait for their time (SEM X4), and the
@@ -27,7 +33,7 @@ class PublishEvents(Request, frozen=True, tag=20):
     sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
 
 
-class StageEvents(Request, frozen=True, tag=21):
+class StageEvents(Request[None], frozen=True):
     """Put batches aside on the server, to be published by :class:`CommitStages`."""
 
     channel: Number
@@ -36,7 +42,7 @@ class StageEvents(Request, frozen=True, tag=21):
     sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
 
 
-class CommitStages(Request, frozen=True, tag=22):
+class CommitStages(Request[Published], frozen=True):
     """Publish staged batches, in the order given, in one step (SEM X1, X3)."""
 
     channel: Number
@@ -45,19 +51,14 @@ class CommitStages(Request, frozen=True, tag=22):
     stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
-class DropStages(Request, frozen=True, tag=23):
+class DropStages(Request[None], frozen=True):
     stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
-class CommitStagedParts(Request, frozen=True, tag=29):
+class CommitStagedParts(Request[TransactionInfo], frozen=True):
     """Publish staged batches of several channels, in one step and once in the realm (SEM X3)."""
 
     producer: Name
     sequence: Number
     parts: Annotated[tuple[tuple[Number, tuple[Name, ...]], ...], Meta(max_length=ENTRIES_MAX)]
     """Channels, and their stages in order."""
-
-
-class Published(Struct, frozen=True):
-    first_id: int
-    count: int

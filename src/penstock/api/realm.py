@@ -7,20 +7,6 @@ from msgspec import Struct
 from penstock.api.requests import Request
 
 
-class DescribeRealm(Request, frozen=True, tag=17):
-    pass
-
-
-class PausePublishing(Request, frozen=True, tag=74):
-    """Refuse publishes and commits of clients, or take them again (SEM X5)."""
-
-    paused: bool
-
-
-class Ping(Request, frozen=True, tag=60):
-    pass
-
-
 class RealmInfo(Struct, frozen=True, kw_only=True):
     name: str
     version: str
@@ -35,3 +21,17 @@ class RealmInfo(Struct, frozen=True, kw_only=True):
     paged_bytes_max: int = 0
     queues: int = 0
     publishing_paused: bool = False
+
+
+class DescribeRealm(Request[RealmInfo], frozen=True):
+    pass
+
+
+class PausePublishing(Request[None], frozen=True):
+    """Refuse publishes and commits of clients, or take them again (SEM X5)."""
+
+    paused: bool
+
+
+class Ping(Request[None], frozen=True):
+    pass

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from msgspec import Struct
-
-from penstock.core.bounds import Number
 
 Kind = Literal["channel", "queue"]
 """What a name is meant to be; the other is refused."""
 
-
-class Message(Struct, frozen=True, array_like=True):
-    """Travels as an array of its fields."""
+AnswerT = TypeVar("AnswerT", covariant=True)
 
 
-class Request(Message, frozen=True):
-    """Asks for an answer: ``Done`` or ``Failed`` with the same number."""
+class Request(Struct, Generic[AnswerT], frozen=True, array_like=True):
+    """Asks for something, and is answered by an ``AnswerT`` or refused with an error."""
 
-    request: Number
+
+def answer_type(request: type[Request[Any]]) -> Any:
+    """What a request of this type is answered with, as its base class says."""
+    base = next(iter(request.__orig_bases__))  # type: ignore[attr-defined]  # each has one
+    return get_args(base)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.api.durables import Outstanding
 from penstock.api.requests import Request
 from penstock.core.bounds import (
     Count,
@@ -19,7 +20,22 @@ from penstock.core.ids.ids import BoundedSpans
 from penstock.core.vocabulary.start_positions import AnyStart
 
 
-class Subscribe(Request, frozen=True, tag=40):
+class Subscribed(Struct, frozen=True):
+    """A subscription is open: where it really begins, and where a browse ends."""
+
+    first_id: int
+    stop_id: int | None
+    strict_order: bool = False
+    """A seat at a durable with ``strict_order`` or ``order_by``: what was delivered may be recalled
+    (SEM D11)."""
+    confirm: bool = False
+    """Whether the client is to say what has arrived (SEM J5)."""
+    cumulative: bool = False
+    """A seat where acknowledging an event settles the earlier ones: what was rolled back before
+    has to be told before."""
+
+
+class Subscribe(Request[Subscribed], frozen=True):
     """Read a channel: live, or up to and including ``last_id`` (a browse; -1: all there is)."""
 
     channel: Number
@@ -40,7 +56,7 @@ class Subscribe(Request, frozen=True, tag=40):
     """What it still has of an earlier connection."""
 
 
-class Attach(Request, frozen=True, tag=41):
+class Attach(Request[Subscribed], frozen=True):
     """Take a seat at a durable."""
 
     channel: Number
@@ -55,7 +71,7 @@ class Attach(Request, frozen=True, tag=41):
     """Hold the durable as a whole: nothing is delivered, events are taken by :class:`Hold`."""
 
 
-class BrowseDurable(Request, frozen=True, tag=42):
+class BrowseDurable(Request[Subscribed], frozen=True):
     """See what is outstanding at a durable, or on a queue (its durable is called ""), in order;
     changes nothing (SEM D16, Q4)."""
 
@@ -68,11 +84,11 @@ class BrowseDurable(Request, frozen=True, tag=42):
     """As of :class:`Subscribe`."""
 
 
-class Unsubscribe(Request, frozen=True, tag=43):
+class Unsubscribe(Request[None], frozen=True):
     subscription: Number
 
 
-class Settle(Request, frozen=True, tag=46):
+class Settle(Request[None], frozen=True):
     """Acknowledge or roll back. ``previous``: everything up to the last id named."""
 
     subscription: Number
@@ -81,7 +97,7 @@ class Settle(Request, frozen=True, tag=46):
     previous: bool = False
 
 
-class Hold(Request, frozen=True, tag=48):
+class Hold(Request[Outstanding], frozen=True):
     """A sole client takes the outstanding events from ``first_id`` up to ``end_id`` into its
     hands; answered with those it has of them."""
 
@@ -90,25 +106,10 @@ class Hold(Request, frozen=True, tag=48):
     end_id: EndId
 
 
-class Bury(Request, frozen=True, tag=49):
+class Bury(Request[int], frozen=True):
     """Send events to the dead event store (SEM T10); answered by how many."""
 
     subscription: Number
     spans: BoundedSpans
     reason: str
     """Cut where it is long."""
-
-
-class Subscribed(Struct, frozen=True):
-    """A subscription is open: where it really begins, and where a browse ends."""
-
-    first_id: int
-    stop_id: int | None
-    strict_order: bool = False
-    """A seat at a durable with ``strict_order`` or ``order_by``: what was delivered may be recalled
-    (SEM D11)."""
-    confirm: bool = False
-    """Whether the client is to say what has arrived (SEM J5)."""
-    cumulative: bool = False
-    """A seat where acknowledging an event settles the earlier ones: what was rolled back before
-    has to be told before."""

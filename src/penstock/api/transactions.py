@@ -11,13 +11,6 @@ from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
 from penstock.core.ids.ids import BoundedSpans, Span
 
 
-class BeginTransaction(Request, frozen=True, tag=24):
-    transaction: Name
-    """Chosen by the client; unique for ever."""
-    channels: Annotated[tuple[Number, ...], Meta(max_length=ENTRIES_MAX)]
-    """Where it will publish."""
-
-
 class TransactionPart(Struct, frozen=True, array_like=True):
     """Events of a transaction for one channel or queue: batches in the frame's body, or staged."""
 
@@ -37,7 +30,22 @@ class Leaving(Struct, frozen=True, array_like=True):
     """Not wanted any more (SEM T9)."""
 
 
-class CommitTransaction(Request, frozen=True, tag=25):
+class TransactionInfo(Struct, frozen=True):
+    """What became of a transaction (SEM X2)."""
+
+    state: Literal["open", "committed", "aborted"]
+    spans: tuple[tuple[int, Span], ...] = ()
+    """Committed: by channel number, the ids its events got."""
+
+
+class BeginTransaction(Request[None], frozen=True):
+    transaction: Name
+    """Chosen by the client; unique for ever."""
+    channels: Annotated[tuple[Number, ...], Meta(max_length=ENTRIES_MAX)]
+    """Where it will publish."""
+
+
+class CommitTransaction(Request[TransactionInfo], frozen=True):
     """Body: the batches of all parts, one after the other (SEM X1)."""
 
     transaction: Name
@@ -45,19 +53,11 @@ class CommitTransaction(Request, frozen=True, tag=25):
     leaving: Annotated[tuple[Leaving, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
-class AbortTransaction(Request, frozen=True, tag=26):
+class AbortTransaction(Request[None], frozen=True):
     transaction: Name
 
 
-class DescribeTransaction(Request, frozen=True, tag=27):
+class DescribeTransaction(Request[TransactionInfo], frozen=True):
     """What became of a transaction (SEM X2)."""
 
     transaction: Name
-
-
-class TransactionInfo(Struct, frozen=True):
-    """What became of a transaction (SEM X2)."""
-
-    state: Literal["open", "committed", "aborted"]
-    spans: tuple[tuple[int, Span], ...] = ()
-    """Committed: by channel number, the ids its events got."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.api.operations import OPERATIONS
 from penstock.core.access.rights import (
-    OPERATIONS,
     RIGHTS,
     Principal,
     Subject,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.core.access.rights import OPERATIONS
+from penstock.api.operations import OPERATIONS
 from penstock.frontends.http.routes import TABLE
 from tests.frontends.http.asking import Web
 from tests.frontends.http.known import ANN, Known

@@ -15,6 +15,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 import pyarrow as pa
 
+from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
+from penstock.api.realm import Ping
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Bury, Settle, Unsubscribe
+from penstock.api.transactions import CommitTransaction
 from penstock.client.connection.arguments import check_wait
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.pending import (
@@ -62,8 +67,8 @@ DEAD_AFTER_S = 30.0
 one on which a subscription cannot be opened again for so long."""
 
 _CHANGES = (
-    *(wire.Settle, wire.PublishEvents, wire.CommitStages, wire.CommitStagedParts),
-    *(wire.CommitTransaction, wire.Bury),
+    *(Settle, PublishEvents, CommitStages, CommitStagedParts),
+    *(CommitTransaction, Bury),
 )
 """Requests whose answers a close waits for."""
 
@@ -183,7 +188,7 @@ class Conversation:
                     await self._answered.wait()
             except TimeoutError:
                 self._ping()
-        unknown = [each.answer for each in owed if isinstance(each.message, wire.Settle)]
+        unknown = [each.answer for each in owed if isinstance(each.message, Settle)]
         unknown = [each for each in unknown if not each.done() or is_lost(each)]
         if unknown:
             lost = ConnectionLost(
@@ -308,7 +313,7 @@ class Conversation:
         if silent_s > DEAD_AFTER_S:
             link.abort()
         elif self._online.is_set():
-            link.send(wire.Ping(0))  # also when events flow: the realm wants to hear of us
+            link.send(wire.Asked(0, Ping()))  # also when events flow: the realm wants to hear of us
 
     async def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -421,14 +426,14 @@ class Conversation:
 
     def request(
         self,
-        message: wire.Request,
+        message: Request[Any],
         bodies: Sequence[Body] = (),
         *,
         schemas: tuple[int, ...] = (),
         resend: bool = True,
         waits: bool = True,
     ) -> asyncio.Future[Any]:
-        """Send ``message`` (its number is filled in); the future has the answer.
+        """Send ``message``; the future has the answer.
 
         ``schemas`` are those of ``bodies``, by :meth:`schema_number`; with ``resend`` a lost
         connection does not matter: it is asked again on the next one. Without a connection
@@ -442,7 +447,7 @@ class Conversation:
     def request_for(
         self,
         answer: Answer,
-        message: wire.Request,
+        message: Request[Any],
         bodies: Sequence[Body] = (),
         schemas: tuple[int, ...] = (),
         *,
@@ -457,8 +462,7 @@ class Conversation:
             check_request(message)
         number = self._next_request
         self._next_request += 1
-        message = msgspec.structs.replace(message, request=number)
-        pending = Pending(message, bodies, schemas, answer, resend)
+        pending = Pending(number, message, bodies, schemas, answer, resend)
         self._pending[number] = pending
         if self._link is not None and self._online.is_set():
             self._send(pending)
@@ -482,14 +486,14 @@ class Conversation:
         return self._root is not None and asyncio.current_task() is self._root
 
     async def ask(
-        self, message: wire.Request, answer: type[T], *, resend: bool = True, waits: bool = True
+        self, message: Request[Any], answer: type[T], *, resend: bool = True, waits: bool = True
     ) -> T:
         """Send a request and wait for its answer, as a ``T``."""
         found = await self.request(message, resend=resend, waits=waits)
         return msgspec.convert(found, answer)
 
     async def ask_to_open(
-        self, message: wire.Request, answer: type[T], afresh: Callable[[], None]
+        self, message: Request[Any], answer: type[T], afresh: Callable[[], None]
     ) -> T:
         """Ask for a subscription or seat. It belongs to a connection: when that is lost before
         the answer, ``afresh`` forgets what has come, and it is asked for on the next one."""
@@ -521,7 +525,7 @@ class Conversation:
             if schema not in link.announced:
                 link.announced.add(schema)
                 link.send(wire.Schema(schema), self._schemas[schema])
-        link.send(pending.message, *pending.bodies)
+        link.send(wire.Asked(pending.number, pending.message), *pending.bodies)
 
     async def drained(self) -> None:
         """Wait until the connection takes more."""
@@ -559,11 +563,11 @@ class Conversation:
         """End a subscription; with the session it has ended already."""
         self.remove(number)
         with contextlib.suppress(SessionClosed):
-            await self.request(wire.Unsubscribe(0, number))
+            await self.request(Unsubscribe(number))
 
     def give_up(self, number: int, error: BaseException) -> None:
         """A subscription was not opened: refused, or whoever wanted it does not any more; then
         the realm is told, for it may be open there."""
         self.remove(number)
         if not isinstance(error, PenstockError):
-            self.request(wire.Unsubscribe(0, number), resend=False)
+            self.request(Unsubscribe(number), resend=False)

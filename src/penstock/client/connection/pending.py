@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from penstock.api.requests import Request
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, error_classes
-from penstock.wire.native import messages as wire
 
 Body = bytes | bytearray | memoryview
 
@@ -35,7 +35,9 @@ class Answer(Protocol):
 class Pending(Struct):
     """A request without an answer yet."""
 
-    message: wire.Request
+    number: int
+    """Its answer repeats it."""
+    message: Request[Any]
     bodies: Sequence[Body]
     schemas: tuple[int, ...]
     answer: Answer

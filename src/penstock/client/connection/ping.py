@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.api.realm import Ping as PingRequest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 
@@ -21,7 +22,7 @@ class Pong(Struct, frozen=True):
 class Ping:
     """Send :attr:`request` over a fresh line, then hand in what comes back."""
 
-    request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Ping(1)))))
+    request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, PingRequest())))))
 
     def __init__(self) -> None:
         self._reader = FrameReader()

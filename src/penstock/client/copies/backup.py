@@ -23,10 +23,9 @@ from msgspec import Struct
 from xxhash import xxh3_64
 
 from penstock.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile, is_data_file
-from penstock.api.transfers import BackupBegun, CapturedFile
+from penstock.api.transfers import BackupBegun, BeginBackup, CapturedFile, EndBackup, ReadBackup
 from penstock.client.connection.connection import Conversation
 from penstock.core.vocabulary.errors import DamagedBackup, InvalidArgument, PenstockError
-from penstock.wire.native import messages as wire
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COPY_BYTES = 4 << 20
@@ -88,7 +87,7 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
         manifest = _manifest(begun, kept)
         await asyncio.to_thread(_finish, target, manifest)
         with suppress(PenstockError):  # it would end by itself
-            await conversation.request(wire.EndBackup(0, begun.backup), resend=False, waits=False)
+            await conversation.request(EndBackup(begun.backup), resend=False, waits=False)
     return _result(target, manifest, read)
 
 
@@ -116,7 +115,7 @@ async def _to_file(conversation: Conversation, target: Path) -> BackupResult:
         partial.replace(target)
         _sync_directory(target.parent)
     with suppress(PenstockError):  # it would end by itself
-        await conversation.request(wire.EndBackup(0, begun.backup), resend=False, waits=False)
+        await conversation.request(EndBackup(begun.backup), resend=False, waits=False)
     return _result(target, manifest, kept)
 
 
@@ -228,7 +227,7 @@ def _restored(
 
 async def _begun(conversation: Conversation) -> BackupBegun:
     """What the realm has captured. Raises ``DamagedBackup`` for what no realm would answer."""
-    begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+    begun = await conversation.ask(BeginBackup(), BackupBegun, resend=False)
     if not 0 <= begun.at_us < _AT_US_MAX:
         raise DamagedBackup(f"the realm says that its backup is of {begun.at_us}, which is no time")
     for file in begun.files:
@@ -286,7 +285,7 @@ async def _received(
     digest = xxh3_64()
     offset = 0
     while offset < file.size:
-        message = wire.ReadBackup(0, begun.backup, number, offset)
+        message = ReadBackup(begun.backup, number, offset)
         part = await conversation.ask(message, bytes, resend=False, waits=False)
         if not 0 < len(part) <= file.size - offset:
             raise DamagedBackup(f"{file.name} is not as long as the realm said; begin again")

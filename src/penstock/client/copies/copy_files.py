@@ -18,11 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from penstock.api.backup_files import is_data_file
-from penstock.api.transfers import BackupBegun, CapturedFile
+from penstock.api.transfers import BackupBegun, BeginBackup, CapturedFile, EndBackup, ReadBackup
 from penstock.client.connection.connection import Conversation
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, PenstockError
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer
-from penstock.wire.native import messages as wire
 
 FILES: Final = "segments/"
 LABEL: Final = f"{FILES}copied-from.json"
@@ -72,7 +71,7 @@ async def copy_files(
     """
     there = {info.name: info for info in await target.list(FILES)}
     known = await _label(target, there)
-    begun = await conversation.ask(wire.BeginBackup(0), BackupBegun, resend=False)
+    begun = await conversation.ask(BeginBackup(), BackupBegun, resend=False)
     try:
         _check_names(begun)
         label = _checked(begun, known)
@@ -102,7 +101,7 @@ async def copy_files(
             await _save(target, label)
     finally:
         with suppress(PenstockError):  # it would end by itself
-            await conversation.request(wire.EndBackup(0, begun.backup), resend=False, waits=False)
+            await conversation.request(EndBackup(begun.backup), resend=False, waits=False)
     return CopyResult(
         realm=begun.realm,
         files=len(files),
@@ -175,7 +174,7 @@ def _reader(
 ) -> _Read:
     async def read(offset: int, into: IO[bytes]) -> None:
         while offset < file.size:
-            message = wire.ReadBackup(0, begun.backup, number, offset)
+            message = ReadBackup(begun.backup, number, offset)
             part = await conversation.ask(message, bytes, resend=False, waits=False)
             if not part:
                 raise Damaged(f"{file.name} is shorter than the realm said; begin again")

@@ -15,7 +15,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from penstock.api.channels import ChannelOpened
-from penstock.api.transfers import ExportBegun, ExportedBytes
+from penstock.api.requests import Kind
+from penstock.api.transfers import (
+    AbortImport,
+    BeginExport,
+    BeginImport,
+    CommitImport,
+    EndExport,
+    ExportBegun,
+    ExportedBytes,
+    PutImport,
+    ReadExport,
+)
 from penstock.client.connection.connection import Conversation
 from penstock.columns.files.exports import (
     EVENTS,
@@ -31,7 +42,6 @@ from penstock.columns.files.exports import (
 )
 from penstock.core.realm.exported_file import ExportedFile
 from penstock.core.vocabulary.errors import DamagedExport, InvalidArgument, PenstockError
-from penstock.wire.native import messages as wire
 
 MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
 """A larger one is sent as the body of its request."""
@@ -45,9 +55,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FolderLike = str | os.PathLike[str]
 
 
-async def export(
-    conversation: Conversation, name: str, kind: wire.Kind, folder: FolderLike
-) -> Manifest:
+async def export(conversation: Conversation, name: str, kind: Kind, folder: FolderLike) -> Manifest:
     """Write a channel or queue into a new or empty folder, as it stands now.
 
     Traffic goes on meanwhile: what comes after the first moment is not in it. When the export
@@ -76,12 +84,12 @@ async def export(
         await asyncio.shield(asyncio.to_thread(_clear, target, keep=was_there))
         raise
     with suppress(PenstockError):  # it would end by itself
-        await conversation.request(wire.EndExport(0, begun.export), resend=False, waits=False)
+        await conversation.request(EndExport(begun.export), resend=False, waits=False)
     return manifest
 
 
 async def import_from(
-    conversation: Conversation, folder: FolderLike, kind: wire.Kind, name: str = ""
+    conversation: Conversation, folder: FolderLike, kind: Kind, name: str = ""
 ) -> ChannelOpened:
     """Make a channel or queue out of an exported folder, under its own name or another.
 
@@ -99,29 +107,27 @@ async def import_from(
             f"import it as a {manifest.kind}"
         )
     encoded = manifest.encoded()
-    begin = wire.BeginImport(0, name or manifest.name, encoded)
+    begin = BeginImport(name or manifest.name, encoded)
     if len(encoded) <= MANIFEST_IN_HEADER_BYTES_MAX:
         known: str = await conversation.request(begin, resend=False)
     else:
-        begin = wire.BeginImport(0, begin.name, b"")
+        begin = BeginImport(begin.name, b"")
         known = await conversation.request(begin, [encoded], resend=False)
     try:
         for number in (len(manifest.files), *range(len(manifest.files))):
             await _send(conversation, known, number, manifest, source)
     except BaseException:
         with suppress(PenstockError):  # refused: it has ended already
-            await conversation.request(wire.AbortImport(0, known), resend=False, waits=False)
+            await conversation.request(AbortImport(known), resend=False, waits=False)
         raise
-    return await conversation.ask(
-        wire.CommitImport(0, known), ChannelOpened, resend=False, waits=False
-    )
+    return await conversation.ask(CommitImport(known), ChannelOpened, resend=False, waits=False)
 
 
 # --- the export's files -------------------------------------------------------------------
 
 
-async def _begun(conversation: Conversation, name: str, kind: wire.Kind) -> ExportBegun:
-    begun = await conversation.ask(wire.BeginExport(0, name, kind), ExportBegun, resend=False)
+async def _begun(conversation: Conversation, name: str, kind: Kind) -> ExportBegun:
+    begun = await conversation.ask(BeginExport(name, kind), ExportBegun, resend=False)
     if not 0 <= begun.at_us < _AT_US_MAX:
         raise DamagedExport(f"the realm says that this is of {begun.at_us}, which is no time")
     return begun
@@ -135,7 +141,7 @@ async def _receive(
     file: ExportedFile | None = None
     offset = 0
     while file is None or offset < file.size:
-        message = wire.ReadExport(0, begun.export, number, offset)
+        message = ReadExport(begun.export, number, offset)
         part = await conversation.ask(message, ExportedBytes, resend=False, waits=False)
         if file is None:
             file = part.file
@@ -252,6 +258,6 @@ async def _send(
     file = manifest.state if is_state else manifest.files[number]
     content = memoryview(await asyncio.to_thread(_read, folder, file.name))
     for offset in range(0, len(content), PART_BYTES):
-        message = wire.PutImport(0, known, number, offset)
+        message = PutImport(known, number, offset)
         part = content[offset : offset + PART_BYTES]
         await conversation.request(message, [part], resend=False, waits=False)

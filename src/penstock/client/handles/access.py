@@ -7,8 +7,31 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.api import access as wire
-from penstock.api.access import SALT_BYTES, AclInfo, AuditRecord, GroupInfo, Me, UserInfo, Verifier
+from penstock.api.access import (
+    SALT_BYTES,
+    AclInfo,
+    AuditRecord,
+    BeginPassword,
+    ChangeGroup,
+    CreateGroup,
+    CreateUser,
+    DeleteGroup,
+    DeleteUser,
+    Grant,
+    GroupInfo,
+    ListEntries,
+    ListGroups,
+    ListUsers,
+    Me,
+    PasswordChallenge,
+    ReadAudit,
+    Revoke,
+    SetPassword,
+    UserInfo,
+    Verifier,
+    WhoAmI,
+    change_said,
+)
 from penstock.client.connection.connection import Conversation
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.wire.scram import check_length, check_rounds, proof_of, verifier
@@ -27,19 +50,19 @@ class Access:
 
     async def me(self) -> Me:
         """Who this session is, and its rights on the realm."""
-        return await self._conversation.ask(wire.WhoAmI(0), Me)
+        return await self._conversation.ask(WhoAmI(), Me)
 
     # --- users ---------------------------------------------------------------------------
 
     async def users(self) -> list[UserInfo]:
         """All users, by name."""
-        return await self._conversation.ask(wire.ListUsers(0), _USERS)
+        return await self._conversation.ask(ListUsers(), _USERS)
 
     async def create_user(self, name: str, password: str | None = None) -> UserInfo:
         """Without a password the user signs in with a token or certificate only. Only what
         verifies the password is sent. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         made = await self._verifier(password) if password is not None else None
-        message = wire.CreateUser(0, name, made)
+        message = CreateUser(name, made)
         return await self._conversation.ask(message, UserInfo, resend=False)
 
     async def set_password(self, name: str, password: str, old: str | None = None) -> None:
@@ -47,20 +70,20 @@ class Access:
         ``NameDoesNotExist``, ``InvalidArgument``, ``AuthenticationFailed``."""
         made = await self._verifier(password)
         proof = b"" if old is None else await self._proof(name, made, old)
-        message = wire.SetPassword(0, name, made, proof)
+        message = SetPassword(name, made, proof)
         await self._conversation.request(message, resend=old is None)  # a proof is good once
 
     async def _proof(self, name: str, made: Verifier, old: str) -> bytes:
         """That the old password is known; it does not leave this process either."""
-        asked = await self._conversation.ask(wire.BeginPassword(0), wire.PasswordChallenge)
+        asked = await self._conversation.ask(BeginPassword(), PasswordChallenge)
         check_rounds(asked.rounds)
-        said = wire.change_said(asked.nonce, name, made)
+        said = change_said(asked.nonce, name, made)
         return await asyncio.to_thread(proof_of, old, asked.salt, asked.rounds, said)
 
     async def delete_user(self, name: str) -> None:
         """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
         last one who may administer."""
-        await self._conversation.request(wire.DeleteUser(0, name), resend=False)
+        await self._conversation.request(DeleteUser(name), resend=False)
 
     async def _verifier(self, password: str) -> Verifier:
         """What the realm is to keep of a password, made as slowly as its settings want it; the
@@ -75,30 +98,30 @@ class Access:
 
     async def groups(self) -> list[GroupInfo]:
         """All groups, by name."""
-        return await self._conversation.ask(wire.ListGroups(0), _GROUPS)
+        return await self._conversation.ask(ListGroups(), _GROUPS)
 
     async def create_group(self, name: str, members: Iterable[str] = ()) -> GroupInfo:
         """Raises ``NameAlreadyBound``, ``InvalidArgument``."""
-        message = wire.CreateGroup(0, name, tuple(members))
+        message = CreateGroup(name, tuple(members))
         return await self._conversation.ask(message, GroupInfo, resend=False)
 
     async def change_group(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
     ) -> GroupInfo:
         """Members are names of users. Raises ``NameDoesNotExist``."""
-        message = wire.ChangeGroup(0, name, tuple(add), tuple(remove))
+        message = ChangeGroup(name, tuple(add), tuple(remove))
         return await self._conversation.ask(message, GroupInfo)
 
     async def delete_group(self, name: str) -> None:
         """What the group was granted goes with it. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(wire.DeleteGroup(0, name), resend=False)
+        await self._conversation.request(DeleteGroup(name), resend=False)
 
     # --- rights --------------------------------------------------------------------------
 
     async def entries(self, *, channel: str = "", queue: str = "") -> AclInfo:
         """What was granted on a channel, a queue, or the realm."""
         kind, name = _resource(channel, queue)
-        return await self._conversation.ask(wire.ListEntries(0, kind, name), AclInfo)
+        return await self._conversation.ask(ListEntries(kind, name), AclInfo)
 
     async def grant(
         self, subject: str, *rights: str, channel: str = "", queue: str = ""
@@ -109,7 +132,7 @@ class Access:
         ``InvalidArgument``, ``NameDoesNotExist``.
         """
         kind, name = _resource(channel, queue)
-        message = wire.Grant(0, kind, name, subject, rights)
+        message = Grant(kind, name, subject, rights)
         return await self._conversation.ask(message, AclInfo)
 
     async def revoke(
@@ -118,7 +141,7 @@ class Access:
         """Take rights away, all of them when none is named. Subscriptions that lose what they
         need end with ``AccessDenied`` at once."""
         kind, name = _resource(channel, queue)
-        message = wire.Revoke(0, kind, name, subject, rights)
+        message = Revoke(kind, name, subject, rights)
         return await self._conversation.ask(message, AclInfo)
 
     async def audit(
@@ -126,7 +149,7 @@ class Access:
     ) -> list[AuditRecord]:
         """The newest acts of administration, or the newest below number ``before``; the newest
         first. ``kind`` is ``acts``, ``sign-ins`` or ``refusals``."""
-        return await self._conversation.ask(wire.ReadAudit(0, limit, before, kind), _RECORDS)
+        return await self._conversation.ask(ReadAudit(limit, before, kind), _RECORDS)
 
 
 def _resource(channel: str, queue: str) -> tuple[str, str]:

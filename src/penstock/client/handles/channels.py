@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import pyarrow as pa
 
-from penstock.api.channels import ChannelOpened
+from penstock.api.channels import (
+    ChannelOpened,
+    CreateChannel,
+    DeleteChannel,
+    ListChannels,
+    OpenChannel,
+)
+from penstock.api.publishing import CommitStages, DropStages
+from penstock.api.requests import Kind
 from penstock.client.connection.connection import Conversation
 from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.handles.definitions import definition_of
@@ -25,7 +33,6 @@ from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
     from penstock.client.copies.transfer import FolderLike
@@ -47,23 +54,23 @@ class Channels:
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
         opened = await self._conversation.ask(
-            wire.CreateChannel(0, name, definition_of(attributes)), ChannelOpened, resend=False
+            CreateChannel(name, definition_of(attributes)), ChannelOpened, resend=False
         )
         return Channel(self._conversation, opened)
 
     async def get(self, name: str) -> Channel:
         """Raises ``NameDoesNotExist``."""
-        opened = await self._conversation.ask(wire.OpenChannel(0, name), ChannelOpened)
+        opened = await self._conversation.ask(OpenChannel(name), ChannelOpened)
         return Channel(self._conversation, opened)
 
     async def list(self) -> list[str]:
         """The names of all channels, sorted."""
-        names: list[str] = await self._conversation.request(wire.ListChannels(0))
+        names: list[str] = await self._conversation.request(ListChannels())
         return names
 
     async def delete(self, name: str) -> None:
         """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(wire.DeleteChannel(0, name), resend=False)
+        await self._conversation.request(DeleteChannel(name), resend=False)
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a channel as it stands now into a new or empty folder:
@@ -92,7 +99,7 @@ class Channels:
 class Channel(Destination):
     """One channel; state lives in the realm, this is a handle."""
 
-    _kind: ClassVar[wire.Kind] = "channel"
+    _kind: ClassVar[Kind] = "channel"
 
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         super().__init__(conversation, opened)
@@ -213,12 +220,12 @@ class Channel(Destination):
         The same ``producer`` and ``sequence`` again is answered with the ids of the first time
         (SEM X3), though the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
         """
-        message = wire.CommitStages(0, self.number, producer, sequence, tuple(stages))
+        message = CommitStages(self.number, producer, sequence, tuple(stages))
         return ids_of_answer(await self._conversation.request(message))
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Forget what was staged; what was committed stays."""
-        await self._conversation.request(wire.DropStages(0, tuple(stages)))
+        await self._conversation.request(DropStages(tuple(stages)))
 
     async def publish_bodies(
         self, bodies: Sequence[pa.RecordBatch], *, producer: str, sequence: int

@@ -8,7 +8,21 @@ from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 
-from penstock.api.channels import ChannelInfo, ChannelOpened, Location, Maintained, Missing
+from penstock.api.channels import (
+    ChannelInfo,
+    ChannelOpened,
+    DescribeChannel,
+    DescribeColumns,
+    DescribeMissing,
+    EditChannel,
+    Locate,
+    Location,
+    MaintainChannel,
+    Maintained,
+    Missing,
+    PurgeChannel,
+)
+from penstock.api.requests import Kind
 from penstock.client.connection.connection import Conversation
 from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.definitions import definition_of
@@ -25,13 +39,12 @@ from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import schema_from
 from penstock.core.vocabulary.start_positions import FromId
-from penstock.wire.native import messages as wire
 
 
 class Destination:
     """A channel or queue; state lives in the realm, this is a handle."""
 
-    _kind: ClassVar[wire.Kind]
+    _kind: ClassVar[Kind]
 
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         self.name = opened.name
@@ -110,7 +123,7 @@ class Destination:
     async def locate(self, first_id: int, end_id: int, *, publishers: bool = False) -> Location:
         """Where the stored events of an id range can be read: sealed files, or over the wire;
         with ``publishers`` also who published those in files."""
-        message = wire.Locate(0, self.number, first_id, end_id, publishers)
+        message = Locate(self.number, first_id, end_id, publishers)
         return await self._conversation.ask(message, Location)
 
     async def published_at(self, event_id: int) -> datetime | None:
@@ -127,7 +140,7 @@ class Destination:
         """Which ids of a range were given and have no event any more, by the cause they left by
         (SEM T8). Raises ``InvalidArgument`` for a range of no ids."""
         check_range(first_id, end_id - 1)
-        message = wire.DescribeMissing(0, self.number, first_id, end_id)
+        message = DescribeMissing(self.number, first_id, end_id)
         return await self._conversation.ask(message, tuple[Missing, ...])
 
     async def first_id_at(self, moment: datetime) -> int:
@@ -147,25 +160,23 @@ class Destination:
         """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
         check_range(start, end)
         return await self._conversation.ask(
-            wire.PurgeChannel(0, self.number, start, end, selector), int, resend=False
+            PurgeChannel(self.number, start, end, selector), int, resend=False
         )
 
     async def columns(self) -> pa.Schema:
         """The columns that all events fit, as they are stored (SEM E2)."""
-        encoded = await self._conversation.ask(wire.DescribeColumns(0, self.number), bytes)
+        encoded = await self._conversation.ask(DescribeColumns(self.number), bytes)
         return schema_from(encoded)
 
     async def info(self) -> ChannelInfo:
         """Counts, attributes, storage, as they are now."""
-        return await self._conversation.ask(
-            wire.DescribeChannel(0, self.name, self._kind), ChannelInfo
-        )
+        return await self._conversation.ask(DescribeChannel(self.name, self._kind), ChannelInfo)
 
     async def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
         """Change attributes in place; they apply at once (SEM C3). Raises ``InvalidArgument``."""
         current = (await self.info()).definition
         wanted = definition_of(attributes, self._kind, current)
-        await self._conversation.request(wire.EditChannel(0, self.name, wanted), resend=False)
+        await self._conversation.request(EditChannel(self.name, wanted), resend=False)
 
     async def messages(self) -> Messages:
         """The message types of the descriptors as they are now, to write and read events that
@@ -174,9 +185,7 @@ class Destination:
 
     async def maintain(self) -> Maintained:
         """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""
-        return await self._conversation.ask(
-            wire.MaintainChannel(0, self.name, self._kind), Maintained
-        )
+        return await self._conversation.ask(MaintainChannel(self.name, self._kind), Maintained)
 
     @property
     def publisher(self) -> Publisher:

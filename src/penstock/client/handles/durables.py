@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Never
 
-from penstock.api.durables import DurableInfo, Outstanding
+from penstock.api.durables import (
+    CreateDurable,
+    DeleteDurable,
+    DescribeDurable,
+    DescribeOutstanding,
+    DurableInfo,
+    ListDurables,
+    Outstanding,
+    PurgeDurable,
+    UnbindDurable,
+)
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.handles.attributes import DurableType
@@ -16,7 +26,6 @@ from penstock.client.reading.holding import DurableHold
 from penstock.client.reading.start_positions import StartLike, check_range, start_of
 from penstock.client.reading.subscription import Subscription
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.wire.native import messages as wire
 
 
 class Durables:
@@ -57,8 +66,7 @@ class Durables:
                 f"no durable attribute {', '.join(sorted(attributes))}; there are type, start, "
                 "selector, persistent, max_deliveries, cluster_wide, strict_order, order_by"
             )
-        message = wire.CreateDurable(
-            0,
+        message = CreateDurable(
             self._channel,
             name,
             type,
@@ -80,11 +88,11 @@ class Durables:
 
     async def list(self) -> list[DurableInfo]:
         """Every durable of the channel as it stands, by name."""
-        return await self._conversation.ask(wire.ListDurables(0, self._channel), _INFOS)
+        return await self._conversation.ask(ListDurables(self._channel), _INFOS)
 
     async def delete(self, name: str) -> None:
         """End a durable for good. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(wire.DeleteDurable(0, self._channel, name), resend=False)
+        await self._conversation.request(DeleteDurable(self._channel, name), resend=False)
 
 
 _INFOS: Any = list[DurableInfo]
@@ -116,9 +124,7 @@ class Durable:
 
     async def info(self) -> DurableInfo:
         """Counts, position, clients (SEM D17)."""
-        return await self._conversation.ask(
-            wire.DescribeDurable(0, self._channel, self.name), DurableInfo
-        )
+        return await self._conversation.ask(DescribeDurable(self._channel, self.name), DurableInfo)
 
     def subscribe(
         self,
@@ -184,7 +190,7 @@ class Durable:
         often they were delivered again; changes nothing (SEM D16)."""
         check_range(start, end)
         last = (1 << 62) if end is None else end
-        message = wire.DescribeOutstanding(0, self._channel, self.name, start, last + 1)
+        message = DescribeOutstanding(self._channel, self.name, start, last + 1)
         return await self._conversation.ask(message, Outstanding)
 
     def hold(self) -> DurableHold:
@@ -198,7 +204,7 @@ class Durable:
         other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
         position only (SEM D)."""
         check_range(start, end)
-        message = wire.PurgeDurable(0, self._channel, self.name, start, end, selector)
+        message = PurgeDurable(self._channel, self.name, start, end, selector)
         return await self._conversation.ask(message, int, resend=False)
 
     async def unbind(self) -> int:
@@ -207,7 +213,7 @@ class Durable:
         What they hold goes back as if their clients had gone (SEM D13); these get
         ``DurableUnbound`` and may subscribe again.
         """
-        message = wire.UnbindDurable(0, self._channel, self.name)
+        message = UnbindDurable(self._channel, self.name)
         return await self._conversation.ask(message, int, resend=False)
 
     async def close(self) -> None:

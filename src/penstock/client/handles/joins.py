@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.joins import JoinInfo
+from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.client.connection.connection import Conversation
-from penstock.wire.native import messages as wire
 
 _INFOS: Any = list[JoinInfo]
 
@@ -26,14 +25,14 @@ class Joins:
         An ``archive`` join leads to a queue and keeps duplicates (SEM L3). Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
         """
-        message = wire.CreateJoin(0, source, destination, selector, archive)
+        message = CreateJoin(source, destination, selector, archive)
         return await self._conversation.ask(message, JoinInfo, resend=False)
 
     async def list(self) -> list[JoinInfo]:
         """Every join as it stands, by source and destination."""
-        return await self._conversation.ask(wire.ListJoins(0), _INFOS)
+        return await self._conversation.ask(ListJoins(), _INFOS)
 
     async def delete(self, source: str, destination: str) -> None:
         """End a join; what it copied stays. Raises ``NameDoesNotExist``."""
-        message = wire.DeleteJoin(0, source, destination)
+        message = DeleteJoin(source, destination)
         await self._conversation.request(message, resend=False)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from penstock.api.channels import ChannelOpened
+from penstock.api.channels import (
+    ChannelOpened,
+    CreateChannel,
+    DeleteChannel,
+    ListChannels,
+    OpenChannel,
+)
+from penstock.api.requests import Kind
 from penstock.client.connection.arguments import check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.handles.attributes import QueueAttributes
@@ -15,7 +22,6 @@ from penstock.client.publishing.streamed import Many
 from penstock.client.reading.peeking import PEEK_DEFAULT, Peeked, peek
 from penstock.client.reading.reader import WINDOW_DEFAULT, Reader
 from penstock.columns.events.event import Event, Moment
-from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
     from penstock.client.copies.transfer import FolderLike
@@ -35,23 +41,23 @@ class Queues:
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
         definition = definition_of(attributes, "queue")
-        message = wire.CreateChannel(0, name, definition)
+        message = CreateChannel(name, definition)
         opened = await self._conversation.ask(message, ChannelOpened, resend=False)
         return Queue(self._conversation, opened)
 
     async def get(self, name: str) -> Queue:
         """Raises ``NameDoesNotExist``."""
-        opened = await self._conversation.ask(wire.OpenChannel(0, name, "queue"), ChannelOpened)
+        opened = await self._conversation.ask(OpenChannel(name, "queue"), ChannelOpened)
         return Queue(self._conversation, opened)
 
     async def list(self) -> list[str]:
         """The names of all queues, sorted."""
-        names: list[str] = await self._conversation.request(wire.ListChannels(0, "queue"))
+        names: list[str] = await self._conversation.request(ListChannels("queue"))
         return names
 
     async def delete(self, name: str) -> None:
         """Remove a queue with its events. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(wire.DeleteChannel(0, name, "queue"), resend=False)
+        await self._conversation.request(DeleteChannel(name, "queue"), resend=False)
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a queue as it stands now into a new or empty folder:
@@ -80,7 +86,7 @@ class Queues:
 class Queue(Destination):
     """One queue; state lives in the realm, this is a handle."""
 
-    _kind: ClassVar[wire.Kind] = "queue"
+    _kind: ClassVar[Kind] = "queue"
 
     def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
         super().__init__(conversation, opened)

@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from penstock.api.channels import ChannelOpened
+from penstock.api.channels import ChannelOpened, OpenSchedule, PurgeChannel
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.start_positions import FromId
-from penstock.wire.native import messages as wire
 
 _OPENED: Any = ChannelOpened | None
 
@@ -51,12 +50,12 @@ class Schedule:
         store = await self._store()
         if store is None:
             return False
-        message = wire.PurgeChannel(0, store, number, number)
+        message = PurgeChannel(store, number, number)
         return await self._conversation.ask(message, int, resend=False) > 0
 
     async def _store(self) -> int | None:
         """The hidden store; None: nothing ever waited."""
-        answer = await self._conversation.request(wire.OpenSchedule(0, self._destination))
+        answer = await self._conversation.request(OpenSchedule(self._destination))
         opened: ChannelOpened | None = msgspec.convert(answer, _OPENED)
         return None if opened is None else opened.channel
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.api.joins import Redriven
-from penstock.api.realm import RealmInfo
+from penstock.api.joins import Redrive, Redriven
+from penstock.api.publishing import CommitStagedParts, DropStages
+from penstock.api.realm import DescribeRealm, PausePublishing, RealmInfo
 from penstock.api.transactions import TransactionInfo
 from penstock.client.connection.connection import (
     RECONNECT_TIMEOUT_S,
@@ -29,7 +30,6 @@ from penstock.client.publishing.publishing import parts_of, stage
 from penstock.client.publishing.transaction import JointTransaction, Named, describe
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.vocabulary.errors import ConnectionLost
-from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult, FolderLike
@@ -72,7 +72,7 @@ class Session(Conversation):
 
     async def info(self) -> RealmInfo:
         """What the realm says of itself."""
-        return await self.ask(wire.DescribeRealm(0), RealmInfo)
+        return await self.ask(DescribeRealm(), RealmInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
         """Wait until one of the channels and queues has an event of the id given with it, or a
@@ -121,13 +121,13 @@ class Session(Conversation):
         ``SequenceTooOld``, ``NameDoesNotExist`` for a store that is gone, ``CapacityReached``.
         """
         parts = tuple((number, tuple(names)) for number, names in stages)
-        message = wire.CommitStagedParts(0, producer, sequence, parts)
+        message = CommitStagedParts(producer, sequence, parts)
         info = await self.ask(message, TransactionInfo)
         return {number: range(first, end) for number, (first, end) in info.spans}
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Forget what was staged; what was committed stays."""
-        await self.request(wire.DropStages(0, tuple(stages)))
+        await self.request(DropStages(tuple(stages)))
 
     # --- administration ------------------------------------------------------------------
 
@@ -140,17 +140,17 @@ class Session(Conversation):
         place to go back to stay. A redrive that was interrupted is resumed by the next one.
         Raises ``NameDoesNotExist``, ``InvalidSelector``.
         """
-        message = wire.Redrive(0, source, to, selector, dry_run)
+        message = Redrive(source, to, selector, dry_run)
         return await self.ask(message, Redriven, resend=dry_run)
 
     async def pause_publishing(self) -> None:
         """Refuse publishes and commits of all clients from now on, also after a restart; the
         realm's own work, reading and administration go on (SEM X5)."""
-        await self.request(wire.PausePublishing(0, True))
+        await self.request(PausePublishing(True))
 
     async def resume_publishing(self) -> None:
         """Take publishes and commits again (SEM X5)."""
-        await self.request(wire.PausePublishing(0, False))
+        await self.request(PausePublishing(False))
 
     async def back_up(self, folder: FolderLike) -> BackupResult:
         """Write all that the realm has stored into a folder, as it stands now; traffic goes on.

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.api.publishing import Published
+from penstock.api.publishing import CommitStages, DropStages, Published, PublishEvents, StageEvents
 from penstock.client.connection.connection import Conversation
 from penstock.client.connection.pending import Body
 from penstock.columns.events.body import body_of
@@ -19,7 +19,6 @@ from penstock.columns.events.single_event import row_of
 from penstock.columns.merge.states import is_packed
 from penstock.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock.core.vocabulary.errors import EventTooLarge, NoSuchStage
-from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import FRAME_BYTES_MAX
 
 BODY_EVENTS_MAX = 65_536
@@ -139,8 +138,8 @@ class Publisher:
         return answer.ids
 
     def _send(self, answer: _Ids, number: int, buffers: Sequence[Body], sequence: int) -> None:
-        message = wire.PublishEvents(
-            0, self._channel, self._producer, sequence, number, tuple(map(len, buffers))
+        message = PublishEvents(
+            self._channel, self._producer, sequence, number, tuple(map(len, buffers))
         )
         self._conversation.request_for(answer, message, buffers, (number,))
 
@@ -150,7 +149,7 @@ class Publisher:
         attempts = 0
         while True:
             stages = await stage(self._conversation, self._channel, parts, buffers)
-            message = wire.CommitStages(0, self._channel, self._producer, sequence, tuple(stages))
+            message = CommitStages(self._channel, self._producer, sequence, tuple(stages))
             answer = self._conversation.request(message)
             await asyncio.wait([answer])
             attempts += 1
@@ -169,13 +168,13 @@ class Publisher:
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         self._sequence += 1
-        message = wire.CommitStages(0, self._channel, self._producer, self._sequence, tuple(stages))
+        message = CommitStages(self._channel, self._producer, self._sequence, tuple(stages))
         self._conversation.request_for(answer, message)
         return await answer.ids
 
     async def drop(self, stages: Sequence[str]) -> None:
         """Forget what was staged."""
-        await self._conversation.request(wire.DropStages(0, tuple(stages)))
+        await self._conversation.request(DropStages(tuple(stages)))
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
         return parts_of(body, self._conversation.event_bytes_max)
@@ -198,7 +197,7 @@ async def stage(
     for part, buffer in zip(parts, buffers, strict=True):
         names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)
         number = conversation.schema_number(part.schema)
-        message = wire.StageEvents(0, channel, names[-1], number, (len(buffer),))
+        message = StageEvents(channel, names[-1], number, (len(buffer),))
         await conversation.drained()
         answers.append(conversation.request(message, [buffer], schemas=(number,)))
         if len(answers) > 4:

@@ -11,7 +11,16 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 import msgspec
 import pyarrow as pa
 
-from penstock.api.transactions import TransactionInfo
+from penstock.api.publishing import DropStages
+from penstock.api.transactions import (
+    AbortTransaction,
+    BeginTransaction,
+    CommitTransaction,
+    DescribeTransaction,
+    Leaving,
+    TransactionInfo,
+    TransactionPart,
+)
 from penstock.client.connection.connection import Conversation
 from penstock.client.publishing.publishing import FRAME_BODIES_MAX, STAGINGS_MAX, parts_of, stage
 from penstock.client.publishing.streamed import Many, bodies_of_all
@@ -32,7 +41,6 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     Refused,
 )
-from penstock.wire.native import messages as wire
 
 Spans = tuple[tuple[int, Span], ...]
 """By number of the store: the ids its events got."""
@@ -98,10 +106,10 @@ class Inline:
 
     def take(
         self, conversation: Conversation, number: int, bodies: Sequence[pa.RecordBatch]
-    ) -> wire.TransactionPart | None:
+    ) -> TransactionPart | None:
         """All of a store's batches, if they are of one schema and still fit in; else None."""
         if not bodies:
-            return wire.TransactionPart(number, 0, ())
+            return TransactionPart(number, 0, ())
         schema = bodies[0].schema
         if not all(body.schema.equals(schema, check_metadata=True) for body in bodies):
             return None
@@ -113,7 +121,7 @@ class Inline:
         self._size += sum(map(len, buffers))
         self.buffers += buffers
         self.schemas.append(conversation.schema_number(schema))
-        return wire.TransactionPart(number, self.schemas[-1], tuple(map(len, buffers)))
+        return TransactionPart(number, self.schemas[-1], tuple(map(len, buffers)))
 
 
 class Unit:
@@ -145,7 +153,7 @@ class Unit:
         return found
 
     async def _begin(self, numbers: tuple[int, ...]) -> None:
-        await self._conversation.request(wire.BeginTransaction(0, self.id, numbers))
+        await self._conversation.request(BeginTransaction(self.id, numbers))
         self._has_begun = True
 
     def _refuse_if_ended(self) -> None:
@@ -179,7 +187,7 @@ class Unit:
                 if stagings == STAGINGS_MAX:
                     raise
 
-    def _leaving(self) -> tuple[wire.Leaving, ...]:
+    def _leaving(self) -> tuple[Leaving, ...]:
         """What leaves stores with it."""
         return ()
 
@@ -203,16 +211,16 @@ class Unit:
                 buffers = [memoryview(batch_bytes(body)) for body in bodies]
                 names = await stage(self._conversation, number, bodies, buffers)
                 stages += names
-                part = wire.TransactionPart(number, 0, (), tuple(names))
+                part = TransactionPart(number, 0, (), tuple(names))
             parts.append(part)
-        message = wire.CommitTransaction(0, self.id, tuple(parts), self._leaving())
+        message = CommitTransaction(self.id, tuple(parts), self._leaving())
         try:
             answer = await self._conversation.request(
                 message, inline.buffers, schemas=tuple(inline.schemas)
             )
         except Refused:
             if stages:
-                self._conversation.request(wire.DropStages(0, tuple(stages)))
+                self._conversation.request(DropStages(tuple(stages)))
             raise
         return msgspec.convert(answer, TransactionInfo)
 
@@ -222,7 +230,7 @@ class Unit:
         if self._has_begun:
             # A restart forgot it; or the answer was lost, and it is asked a second time.
             with contextlib.suppress(NoSuchTransaction, AlreadyAborted):
-                await self._conversation.request(wire.AbortTransaction(0, self.id))
+                await self._conversation.request(AbortTransaction(self.id))
         self._state = "aborted"
         self._gathered.clear()
 
@@ -387,10 +395,10 @@ class JointTransaction(Unit):
         await self._in(store)
         self._purged.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
 
-    def _leaving(self) -> tuple[wire.Leaving, ...]:
+    def _leaving(self) -> tuple[Leaving, ...]:
         none = IdSet()
         leaving = tuple(
-            wire.Leaving(
+            Leaving(
                 number,
                 self._redriven.get(number, none).spans,
                 self._purged.get(number, none).spans,
@@ -429,4 +437,4 @@ class JointTransaction(Unit):
 
 async def describe(conversation: Conversation, transaction: str) -> TransactionInfo:
     """What became of a transaction. Raises ``NoSuchTransaction``."""
-    return await conversation.ask(wire.DescribeTransaction(0, transaction), TransactionInfo)
+    return await conversation.ask(DescribeTransaction(transaction), TransactionInfo)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.channels import ChannelInfo, ChannelOpened
+from penstock.api.channels import ChannelInfo, ChannelOpened, DescribeChannel
 from penstock.client.connection.arguments import check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.merging import Merger
@@ -35,7 +35,6 @@ from penstock.core.vocabulary.start_positions import (
     FromLatest,
     FromTime,
 )
-from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
     from penstock.client.reading.archive import Archive, Wanted
@@ -149,7 +148,7 @@ class SeamlessSubscription(Subscription):
         return archive
 
     async def _info(self) -> ChannelInfo:
-        message = wire.DescribeChannel(0, self._name, "channel")
+        message = DescribeChannel(self._name, "channel")
         return await self._conversation.ask(message, ChannelInfo)
 
     async def _go_live(self, *, begins_here: bool = False) -> None:

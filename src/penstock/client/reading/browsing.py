@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.api.subscriptions import Subscribed
+from penstock.api.subscriptions import BrowseDurable, Subscribed
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.subscription import CREDIT_MAX, Subscription
 from penstock.core.vocabulary.errors import ConnectionLost
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.wire.native import messages as wire
 
 
 class DurableBrowse(Subscription):
@@ -29,8 +28,7 @@ class DurableBrowse(Subscription):
 
     async def _ask(self, start: object) -> int:
         self._credit = self._granted
-        message = wire.BrowseDurable(
-            0,
+        message = BrowseDurable(
             self._channel,
             self._number,
             self._durable,

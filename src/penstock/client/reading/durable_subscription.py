@@ -8,7 +8,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from penstock.api.subscriptions import Subscribed
+from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
@@ -107,8 +107,7 @@ class DurableSubscription:
     async def _attach(self) -> None:
         self.attachment += 1
         self.settlements.attachment = self.attachment
-        message = wire.Attach(
-            0,
+        message = Attach(
             self._channel,
             self._number,
             self._durable,

@@ -15,7 +15,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.durables import Outstanding
-from penstock.api.subscriptions import Subscribed
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Subscribed
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.start_positions import check_range
 from penstock.core.ids.ids import IdSet, Span
@@ -64,7 +65,7 @@ class DurableHold:
 
     async def _attach(self) -> None:
         connection = self._conversation.reconnects
-        message = wire.Attach(0, self._channel, self._number, self._durable, sole=True)
+        message = Attach(self._channel, self._number, self._durable, sole=True)
         await self._conversation.ask_to_open(message, Subscribed, lambda: None)
         self._seated_on = connection
         self._tell()
@@ -95,7 +96,7 @@ class DurableHold:
         """Have the outstanding events from ``start`` up to and including ``end`` in hands; gives
         those that are, the ones taken before among them."""
         check_range(start, end)
-        answer = await self._asked(wire.Hold(0, self._number, start, end + 1))
+        answer = await self._asked(Hold(self._number, start, end + 1))
         return msgspec.convert(answer, Outstanding)
 
     async def ack(self, event_id: int) -> None:
@@ -103,7 +104,7 @@ class DurableHold:
         returns when that is on disk. Repeating it changes nothing."""
         check_range(event_id, None)
         spans = (Span(event_id, event_id + 1),)
-        await self._asked(wire.Settle(0, self._number, spans, previous=True))
+        await self._asked(Settle(self._number, spans, previous=True))
 
     async def bury(self, event_ids: Iterable[int], reason: str) -> int:
         """Send outstanding events to the channel's dead event store, with the ``reason`` in their
@@ -112,10 +113,10 @@ class DurableHold:
         ids = IdSet.of(event_ids)
         if not ids:
             raise InvalidArgument("name the events to bury by their ids")
-        count: int = await self._asked(wire.Bury(0, self._number, ids.spans, reason))
+        count: int = await self._asked(Bury(self._number, ids.spans, reason))
         return count
 
-    async def _asked(self, message: wire.Request) -> Any:
+    async def _asked(self, message: Request[Any]) -> Any:
         """The answer over a connection the seat belongs to. Asking twice does no harm."""
         check_request(message)
         while True:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.api.channels import ChannelInfo, ChannelOpened
+from penstock.api.channels import ChannelInfo, ChannelOpened, DescribeChannel, OpenChannel
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.subscription import Subscription
@@ -21,7 +21,6 @@ from penstock.columns.selectors.wording import quoted
 from penstock.core.durable.queue import READERS
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.wire.native import messages as wire
 
 _SHOWN_MAX: Final = 1 << 62
 
@@ -89,7 +88,7 @@ def _is_table(where: str) -> bool:
 
 
 async def _info(conversation: Conversation, asked: StateQuestion) -> ChannelInfo:
-    return await conversation.ask(wire.DescribeChannel(0, asked.channel.name), ChannelInfo)
+    return await conversation.ask(DescribeChannel(asked.channel.name), ChannelInfo)
 
 
 def _epoch(conversation: Conversation, asked: StateQuestion) -> str:
@@ -152,10 +151,10 @@ async def _archived(conversation: Conversation, asked: StateQuestion) -> AsyncIt
     assert asked.archive is not None, "it was asked for"
     selector = _selector(asked)
     try:
-        message = wire.OpenChannel(0, asked.archive)
+        message = OpenChannel(asked.archive)
         opened = await conversation.ask(message, ChannelOpened)
     except NameDoesNotExist:
-        opened = await conversation.ask(wire.OpenChannel(0, asked.archive, "queue"), ChannelOpened)
+        opened = await conversation.ask(OpenChannel(asked.archive, "queue"), ChannelOpened)
         return _joined(_queued(conversation, opened.channel, selector), asked)
     return _joined(_stored(conversation, opened.channel, selector), asked)
 

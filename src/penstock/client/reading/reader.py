@@ -16,7 +16,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from penstock.api.subscriptions import Subscribed
+from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.settlements import Settlements
@@ -151,7 +151,7 @@ class Reader:
         if self._relayed and not self._transactional:
             window = max(window, RELAYED_MAX)
         pull = not self._relayed
-        message = wire.Attach(0, self._queue, self._number, READERS, window, pull, self._selector)
+        message = Attach(self._queue, self._number, READERS, window, pull, self._selector)
         await self._conversation.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from penstock.api.subscriptions import Settle
 from penstock.client.connection.connection import Conversation
 from penstock.core.bounds import SPANS_MAX
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, SessionClosed
 from penstock.core.vocabulary.messages import Spans
-from penstock.wire.native import messages as wire
 
 NOBODY = -1
 """No attachment has this number."""
@@ -59,7 +59,7 @@ class Settlements:
         return self._sent(spans, roll_back=roll_back, previous=previous)
 
     def _sent(self, spans: Spans, *, roll_back: bool, previous: bool) -> asyncio.Future[Any]:
-        message = wire.Settle(0, self.subscription, spans, roll_back, previous)
+        message = Settle(self.subscription, spans, roll_back, previous)
         answer = self._conversation.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
-from penstock.api.subscriptions import Subscribed
+from penstock.api.subscriptions import Subscribe, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.inbox import Begun, Inbox, Loops
@@ -135,8 +135,7 @@ class Subscription:
         """Have events from ``start`` on; gives the id that it has led to."""
         self._credit, self._taken = self._granted, 0
         answer = await self._conversation.ask_to_open(
-            wire.Subscribe(
-                0,
+            Subscribe(
                 self._channel,
                 self._number,
                 start,

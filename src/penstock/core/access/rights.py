@@ -1,7 +1,7 @@
-"""Who is meant, which rights there are, and which right each operation needs (SEM A1, A2).
+"""Who is meant, and which rights there are (SEM A1, A2).
 
-:data:`OPERATIONS` is the one table: every front end asks for operations by name, and none has a
-rule of its own. What has been granted to whom is in :mod:`penstock.core.access.acl`.
+Which of them each operation needs is declared in :mod:`penstock.api.operations`; what has been
+granted to whom is in :mod:`penstock.core.access.acl`.
 """
 
 from __future__ import annotations
@@ -149,78 +149,3 @@ class Need(Struct, frozen=True):
     realm: tuple[str, ...] = ()
     audited: bool = False
     """An act of administration: it is written to the audit log."""
-
-
-def _realm(*rights: str, audited: bool = False) -> Need:
-    return Need("realm", rights, audited=audited)
-
-
-def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
-    """The operations that channels and queues have in common."""
-    every = RIGHTS[kind]
-    return {
-        f"{kind}.list": _realm("access"),
-        f"{kind}.create": _realm("channels", audited=True),
-        f"{kind}.import": _realm("channels", audited=True),
-        f"{kind}.open": Need(kind, every, ("channels", "admin")),
-        f"{kind}.describe": Need(kind, every, ("channels", "admin")),
-        f"{kind}.edit": Need(kind, ("full",), audited=True),
-        f"{kind}.delete": Need(kind, ("full",), audited=True),
-        f"{kind}.maintain": Need(kind, ("full",), ("admin",), audited=True),
-        f"{kind}.export": Need(kind, ("full",), audited=True),
-        f"{kind}.{read}": Need(kind, (read,)),
-        f"{kind}.{write}": Need(kind, (write,)),
-        f"{kind}.purge": Need(kind, ("purge",), audited=True),
-        f"{kind}.redrive": Need(kind, ("purge",), audited=True),
-        f"{kind}.acl.read": Need(kind, ("manage_acl",)),
-        f"{kind}.acl.change": Need(kind, ("manage_acl",), audited=True),
-    }
-
-
-OPERATIONS: Mapping[str, Need] = MappingProxyType(
-    {
-        # The realm and who uses it
-        "session.open": _realm("access"),
-        "realm.describe": _realm("access"),
-        "realm.watch": _realm("admin"),  # metrics, rates, pipelines
-        "realm.pause": _realm("configure", audited=True),
-        "realm.backup": _realm("full", audited=True),
-        "realm.reload": _realm("configure", audited=True),
-        "connection.list": _realm("admin"),
-        "connection.end": _realm("admin", audited=True),
-        "audit.read": _realm("admin"),
-        "user.list": _realm("manage_acl"),
-        "user.change": _realm("manage_acl", audited=True),
-        "group.list": _realm("manage_acl"),
-        "group.change": _realm("manage_acl", audited=True),
-        "realm.acl.read": _realm("manage_acl"),
-        "realm.acl.change": _realm("manage_acl", audited=True),
-        "me.read": _realm("access"),
-        "me.password": _realm("access", audited=True),
-        # A transaction's stores are asked for one by one: publish or push
-        "transaction.describe": _realm("access"),
-        "join.list": _realm("realm", "admin"),
-        "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
-        "join.delete": _realm("realm", audited=True),
-        # Channels, with their durables
-        **_on("channel", "subscribe", "publish"),
-        "durable.list": Need("channel", ("subscribe", "durable"), ("admin",)),
-        "durable.describe": Need("channel", ("subscribe", "durable"), ("admin",)),
-        "durable.attach": Need("channel", ("subscribe",)),
-        "durable.browse": Need("channel", ("subscribe",)),
-        "durable.create": Need("channel", ("durable",), audited=True),
-        "durable.delete": Need("channel", ("durable",), audited=True),
-        "durable.purge": Need("channel", ("durable",), audited=True),
-        "durable.unbind": Need("channel", ("durable",), audited=True),
-        # Queues
-        **_on("queue", "peek", "push"),
-        "queue.pop": Need("queue", ("pop",)),
-    }
-)
-"""Every operation of every front end, by name, and what it needs."""
-
-READING: Mapping[str, str] = MappingProxyType(
-    {"channel": "channel.subscribe", "queue": "queue.peek"}
-)
-WRITING: Mapping[str, str] = MappingProxyType({"channel": "channel.publish", "queue": "queue.push"})
-"""What reading and writing is called, by the kind of what is read or written."""

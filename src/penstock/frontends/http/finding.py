@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from penstock.api.operations import READING, WRITING
 from penstock.api.requests import Kind
-from penstock.core.access.rights import READING, WRITING
 from penstock.core.channel.channel import Channel
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition

@@ -28,8 +28,8 @@ from penstock.frontends.http.people_shapes import (
 )
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import After, Done, NoQuery, Page
-from penstock.frontends.native.accounts import check_exists
 from penstock.runtime.access.accounts import checked_resource, new_password
+from penstock.runtime.operations.handlers import check_exists
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

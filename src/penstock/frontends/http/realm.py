@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from penstock.api.joins import JoinInfo
+from penstock.api.operations import READING
 from penstock.api.requests import Kind
-from penstock.core.access.rights import READING
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromId

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from penstock.api.realm import Ping
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Bury, Hold, Settle
 from penstock.core.access.rights import Principal
 from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.vocabulary.errors import (
@@ -18,7 +21,6 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.frontends.native.deliveries import Deliveries
-from penstock.frontends.native.permissions import Permits
 from penstock.frontends.native.requests import Requests
 from penstock.frontends.native.schemas import Announced
 from penstock.frontends.native.sign_in import SignIn
@@ -26,8 +28,10 @@ from penstock.frontends.shared.backpressure import Reading
 from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.access.permits import Permits
 from penstock.runtime.access.quota import Quota
 from penstock.runtime.internal_errors import incident, told
+from penstock.runtime.operations.callers import Caller
 from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (
@@ -62,10 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self.session = ""
         self.principal = principal
         """Who it is, once that is known."""
-        self.publisher = ""
-        """``user@host``: stamped on what this connection publishes (SEM E3)."""
-        self.permits: Permits | None = None
-        """What it may ask for; None where nobody is asked."""
+        self.caller: Caller | None = None
+        """Who asks here, once it was welcomed."""
         limits = listener.limits.each
         self._quota = Quota(limits) if limits.are_set else None
         self._signing_in: SignIn | None = None
@@ -79,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         """Those that are being opened, the first one first; set once that is through."""
         self.interrupted: set[int] = set()
         """Those that were being opened as the connection was lost: they may come back."""
-        self._early: dict[int, list[wire.FromClient]] = {}
+        self._early: dict[int, list[wire.FromClient | wire.Asked]] = {}
         """What has come for those before they were open."""
         self._reader = FrameReader(
             preface=PREFACE,
@@ -88,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._announced = Announced()
         self._asker = Asker()
-        self._requests = Requests(self)
+        self._requests: Requests | None = None
         self.deliveries = Deliveries(self)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
@@ -152,7 +154,8 @@ class Connection(asyncio.BufferedProtocol):
             self.interrupted.update(self.opening.keys() & self.subscriptions.keys())
         self.subscriptions.clear()
         self.listener.left(self)
-        self._requests.transfers.leave()
+        if self.caller is not None:
+            self.caller.leave()
 
     async def _part(self) -> None:
         """The peer closes in order, and its end of the connection is ended last: by then all it
@@ -189,7 +192,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- in ------------------------------------------------------------------------------
 
-    def _receive(self, message: wire.FromClient | wire.Unreadable, body: memoryview) -> None:
+    def _receive(
+        self, message: wire.FromClient | wire.Asked | wire.Unreadable, body: memoryview
+    ) -> None:
         if not self._is_open:
             return
         match message:
@@ -202,9 +207,7 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Unreadable() | wire.Schema() | wire.Bye():
                 self._receive_aside(message, body)
             case (
-                wire.Settle(_, number)
-                | wire.Hold(_, number)
-                | wire.Bury(_, number)
+                wire.Asked(_, Settle(number) | Hold(number) | Bury(number))
                 | wire.Credit(number)
                 | wire.Demand(number)
                 | wire.RecallSeen(number)
@@ -213,8 +216,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._in_progress += 1
             case wire.Credit() | wire.Demand() | wire.RecallSeen():
                 self._told(message)
-            case wire.Request():
-                self._ask(message, body)
+            case wire.Asked(number, request):
+                self._ask(number, request, body)
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
 
@@ -232,20 +235,23 @@ class Connection(asyncio.BufferedProtocol):
                 self._is_parting = True
                 self.listener.spawn(self._part())
 
-    def _answer_stranger(self, message: wire.FromClient | wire.Unreadable) -> None:
+    def _answer_stranger(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
         """Whether somebody is here may be asked without saying who one is, and nothing else."""
-        if not isinstance(message, wire.Ping):
-            raise RemoteProtocolViolation("the first frame has to be a Hello")
-        self.send(wire.Done(message.request, None))
+        match message:
+            case wire.Asked(number, Ping()):
+                self.send(wire.Done(number, None))
+            case _:
+                raise RemoteProtocolViolation("the first frame has to be a Hello")
 
-    def _ask(self, message: wire.Request, body: memoryview) -> None:
+    def _ask(self, number: int, request: Request[Any], body: memoryview) -> None:
         if self._quota is not None:
             try:
-                self._quota.asked(message.request, len(body), self.realm.clock.now_us())
+                self._quota.asked(number, len(body), self.realm.clock.now_us())
             except LimitReached as error:
-                self.fail(message.request, error)
+                self.fail(number, error)
                 return
-        self._requests.take(message, body)
+        assert self._requests is not None, "it was welcomed"
+        self._requests.take(number, request, body)
 
     def opened(self, number: int) -> None:
         """A subscription is open, or is not to be: what came early has its turn.
@@ -294,7 +300,6 @@ class Connection(asyncio.BufferedProtocol):
     def welcome(self, hello: wire.Hello, principal: Principal) -> None:
         """It is known who this is, and they may come in. Raises ``LimitReached``, and
         ``AccessDenied`` for the session of somebody else."""
-        access = self.realm.access
         self._signing_in = None
         if self._transport is None:
             return
@@ -302,9 +307,10 @@ class Connection(asyncio.BufferedProtocol):
         self.listener.greeted(self, hello.session)
         self.session = hello.session
         self._client = hello.client
-        self.publisher = principal.name
-        if not access.is_open:
-            self.permits = Permits(access, self.realm.directory, principal)
+        self.caller = Caller(
+            self.realm, principal, hello.session, self.listener.version, self.subscriptions
+        )
+        self._requests = Requests(self, self.caller)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
         self.send(
             wire.Welcome(
@@ -317,11 +323,9 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     @property
-    def owner(self) -> str:
-        """Whose the names are that it chooses; empty where the realm does not know its users."""
-        if self.permits is None or self.permits.principal.trusted:
-            return ""
-        return self.permits.principal.user
+    def permits(self) -> Permits | None:
+        """What it may ask for; None where nobody is asked."""
+        return None if self.caller is None else self.caller.permits
 
     def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
         """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
@@ -391,6 +395,13 @@ class Connection(asyncio.BufferedProtocol):
         for part in coalesced(out):
             self._transport.write(part)
 
+    def answer(self, request: int, answer: Any, error: BaseException | None) -> None:
+        """A request was done, or was not."""
+        if error is None:
+            self.send(wire.Done(request, answer))
+        else:
+            self.fail(request, error)
+
     def fail(self, request: int, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
             number = incident()
@@ -425,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
             number=self.number,
             protocol=self.protocol,
             session=self.session,
-            user=self.publisher,
+            user="" if self.caller is None else self.caller.publisher,
             client=self._client,
             opened_s=self._opened_s,
             heard_s=self._heard_s,

@@ -1,163 +1,151 @@
-"""What each request of the native protocol asks of the realm: subscriptions and durables here,
-the rest in ``administration`` and ``publications``."""
+"""What the requests of a native connection become: asked at the realm's door, and answered."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.subscriptions import Subscribed
+from msgspec.structs import replace
+
+from penstock.api.publishing import PublishEvents, StageEvents
+from penstock.api.requests import Request
+from penstock.api.subscriptions import (
+    Attach,
+    BrowseDurable,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from penstock.api.transactions import CommitTransaction
+from penstock.api.transfers import BeginImport
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidArgument, LimitReached, RemoteProtocolViolation
-from penstock.frontends.native.administration import Administration
+from penstock.core.vocabulary.errors import (
+    InvalidArgument,
+    InvalidEvent,
+    LimitReached,
+    RemoteProtocolViolation,
+)
 from penstock.frontends.native.deliveries import Subscription
-from penstock.frontends.native.publishing import Publications, checked
-from penstock.frontends.native.transfers import Transfers
-from penstock.runtime.delivery.byte_credit import Room
-from penstock.runtime.delivery.delivery import Outlet
-from penstock.runtime.subscriptions.subscriptions import Opened
+from penstock.runtime.access.permits import Opening
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import begin, check, execute, is_begun, open_subscription
+from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
     from penstock.frontends.native.connection import Connection
 
-AT_ONCE = (
-    *(wire.PublishEvents, wire.StageEvents, wire.CommitStages, wire.CommitStagedParts),
-    *(wire.CommitTransaction, wire.Subscribe, wire.Attach, wire.BrowseDurable),
-)
-"""Requests that are not answered by a task of their own, and need a right."""
-
 
 class Requests:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._realm = connection.realm
-        self._publications = Publications(connection)
-        self._administration = Administration(connection)
-        self.transfers = Transfers(connection)
+    """Those of one caller on one connection."""
 
-    def take(self, message: wire.Request, body: memoryview) -> None:
-        """Do what can be done at once; spawn what has to wait."""
-        permits = self._connection.permits
+    def __init__(self, connection: Connection, caller: Caller) -> None:
+        self._connection = connection
+        self._caller = caller
+        self._realm = connection.realm
+
+    def take(self, number: int, request: Request[Any], body: memoryview) -> None:
+        """Do what is done in order; spawn what has to wait."""
         try:
-            if permits is not None and isinstance(message, AT_ONCE):
-                permits.check(message)
-            self._take(message, body)
+            if is_begun(type(request)):
+                check(self._caller, request)
+                self._begin(number, request, body)
+                return
+            match request:
+                case Subscribe() | Attach() | BrowseDurable():
+                    check(self._caller, request)
+                    self._open_soon(number, request)
+                case Unsubscribe(subscription):
+                    self._unsubscribe(number, subscription)
+                case BeginImport() if len(body):
+                    self._execute(number, replace(request, manifest=bytes(body)), body)
+                case _:
+                    self._execute(number, request, body)
         except RemoteProtocolViolation:  # ends the connection
             raise
         except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
-            self._connection.fail(message.request, error)
+            self._connection.fail(number, error)
 
-    def _take(  # noqa: C901  one case a message
-        self, message: wire.Request, body: memoryview
-    ) -> None:
-        connection = self._connection
-        match message:
-            case wire.PublishEvents():
-                self._publications.publish(message, body)
-            case wire.Settle():
-                self._settle(message)
-            case wire.StageEvents():
-                self._publications.stage(message, body)
-            case wire.CommitStages() | wire.CommitStagedParts():
-                self._publications.commit_stages(message)
-            case wire.CommitTransaction():
-                self._publications.commit_transaction(message, body)
-            case wire.DropStages():
-                self._publications.drop_stages(message)
-            case wire.Ping(request):
-                connection.send(wire.Done(request))
-            case wire.Unsubscribe(request, number):
-                self._unsubscribe(request, number)
-            case wire.Subscribe() | wire.Attach() | wire.BrowseDurable():
-                self._begin(message)
-            case wire.Transfer():
-                self.transfers.take(message, body)
-            case wire.Request():
-                permits = connection.permits
-                if permits is None:
-                    connection.spawn(message.request, lambda: self._answer(message))
-                    return
-                connection.spawn(
-                    message.request,
-                    lambda: permits.permitted(message, lambda: self._answer(message)),
-                )
+    def _execute(self, number: int, request: Request[Any], body: memoryview) -> None:
+        self._connection.spawn(number, lambda: execute(self._caller, request, body))
 
-    def _answer(self, message: wire.Request) -> Awaitable[Any]:
-        subscriptions = self._realm.subscriptions
-        match message:
-            case wire.CreateDurable():
-                return subscriptions.create_durable(
-                    message.channel,
-                    message.name,
-                    message.kind,
-                    message.start,
-                    message.selector,
-                    persistent=message.persistent,
-                    max_deliveries=message.max_deliveries,
-                    cluster_wide=message.cluster_wide,
-                    strict_order=message.strict_order,
-                    order_by=message.order_by,
-                )
-            case wire.DeleteDurable(_, channel, name):
-                return subscriptions.delete_durable(channel, name)
-            case wire.ListDurables(_, channel):
-                return subscriptions.durables(channel)
-            case wire.DescribeDurable(_, channel, name):
-                return subscriptions.durable(channel, name)
-            case wire.PurgeDurable(_, channel, name, first, last, selector):
-                return subscriptions.purge_durable(channel, name, first, last, selector)
-            case wire.UnbindDurable(_, channel, name):
-                return subscriptions.unbind(channel, name)
-            case wire.DescribeOutstanding(_, channel, name, first, end):
-                return subscriptions.holding.outstanding(channel, name, Span(first, end))
-            case wire.Hold(_, number, first, end):
-                return subscriptions.holding.hold(self._realms(number), Span(first, end))
-            case wire.Bury(_, number, spans, reason):
-                return subscriptions.holding.bury(self._realms(number), checked(spans), reason)
+    def _begin(self, number: int, request: Request[Any], body: memoryview) -> None:
+        connection, listener, size = self._connection, self._connection.listener, len(body)
+
+        def reply(answer: Any, error: BaseException | None) -> None:
+            listener.pending_bytes -= size
+            connection.answer(number, answer, error)
+
+        listener.pending_bytes += size
+        try:
+            begin(self._caller, request, reply, self._batches(request, body))
+        except RemoteProtocolViolation:
+            listener.pending_bytes -= size
+            raise
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
+            reply(None, error)
+
+    def _batches(self, request: Request[Any], body: memoryview) -> Sequence[Sequence[Body]]:
+        """The events beside a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
+        match request:
+            case PublishEvents() | StageEvents():
+                return (self._connection.bodies(request.schema, request.sizes, body),)
+            case CommitTransaction():
+                return self._parts(request, body)
             case _:
-                return self._administration.answer(message)
+                return ()
 
-    def _realms(self, number: int) -> int:
-        """What the realm calls a subscription of this connection."""
-        return self._connection.subscriptions.get(number, 0)
+    def _parts(self, request: CommitTransaction, body: memoryview) -> list[list[Body]]:
+        found: list[list[Body]] = []
+        at = 0
+        for part in request.parts:
+            bodies: list[Body] = []
+            if part.sizes:
+                end = at + sum(part.sizes)
+                bodies = self._connection.bodies(part.schema, part.sizes, body[at:end])
+                at = end
+            found.append(bodies)
+        if at != len(body):
+            raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
+        return found
 
-    def _begin(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> None:
+    # --- subscriptions -------------------------------------------------------------------
+
+    def _open_soon(self, asked: int, message: Opening) -> None:
         """Known at once by its number: a client may change its mind before it is open."""
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions:
             refusal = InvalidArgument(f"subscription {number} is open already")
-            connection.fail(message.request, refusal)
+            connection.fail(asked, refusal)
             return
         if number in connection.opening:
             refusal = InvalidArgument(f"subscription {number} is being opened; take another number")
-            connection.fail(message.request, refusal)
+            connection.fail(asked, refusal)
             return
         try:
             limits = connection.listener.limits.each
             limits.check_subscriptions(len(connection.subscriptions))
         except LimitReached as refused:
-            connection.fail(message.request, refused)
+            connection.fail(asked, refused)
             return
         connection.subscriptions[number] = 0
         connection.opening[number] = asyncio.Event()
-        if connection.permits is not None:
-            connection.permits.opened(message)
-        connection.spawn(message.request, lambda: self._open(message))
+        if self._caller.permits is not None:
+            self._caller.permits.opened(message)
+        connection.spawn(asked, lambda: self._open(message))
 
-    async def _open(self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable) -> Subscribed:
+    async def _open(self, message: Opening) -> Subscribed:
         connection = self._connection
         number, text = message.subscription, message.selector
         try:
             await self._seats_given_back(number)
             outlet = Subscription(connection, number, Selector(text) if text else None)
-            opened = await self._opened(message, outlet)
+            opened = await open_subscription(self._caller, message, outlet, self._place(number))
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number
                 connection.check_rights()
-            elif number in connection.interrupted and isinstance(message, wire.Subscribe):
+            elif number in connection.interrupted and isinstance(message, Subscribe):
                 self._realm.subscriptions.lose(opened.number)  # its place is kept (SEM J5)
             else:  # the connection was lost, or the subscription ended, while it was being opened
                 await self._given_back(opened.number)
@@ -197,49 +185,10 @@ class Requests:
             if earlier not in self._connection.subscriptions:  # it ended meanwhile
                 await opened.wait()
 
-    def _opened(
-        self, message: wire.Subscribe | wire.Attach | wire.BrowseDurable, outlet: Outlet
-    ) -> Awaitable[Opened]:
-        subscriptions = self._realm.subscriptions
-        match message:
-            case wire.Subscribe():
-                return subscriptions.subscribe(
-                    message.channel,
-                    message.start,
-                    outlet,
-                    credit=message.credit,
-                    browse=message.browse,
-                    last_id=message.last_id,
-                    place=self._place(message.subscription),
-                    confirms=message.confirms,
-                    deltas=message.deltas,
-                    room=_room(message.bytes_max, message.bytes_held),
-                )
-            case wire.Attach():
-                return subscriptions.attach(
-                    message.channel,
-                    message.durable,
-                    outlet,
-                    window=message.window,
-                    pull=message.pull,
-                    auto_ack=message.auto_ack,
-                    sole=message.sole,
-                )
-            case wire.BrowseDurable():
-                return subscriptions.browse_durable(
-                    message.channel,
-                    message.durable,
-                    outlet,
-                    message.credit,
-                    room=_room(message.bytes_max),
-                )
-
     def _place(self, number: int) -> str:
         """What a subscription is known by on the session's next connection (SEM J5). Sessions are
         no secret, so it is its user's alone."""
-        principal = self._connection.principal
-        assert principal is not None, "it was welcomed"
-        return f"{principal.user}/{self._connection.session}/{number}"
+        return f"{self._caller.principal.user}/{self._connection.session}/{number}"
 
     def _unsubscribe(self, request: int, number: int) -> None:
         """Answered when the seat is free, also where it was still being taken."""
@@ -251,27 +200,9 @@ class Requests:
         if subscription is None:
             self._connection.send(wire.Done(request))
             return
-        self._realm.subscriptions.detach(subscription, lambda _, error: self._done(request, error))
-
-    def _settle(self, message: wire.Settle) -> None:
-        subscription = self._realms(message.subscription)
-        self._realm.subscriptions.settle(
-            subscription,
-            checked(message.spans),
-            lambda _, error: self._done(message.request, error),
-            roll_back=message.roll_back,
-            previous=message.previous,
+        self._realm.subscriptions.detach(
+            subscription, lambda _, error: self._connection.answer(request, None, error)
         )
-
-    def _done(self, request: int, error: BaseException | None) -> None:
-        if error is None:
-            self._connection.send(wire.Done(request))
-        else:
-            self._connection.fail(request, error)
-
-
-def _room(bytes_max: int, held: int = 0) -> Room | None:
-    return Room(bytes_max, held) if bytes_max else None
 
 
 async def _once(through: asyncio.Event) -> None:

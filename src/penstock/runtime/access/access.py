@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.api.access import Me, Verifier
+from penstock.api.operations import OPERATIONS
 from penstock.core.access.acl import Entry
 from penstock.core.access.lockout import Lockout, LockoutRules, network_of
 from penstock.core.access.rights import (
     ANONYMOUS,
     NAME_LENGTH_MAX,
-    OPERATIONS,
     PROOF_PREFIXES,
     RIGHTS,
     Principal,
@@ -345,7 +345,7 @@ class Access:
     def require(self, principal: Principal, operation: str, name: str = "") -> None:
         """Raises ``AccessDenied`` naming the right that is missing (SEM A3).
 
-        ``operation`` is one of :data:`penstock.core.access.rights.OPERATIONS`; ``name`` that of the
+        ``operation`` is one of :data:`penstock.api.operations.OPERATIONS`; ``name`` that of the
         channel or queue it is about.
         """
         if self.is_open or principal.trusted:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import structlog
 
 from penstock.api.joins import JoinInfo
+from penstock.api.operations import READING, WRITING
 from penstock.columns.selectors import Selector
-from penstock.core.access.rights import READING, WRITING, Principal
+from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import JoinDeleted
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import AccessDenied

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import typing
+from typing import Any
 
 import msgspec
 
+from penstock.api.requests import Request
 from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.wire.native import messages as wire
@@ -19,14 +21,14 @@ _SHOWN = 80
 """Most characters of a value in a message."""
 
 
-def check_request(message: wire.Request) -> None:
+def check_request(message: Request[Any]) -> None:
     """Raises ``InvalidArgument`` that names the field and what it has to be.
 
     A realm would take such a request for a broken protocol and end the connection with all
     that is going on in it.
     """
     try:
-        header = wire.encode(message)
+        header = wire.encode(wire.Asked(0, message))
         read = wire.decode_from_client(memoryview(header))
     except (RemoteProtocolViolation, *_UNREADABLE) as error:
         raise InvalidArgument(_what_is_wrong(message) or str(error)) from None
@@ -39,7 +41,7 @@ def check_request(message: wire.Request) -> None:
         )
 
 
-def _what_is_wrong(message: wire.Request) -> str:
+def _what_is_wrong(message: Request[Any]) -> str:
     wanted = typing.get_type_hints(type(message))
     for name in message.__struct_fields__:
         given = getattr(message, name)

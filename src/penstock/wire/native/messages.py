@@ -8,11 +8,13 @@ connection are worked through in order, and may be pipelined.
 from __future__ import annotations
 
 import re
-from typing import Any, get_args
+from typing import Any, Union, cast, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
+from penstock.api.requests import Request
 from penstock.core.bounds import (
     NUMBER_MAX,
     Count,
@@ -23,101 +25,19 @@ from penstock.core.bounds import (
 )
 from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Spans
+from penstock.wire.native.tags import TAGS
 
-# Part of this module for whoever uses it.
-# isort: off
-from penstock.api.access import (
-    WhoAmI as WhoAmI,
-    ListUsers as ListUsers,
-    CreateUser as CreateUser,
-    SetPassword as SetPassword,
-    BeginPassword as BeginPassword,
-    PasswordChallenge as PasswordChallenge,
-    change_said as change_said,
-    DeleteUser as DeleteUser,
-    ListGroups as ListGroups,
-    CreateGroup as CreateGroup,
-    ChangeGroup as ChangeGroup,
-    DeleteGroup as DeleteGroup,
-    ListEntries as ListEntries,
-    Grant as Grant,
-    Revoke as Revoke,
-    ReadAudit as ReadAudit,
-    AccessRequest as AccessRequest,
-)
-from penstock.api.channels import (
-    CreateChannel as CreateChannel,
-    OpenChannel as OpenChannel,
-    DeleteChannel as DeleteChannel,
-    EditChannel as EditChannel,
-    ListChannels as ListChannels,
-    DescribeChannel as DescribeChannel,
-    PurgeChannel as PurgeChannel,
-    DescribeColumns as DescribeColumns,
-    MaintainChannel as MaintainChannel,
-    OpenSchedule as OpenSchedule,
-    Locate as Locate,
-    DescribeMissing as DescribeMissing,
-)
-from penstock.api.durables import (
-    CreateDurable as CreateDurable,
-    DeleteDurable as DeleteDurable,
-    ListDurables as ListDurables,
-    DescribeDurable as DescribeDurable,
-    PurgeDurable as PurgeDurable,
-    UnbindDurable as UnbindDurable,
-    DescribeOutstanding as DescribeOutstanding,
-)
-from penstock.api.joins import (
-    CreateJoin as CreateJoin,
-    DeleteJoin as DeleteJoin,
-    ListJoins as ListJoins,
-    Redrive as Redrive,
-)
-from penstock.api.publishing import (
-    PublishEvents as PublishEvents,
-    StageEvents as StageEvents,
-    CommitStages as CommitStages,
-    DropStages as DropStages,
-    CommitStagedParts as CommitStagedParts,
-)
-from penstock.api.realm import (
-    DescribeRealm as DescribeRealm,
-    PausePublishing as PausePublishing,
-    Ping as Ping,
-)
-from penstock.api.requests import Kind as Kind, Message as Message, Request as Request
-from penstock.api.subscriptions import (
-    Subscribe as Subscribe,
-    Attach as Attach,
-    BrowseDurable as BrowseDurable,
-    Unsubscribe as Unsubscribe,
-    Settle as Settle,
-    Hold as Hold,
-    Bury as Bury,
-)
-from penstock.api.transactions import (
-    BeginTransaction as BeginTransaction,
-    TransactionPart as TransactionPart,
-    Leaving as Leaving,
-    CommitTransaction as CommitTransaction,
-    AbortTransaction as AbortTransaction,
-    DescribeTransaction as DescribeTransaction,
-)
-from penstock.api.transfers import (
-    Transfer as Transfer,
-    BeginExport as BeginExport,
-    ReadExport as ReadExport,
-    EndExport as EndExport,
-    BeginImport as BeginImport,
-    PutImport as PutImport,
-    CommitImport as CommitImport,
-    AbortImport as AbortImport,
-    BeginBackup as BeginBackup,
-    ReadBackup as ReadBackup,
-    EndBackup as EndBackup,
-)
-# isort: on
+
+class Message(Struct, frozen=True, array_like=True):
+    """Travels as a msgpack array, its tag first."""
+
+
+class Asked(Message, frozen=True):
+    """A request, and the number its answer repeats. It travels as one array: the request's tag,
+    the number, the fields of the request."""
+
+    number: int
+    request: Request[Any]
 
 
 # --- client to server ---------------------------------------------------------------------
@@ -255,80 +175,31 @@ class Recalled(Message, frozen=True, tag=107):
     spans: Spans
 
 
-FromClient = (
-    Hello
-    | Proof
-    | Schema
-    | CreateChannel
-    | OpenChannel
-    | DeleteChannel
-    | EditChannel
-    | ListChannels
-    | DescribeChannel
-    | PurgeChannel
-    | DescribeRealm
-    | DescribeColumns
-    | PublishEvents
-    | StageEvents
-    | CommitStages
-    | CommitStagedParts
-    | DropStages
-    | MaintainChannel
-    | BeginTransaction
-    | CommitTransaction
-    | AbortTransaction
-    | DescribeTransaction
-    | OpenSchedule
-    | CreateJoin
-    | DeleteJoin
-    | ListJoins
-    | Redrive
-    | PausePublishing
-    | BeginExport
-    | ReadExport
-    | EndExport
-    | BeginImport
-    | PutImport
-    | CommitImport
-    | AbortImport
-    | BeginBackup
-    | ReadBackup
-    | EndBackup
-    | AccessRequest
-    | CreateDurable
-    | DeleteDurable
-    | ListDurables
-    | DescribeDurable
-    | PurgeDurable
-    | UnbindDurable
-    | DescribeOutstanding
-    | Subscribe
-    | Attach
-    | BrowseDurable
-    | Unsubscribe
-    | Credit
-    | Demand
-    | Settle
-    | RecallSeen
-    | Hold
-    | Bury
-    | Locate
-    | DescribeMissing
-    | Ping
-    | Bye
-)
+FromClient = Hello | Proof | Schema | Credit | Demand | RecallSeen | Bye
+"""What a client says beside its requests."""
 FromServer = (
     Welcome | Challenge | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
 )
 
+
+def _framed(tag: int, kind: type[Request[Any]]) -> type[Struct]:
+    """A request of this kind as it travels."""
+    fields: list[tuple[Any, ...]] = [("request", Number)]
+    for each in msgspec.structs.fields(kind):
+        default = () if each.required else (each.default,)
+        fields.append((each.name, each.type, *default))
+    return msgspec.defstruct(kind.__name__, fields, frozen=True, array_like=True, tag=tag)
+
+
+_tags = {kind: tag for tag, kind in TAGS.items()}
+_kind_by_framed = {_framed(tag, kind): kind for tag, kind in TAGS.items()}
+
 _encoder = msgspec.msgpack.Encoder()
-_from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
+_from_client: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    Union[(*get_args(FromClient), *_kind_by_framed)]
+)
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
 
-
-_requests: dict[Any, type[Request]] = {
-    kind.__struct_config__.tag: kind for kind in get_args(FromClient) if issubclass(kind, Request)
-}
 _PLACE = re.compile(r" - at `\$\[(\d+)\].*", re.DOTALL)
 _FAULTS = (
     (re.compile(r"Expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
@@ -354,20 +225,28 @@ class Unreadable(Struct, frozen=True):
 
 
 def encode(message: Message) -> bytes:
-    return _encoder.encode(message)
+    if not isinstance(message, Asked):
+        return _encoder.encode(message)
+    request = message.request
+    return _encoder.encode((_tags[type(request)], message.number, *astuple(request)))
 
 
-def decode_from_client(header: memoryview) -> FromClient | Unreadable:
+def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
     """A client's message, or which bound a request is beyond. Raises ``RemoteProtocolViolation``
     for anything else."""
     try:
-        return _from_client.decode(header)
+        found = _from_client.decode(header)
     except msgspec.ValidationError as error:
         if (refused := _unreadable(header, str(error))) is not None:
             return refused
         raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
+    kind = _kind_by_framed.get(type(found))
+    if kind is None:
+        return cast("FromClient", found)
+    number, *fields = astuple(found)
+    return Asked(number, kind(*fields))
 
 
 def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
@@ -376,13 +255,13 @@ def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
         tag, request, *_ = msgspec.msgpack.decode(header, type=list[Any])
     except (*_NO_MESSAGE, ValueError):
         return None
-    kind = _requests.get(tag) if isinstance(tag, int) else None
+    kind = TAGS.get(tag) if isinstance(tag, int) else None
     if kind is None or not isinstance(request, int) or not 0 <= request <= NUMBER_MAX:
         return None
     if (place := _PLACE.search(fault)) is None:
         return None  # not about a field: a header that is too short, say
     fields = msgspec.structs.fields(kind)
-    at = int(place[1]) - 1
+    at = int(place[1]) - 2  # behind the tag and the number
     name = fields[at].name if 0 <= at < len(fields) else "a field"
     told = fault[: place.start()]
     for pattern, words in _FAULTS:

@@ -1,0 +1,344 @@
+"""The one table of operations: which right each needs, and what each request asks for.
+
+:data:`OPERATIONS` declares rights, by the name under which refusals and audit records know an
+operation. :data:`REQUESTS` says of each request which operations it asks for, how what it is about
+is found, and what an audit record is to call that. Every front end goes by these two, through
+``runtime.operations``; none has a rule of its own (SEM A1-A3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from penstock.api import (
+    access,
+    channels,
+    durables,
+    joins,
+    publishing,
+    realm,
+    subscriptions,
+    transactions,
+    transfers,
+)
+from penstock.api.requests import Request
+from penstock.core.access.rights import RIGHTS, Need
+
+
+def _realm(*rights: str, audited: bool = False) -> Need:
+    return Need("realm", rights, audited=audited)
+
+
+def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
+    """The operations that channels and queues have in common."""
+    every = RIGHTS[kind]
+    return {
+        f"{kind}.list": _realm("access"),
+        f"{kind}.create": _realm("channels", audited=True),
+        f"{kind}.import": _realm("channels", audited=True),
+        f"{kind}.open": Need(kind, every, ("channels", "admin")),
+        f"{kind}.describe": Need(kind, every, ("channels", "admin")),
+        f"{kind}.edit": Need(kind, ("full",), audited=True),
+        f"{kind}.delete": Need(kind, ("full",), audited=True),
+        f"{kind}.maintain": Need(kind, ("full",), ("admin",), audited=True),
+        f"{kind}.export": Need(kind, ("full",), audited=True),
+        f"{kind}.{read}": Need(kind, (read,)),
+        f"{kind}.{write}": Need(kind, (write,)),
+        f"{kind}.purge": Need(kind, ("purge",), audited=True),
+        f"{kind}.redrive": Need(kind, ("purge",), audited=True),
+        f"{kind}.acl.read": Need(kind, ("manage_acl",)),
+        f"{kind}.acl.change": Need(kind, ("manage_acl",), audited=True),
+    }
+
+
+OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
+    {
+        # The realm and who uses it
+        "session.open": _realm("access"),
+        "realm.describe": _realm("access"),
+        "realm.watch": _realm("admin"),  # metrics, rates, pipelines
+        "realm.pause": _realm("configure", audited=True),
+        "realm.backup": _realm("full", audited=True),
+        "realm.reload": _realm("configure", audited=True),
+        "connection.list": _realm("admin"),
+        "connection.end": _realm("admin", audited=True),
+        "audit.read": _realm("admin"),
+        "user.list": _realm("manage_acl"),
+        "user.change": _realm("manage_acl", audited=True),
+        "group.list": _realm("manage_acl"),
+        "group.change": _realm("manage_acl", audited=True),
+        "realm.acl.read": _realm("manage_acl"),
+        "realm.acl.change": _realm("manage_acl", audited=True),
+        "me.read": _realm("access"),
+        "me.password": _realm("access", audited=True),
+        # A transaction's stores are asked for one by one: publish or push
+        "transaction.describe": _realm("access"),
+        "join.list": _realm("realm", "admin"),
+        "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
+        "join.delete": _realm("realm", audited=True),
+        # Channels, with their durables
+        **_on("channel", "subscribe", "publish"),
+        "durable.list": Need("channel", ("subscribe", "durable"), ("admin",)),
+        "durable.describe": Need("channel", ("subscribe", "durable"), ("admin",)),
+        "durable.attach": Need("channel", ("subscribe",)),
+        "durable.browse": Need("channel", ("subscribe",)),
+        "durable.create": Need("channel", ("durable",), audited=True),
+        "durable.delete": Need("channel", ("durable",), audited=True),
+        "durable.purge": Need("channel", ("durable",), audited=True),
+        "durable.unbind": Need("channel", ("durable",), audited=True),
+        # Queues
+        **_on("queue", "peek", "push"),
+        "queue.pop": Need("queue", ("pop",)),
+    }
+)
+"""Every operation of every front end, by name, and what it needs."""
+
+Pair = tuple[str, str]
+"""An operation on a channel, and what it is on a queue."""
+READ: Final[Pair] = ("channel.subscribe", "queue.peek")
+PUBLISH: Final[Pair] = ("channel.publish", "queue.push")
+OPEN: Final[Pair] = ("channel.open", "queue.open")
+PURGE: Final[Pair] = ("channel.purge", "queue.purge")
+REDRIVE: Final[Pair] = ("channel.redrive", "queue.redrive")
+
+READING: Final[Mapping[str, str]] = MappingProxyType({"channel": READ[0], "queue": READ[1]})
+WRITING: Final[Mapping[str, str]] = MappingProxyType({"channel": PUBLISH[0], "queue": PUBLISH[1]})
+"""What reading and writing is called, by the kind of what is read or written."""
+
+# --- what a request asks for --------------------------------------------------------------
+
+
+class OnRealm(Struct, frozen=True):
+    """An operation on the realm."""
+
+    operation: str
+
+
+class OfKind(Struct, frozen=True):
+    """An operation that the realm is asked for by the kind of what is listed or made."""
+
+    kind: Callable[[Any], str]
+    verb: str
+
+
+class Named(Struct, frozen=True):
+    """An operation on a channel or queue whose kind and name the request gives."""
+
+    kind: Callable[[Any], str]
+    verb: str
+
+
+class Numbered(Struct, frozen=True):
+    """An operation on channels or queues whose numbers the request gives."""
+
+    pair: Pair
+    numbers: Callable[[Any], Iterable[int]]
+
+
+class ByName(Struct, frozen=True):
+    """An operation on a channel or queue whose name the request gives, and not its kind."""
+
+    pair: Pair
+    name: Callable[[Any], str | None]
+    """None: it is not asked for."""
+
+
+class DeadEventStore(Struct, frozen=True):
+    """Whose events go to a dead event store publishes there, in the end; and who reads there reads
+    them."""
+
+    name: Callable[[Any], str]
+    """Of the channel or queue whose events these are; empty where it is only being made."""
+
+
+class OwnPassword(Struct, frozen=True):
+    """A password: one's own, or somebody else's."""
+
+
+class OfResource(Struct, frozen=True):
+    """An operation on what is granted on the realm, a channel or a queue."""
+
+    verb: str
+
+
+Ask = OnRealm | OfKind | Named | Numbered | ByName | DeadEventStore | OwnPassword | OfResource
+
+
+class Operation(Struct, frozen=True):
+    """What a request asks for."""
+
+    asks: tuple[Ask, ...] = ()
+    """The one it is known by first; none: it is about what this very session has opened, which was
+    asked for then."""
+    about: Callable[[Any], str] = lambda request: ""
+    """What an audit record calls what it is about, where that is no channel or queue."""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it is about stores whose names the client may not know."""
+        return any(isinstance(each, Numbered) for each in self.asks)
+
+    @property
+    def is_about_its_channel(self) -> bool:
+        """Whether the number in its field ``channel`` decides all that it asks."""
+        return [getattr(each, "numbers", None) for each in self.asks] == [_its_channel]
+
+
+def _its_channel(request: Any) -> tuple[int, ...]:
+    return (request.channel,)
+
+
+def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Operation:
+    return Operation((OnRealm(operation),), about) if about else Operation((OnRealm(operation),))
+
+
+def _named(verb: str) -> Operation:
+    return Operation((Named(lambda request: request.kind, verb),))
+
+
+def _numbered(pair: Pair) -> Operation:
+    return Operation((Numbered(pair, _its_channel),))
+
+
+def _chosen(pair: Pair) -> Operation:
+    """What has a selector tells something about events: that asks for the right to read them."""
+    reading = Numbered(READ, lambda request: (request.channel,) if request.selector else ())
+    return Operation((Numbered(pair, _its_channel), reading))
+
+
+def _its_name(request: Any) -> str:
+    name: str = request.name
+    return name
+
+
+def _defined_kind(request: channels.CreateChannel | channels.EditChannel) -> str:
+    return request.definition.kind
+
+
+def _join(request: joins.CreateJoin | joins.DeleteJoin) -> str:
+    return f"{request.source} -> {request.destination}"
+
+
+def _entry(sign: str, none: str = "") -> Callable[[Any], str]:
+    def about(request: access.Grant | access.Revoke) -> str:
+        rights = ",".join(request.rights) or none
+        return f"{request.kind} {request.name}: {sign}{rights} {request.subject}"
+
+    return about
+
+
+_OWN: Final = Operation()
+_TRANSACTION: Final = _on_realm("transaction.describe")
+
+REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
+    {
+        # Channels and queues
+        channels.CreateChannel: Operation(
+            (
+                OfKind(lambda request: request.definition.kind, "create"),
+                DeadEventStore(lambda _: ""),
+            ),
+            _its_name,
+        ),
+        channels.EditChannel: Operation((Named(_defined_kind, "edit"), DeadEventStore(_its_name))),
+        channels.ListChannels: Operation((OfKind(lambda request: request.kind, "list"),)),
+        channels.OpenChannel: _named("open"),
+        channels.DeleteChannel: _named("delete"),
+        channels.DescribeChannel: _named("describe"),
+        channels.MaintainChannel: _named("maintain"),
+        channels.PurgeChannel: _chosen(PURGE),
+        channels.DescribeColumns: _numbered(READ),
+        channels.Locate: _numbered(READ),
+        channels.DescribeMissing: _numbered(READ),
+        channels.OpenSchedule: _numbered(OPEN),
+        # Publishing
+        publishing.PublishEvents: _numbered(PUBLISH),
+        publishing.StageEvents: _numbered(PUBLISH),
+        publishing.CommitStages: _numbered(PUBLISH),
+        publishing.CommitStagedParts: Operation(
+            (Numbered(PUBLISH, lambda request: [number for number, _ in request.parts]),)
+        ),
+        publishing.DropStages: _OWN,
+        transactions.BeginTransaction: Operation(
+            (Numbered(PUBLISH, lambda request: request.channels),)
+        ),
+        transactions.CommitTransaction: Operation(
+            (
+                Numbered(PUBLISH, lambda request: [part.channel for part in request.parts]),
+                Numbered(PURGE, lambda request: [part.channel for part in request.leaving]),
+            )
+        ),
+        transactions.AbortTransaction: _TRANSACTION,
+        transactions.DescribeTransaction: _TRANSACTION,
+        # Subscriptions
+        subscriptions.Subscribe: _numbered(READ),
+        subscriptions.Attach: _numbered(("durable.attach", "queue.pop")),
+        subscriptions.BrowseDurable: _numbered(("durable.browse", "queue.peek")),
+        subscriptions.Unsubscribe: _OWN,
+        subscriptions.Settle: _OWN,
+        subscriptions.Hold: _OWN,
+        subscriptions.Bury: _OWN,
+        # Durables; a queue has none, and whoever may open it hears so
+        durables.ListDurables: _numbered(("durable.list", "queue.open")),
+        durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),
+        durables.DescribeOutstanding: _numbered(("durable.browse", "queue.peek")),
+        durables.CreateDurable: _chosen(("durable.create", "queue.open")),
+        durables.DeleteDurable: _numbered(("durable.delete", "queue.open")),
+        durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
+        durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
+        # What is copied as a whole
+        transfers.BeginExport: _named("export"),
+        transfers.ReadExport: _OWN,
+        transfers.EndExport: _OWN,
+        transfers.BeginImport: Operation(
+            (OnRealm("channel.import"), DeadEventStore(lambda _: "")), _its_name
+        ),
+        transfers.PutImport: _OWN,
+        transfers.CommitImport: _OWN,
+        transfers.AbortImport: _OWN,
+        transfers.BeginBackup: _on_realm("realm.backup"),
+        transfers.ReadBackup: _OWN,
+        transfers.EndBackup: _OWN,
+        # Joins and dead events
+        joins.CreateJoin: Operation(
+            (
+                OnRealm("join.create"),
+                ByName(READ, lambda request: request.source),
+                ByName(PUBLISH, lambda request: request.destination),
+            ),
+            _join,
+        ),
+        joins.DeleteJoin: _on_realm("join.delete", _join),
+        joins.ListJoins: _on_realm("join.list"),
+        joins.Redrive: Operation(
+            (
+                ByName(REDRIVE, lambda request: request.source),
+                ByName(READ, lambda request: request.source if request.tells else None),
+                ByName(PUBLISH, lambda request: request.destination or None),
+            )
+        ),
+        # The realm and who uses it
+        realm.Ping: _OWN,
+        realm.DescribeRealm: _on_realm("realm.describe"),
+        realm.PausePublishing: _on_realm("realm.pause"),
+        access.WhoAmI: _on_realm("me.read"),
+        access.BeginPassword: _on_realm("me.read"),
+        access.SetPassword: Operation((OwnPassword(),), _its_name),
+        access.ListUsers: _on_realm("user.list"),
+        access.CreateUser: _on_realm("user.change", _its_name),
+        access.DeleteUser: _on_realm("user.change", _its_name),
+        access.ListGroups: _on_realm("group.list"),
+        access.CreateGroup: _on_realm("group.change", _its_name),
+        access.ChangeGroup: _on_realm("group.change", _its_name),
+        access.DeleteGroup: _on_realm("group.change", _its_name),
+        access.ListEntries: Operation((OfResource("acl.read"),)),
+        access.Grant: Operation((OfResource("acl.change"),), _entry("+")),
+        access.Revoke: Operation((OfResource("acl.change"),), _entry("-", "all")),
+        access.ReadAudit: _on_realm("audit.read"),
+    }
+)
+"""Every request of the realm's API, and what it asks for. Its answer is in the request's class."""

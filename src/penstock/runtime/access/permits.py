@@ -1,0 +1,280 @@
+"""What a principal may ask for in one session: each request as operations on names (SEM A).
+
+``api.operations`` says what each request asks for; here the channels and queues it means are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Any
+
+from penstock.api.channels import (
+    ChannelOpened,
+    CreateChannel,
+    DeleteChannel,
+    EditChannel,
+    ListChannels,
+)
+from penstock.api.operations import (
+    OPERATIONS,
+    PUBLISH,
+    READ,
+    REQUESTS,
+    Ask,
+    ByName,
+    DeadEventStore,
+    Named,
+    Numbered,
+    OfKind,
+    OfResource,
+    OnRealm,
+    OwnPassword,
+    Pair,
+)
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
+from penstock.api.transfers import (
+    BeginExport,
+    BeginImport,
+    CommitImport,
+    EndExport,
+    ExportBegun,
+    PutImport,
+    ReadBackup,
+    ReadExport,
+)
+from penstock.columns.files.exports import manifest_from
+from penstock.core.access.rights import Principal
+from penstock.core.realm.directory import SCHEDULE_PREFIX, Directory
+from penstock.core.vocabulary.errors import (
+    AccessDenied,
+    InvalidArgument,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.names import destination_name
+from penstock.runtime.access.access import Access
+from penstock.runtime.access.accounts import checked_resource
+
+Asked = tuple[str, str]
+"""An operation, and the name of what it is about."""
+Opening = Subscribe | Attach | BrowseDurable
+
+
+class Permits:
+    """Of one session. What was allowed once is allowed until rights change."""
+
+    def __init__(self, access: Access, directory: Directory, principal: Principal) -> None:
+        self._access = access
+        self._directory = directory
+        self.principal = principal
+        self._allowed: set[tuple[type[Request[Any]], int]] = set()
+        self._version = access.version
+        self._openings: dict[int, Opening] = {}
+        self._exports: dict[str, Asked] = {}
+        self._names: set[str] = set()
+        """What it could do something with at some time."""
+
+    def check(self, request: Request[Any]) -> None:
+        """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+        kind = type(request)
+        if self._version != self._access.version:
+            self._version = self._access.version
+            self._allowed.clear()
+        number = getattr(request, "channel", None)
+        if (kind, number) in self._allowed:
+            return
+        for operation, name in self.asked(request):
+            self._require(request, operation, name)
+        if isinstance(number, int) and REQUESTS[kind].is_about_its_channel:
+            self._allowed.add((kind, number))
+
+    def _require(self, request: Request[Any], operation: str, name: str) -> None:
+        try:
+            self._access.require(self.principal, operation, name)
+        except AccessDenied as error:
+            raise self._discreet(request, operation, name, error) from None
+        self._names.add(name)
+
+    def _discreet(
+        self, request: Request[Any], operation: str, name: str, error: AccessDenied
+    ) -> AccessDenied:
+        """Numbers can be tried one after the other: they do not tell names that the client could
+        not have from a list, and has not been allowed to use before."""
+        if not REQUESTS[type(request)].is_numbered or not name or name in self._names:
+            return error
+        need = OPERATIONS[operation]
+        if self._access.visible(self.principal, need.kind, [name]):
+            return error
+        rights = " or ".join(f"{right!r}" for right in need.rights)
+        return AccessDenied(f"{self.principal.name} lacks {rights} on the {need.kind} it asks for")
+
+    def may_hear_of(self, number: int, asked: Collection[int]) -> bool:
+        """Whether a remembered answer may name a store: one of those that were ``asked`` for, or
+        where none was, one it may publish to."""
+        channel = self._directory.channels.get(number)
+        if channel is not None and channel.state.definition.kind == "schedule":
+            name = channel.state.name.removeprefix(SCHEDULE_PREFIX)
+            number = self._directory.find(name) or number
+        if asked:
+            return number in asked
+        try:
+            operation, name = self._numbered(number, PUBLISH)
+        except NameDoesNotExist:
+            return False
+        return self._access.allows(self.principal, operation, name)
+
+    def opened(self, request: Opening) -> None:
+        """A subscription is being opened: it lasts as long as it would be allowed."""
+        self._openings[request.subscription] = request
+
+    def closed(self, subscription: int) -> None:
+        """A subscription has ended."""
+        self._openings.pop(subscription, None)
+
+    def refusal(self, subscription: int) -> PenstockError | None:
+        """Why a subscription of this session may not stay; None: it may."""
+        request = self._openings.get(subscription)
+        if request is None:
+            return None
+        try:
+            self.check(request)
+        except PenstockError as error:
+            return error
+        return None
+
+    async def permitted(self, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do what ``request`` asks, if all it asks for is allowed; acts of administration are
+        written down, refused ones too."""
+        if not isinstance(request, CreateChannel | DeleteChannel):
+            return await self._done(request, work)
+        async with self._access.naming(destination_name(request.name)):
+            return await self._done(request, work)
+
+    async def _done(self, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> Any:
+        self._still_moving(request)
+        asked = list(self.asked(request))
+        operation, name = asked[0] if asked else ("session.open", "")
+        about = REQUESTS[type(request)].about(request)
+        try:
+            async with self._access.act(self.principal, operation, name, about):
+                for other, other_name in asked[1:]:
+                    self._require(request, other, other_name)
+                self._names.add(name)
+                answer = await work()
+        except AccessDenied as error:
+            raise self._discreet(request, operation, name, error) from None
+        return await self._followed(request, answer)
+
+    def _still_moving(self, request: Request[Any]) -> None:
+        """An export that was begun is read as long as it would be begun; imports and backups
+        likewise."""
+        match request:
+            case ReadExport(export) if export in self._exports:
+                self._access.require(self.principal, *self._exports[export])
+            case PutImport() | CommitImport():
+                self._access.require(self.principal, "channel.import")
+            case ReadBackup():
+                self._access.require(self.principal, "realm.backup")
+            case EndExport(export):
+                self._exports.pop(export, None)
+            case _:
+                pass
+
+    async def _followed(self, request: Request[Any], answer: Any) -> Any:
+        match request:
+            case CreateChannel(name, definition):
+                await self._access.created(self.principal, definition.kind, destination_name(name))
+            case CommitImport() if isinstance(answer, ChannelOpened):
+                kind = _kind(answer.definition.kind)
+                await self._access.created(self.principal, kind, answer.name)
+            case BeginExport(name, kind) if isinstance(answer, ExportBegun):
+                self._exports[answer.export] = _named(kind, "export", name)
+            case DeleteChannel(name, kind):
+                await self._access.deleted(kind, destination_name(name))
+            case ListChannels(kind):
+                return self._access.visible(self.principal, kind, answer)
+            case _:
+                pass
+        return answer
+
+    # --- what a request asks -------------------------------------------------------------
+
+    def asked(self, request: Request[Any]) -> Iterator[Asked]:
+        """Every operation of a request with its name, the one it is known by first."""
+        for ask in REQUESTS[type(request)].asks:
+            yield from self._found(ask, request)
+
+    def _found(self, ask: Ask, request: Any) -> Iterator[Asked]:
+        match ask:
+            case Numbered(pair, numbers):
+                yield from (self._numbered(number, pair) for number in numbers(request))
+            case OnRealm(operation):
+                yield operation, ""
+            case OfKind(kind, verb):
+                yield f"{_kind(kind(request))}.{verb}", ""
+            case Named(kind, verb):
+                yield _named(kind(request), verb, request.name)
+            case ByName(pair, name):
+                if (given := name(request)) is not None:
+                    yield self._store(given, pair)
+            case DeadEventStore(name):
+                yield from self._dead_event_store(_definition(request), name(request))
+            case OwnPassword():
+                is_own = self._access.is_own_password(self.principal, request.name)
+                yield ("me.password" if is_own else "user.change"), ""
+            case OfResource(verb):
+                resource = checked_resource(request.kind, request.name)
+                yield f"{request.kind}.{verb}", resource
+
+    def _dead_event_store(self, definition: Definition | None, name: str) -> Iterator[Asked]:
+        dead = "" if definition is None else definition.dead_event_store
+        if not dead:
+            return
+        number = self._directory.find(destination_name(name)) if name else None
+        if number is not None:
+            own = self._directory.channels[number].state.definition
+            if own.dead_event_store == destination_name(dead):
+                return  # as it was
+            yield self._numbered(number, READ)
+        yield self._store(dead, PUBLISH)
+
+    def _store(self, name: str, pair: Pair) -> Asked:
+        """What one may not see is taken for a channel, as is what there is not: a refusal does not
+        tell which of them it is. Raises ``InvalidName``."""
+        wanted = destination_name(name)
+        number = self._directory.find(wanted)
+        if number is None or not self._access.visible(self.principal, "queue", [wanted]):
+            return pair[0], wanted
+        return self._numbered(number, pair)
+
+    def _numbered(self, number: int, pair: Pair) -> Asked:
+        """Raises ``NameDoesNotExist``."""
+        channel = self._directory.channels.get(number)
+        if channel is None:
+            raise NameDoesNotExist(f"there is no channel or queue number {number} any more")
+        name, kind = channel.state.name, channel.state.definition.kind
+        if kind == "schedule":  # what waits to be published on a store is that store's affair
+            return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)
+        return pair[kind == "queue"], name
+
+
+def _named(kind: str, verb: str, name: str) -> Asked:
+    return f"{_kind(kind)}.{verb}", destination_name(name)
+
+
+def _kind(kind: str) -> str:
+    if kind not in ("channel", "queue"):
+        raise InvalidArgument(f"{kind!r} is neither a channel nor a queue")
+    return kind
+
+
+def _definition(request: CreateChannel | EditChannel | BeginImport) -> Definition | None:
+    """What is made or changed; None: the import says what is wrong with it."""
+    if not isinstance(request, BeginImport):
+        return request.definition
+    try:
+        return manifest_from(request.manifest).definition
+    except PenstockError:
+        return None

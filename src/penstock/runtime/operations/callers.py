@@ -1,0 +1,64 @@
+"""Who asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.access.name_owners import owned
+from penstock.core.access.rights import Principal
+from penstock.runtime.access.permits import Permits
+
+if TYPE_CHECKING:
+    from penstock.runtime.realm import RunningRealm
+
+
+class Caller:
+    """Somebody who asks, in one session: who it is, and what it has open."""
+
+    def __init__(
+        self,
+        realm: RunningRealm,
+        principal: Principal,
+        session: str = "",
+        version: str = "",
+        subscriptions: dict[int, int] | None = None,
+    ) -> None:
+        """``version``: of the software that serves it. ``subscriptions``: what the realm calls each
+        of its subscriptions, by its own number; 0: it is being opened."""
+        self.realm = realm
+        self.version = version
+        self.principal = principal
+        self.session = session
+        self.permits = (
+            None if realm.access.is_open else Permits(realm.access, realm.directory, principal)
+        )
+        """What it may ask for; None where nobody is asked."""
+        self.subscriptions = {} if subscriptions is None else subscriptions
+        self.password_nonce = b""
+        """Of the change of a password that has begun."""
+
+    @property
+    def publisher(self) -> str:
+        """``user@host``: stamped on what it publishes (SEM E3)."""
+        return self.principal.name
+
+    @property
+    def owner(self) -> str:
+        """Whose the names are that it chooses; empty where the realm does not know its users."""
+        if self.permits is None or self.principal.trusted:
+            return ""
+        return self.principal.user
+
+    def owned(self, name: str) -> str:
+        """A name that it has chosen, apart from those that others choose."""
+        return owned(name, self.owner)
+
+    def seat(self, number: int) -> int:
+        """What the realm calls one of its subscriptions; 0: it has none of this number."""
+        return self.subscriptions.get(number, 0)
+
+    def leave(self) -> None:
+        """The session has ended, and the exports, imports and backups with it that it had begun."""
+        self.realm.exports.leave(self.session)
+        self.realm.imports.leave(self.session)
+        self.realm.backups.leave(self.session)

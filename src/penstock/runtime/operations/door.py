@@ -1,0 +1,116 @@
+"""The one door of a realm: every request of :mod:`penstock.api`, asked by somebody.
+
+:func:`execute` finds what a request is about, checks the right, does it, and writes it to the
+audit log if it is an act of administration. What front ends do besides is to turn bytes into
+requests, and answers into bytes.
+
+Requests that are worked through in the order in which they come are begun with :func:`begin`
+instead, which does not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from penstock.api.requests import AnswerT, Request
+from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
+from penstock.api.transfers import PutImport
+from penstock.runtime.access.permits import Opening
+from penstock.runtime.delivery.byte_credit import Room
+from penstock.runtime.delivery.delivery import Outlet
+from penstock.runtime.operations.beginners import BEGINNERS, Batches
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.handlers import HANDLERS, put_import
+from penstock.runtime.subscriptions.subscriptions import Opened
+from penstock.runtime.writer.requests import Reply
+
+
+async def execute(
+    caller: Caller, request: Request[AnswerT], content: memoryview | None = None
+) -> AnswerT:
+    """Do what ``request`` asks, if ``caller`` may. ``content``: bytes that come beside it.
+
+    Raises ``AccessDenied`` naming the missing right, and what the operation raises.
+    """
+    answer: AnswerT
+    if caller.permits is None:
+        answer = await answer_to(caller, request, content)
+    else:
+        answer = await caller.permits.permitted(
+            request, lambda: answer_to(caller, request, content)
+        )
+    return answer
+
+
+def answer_to(
+    caller: Caller, request: Request[Any], content: memoryview | None = None
+) -> Awaitable[Any]:
+    """Do what ``request`` asks; whether ``caller`` may was asked before."""
+    if isinstance(request, PutImport):
+        return put_import(caller, request, content)
+    return HANDLERS[type(request)](caller, request)
+
+
+def check(caller: Caller, request: Request[Any]) -> None:
+    """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+    if caller.permits is not None:
+        caller.permits.check(request)
+
+
+def is_begun(kind: type[Request[Any]]) -> bool:
+    """Whether requests of this kind are worked through in the order in which they come."""
+    return kind in BEGINNERS
+
+
+def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
+    """Begin what ``request`` asks, whose right :func:`check` was asked for; ``reply`` gets the
+    answer, or the error that comes of it. ``batches``: the events beside it, part by part.
+
+    Raises what is wrong with the request itself.
+    """
+    BEGINNERS[type(request)](caller, request, reply, batches)
+
+
+def open_subscription(
+    caller: Caller, request: Opening, outlet: Outlet, place: str = ""
+) -> Awaitable[Opened]:
+    """Open a subscription, whose right :func:`check` was asked for; ``outlet`` gets the events.
+    ``place``: what it is known by to the next connection of its session (SEM J5)."""
+    subscriptions = caller.realm.subscriptions
+    match request:
+        case Subscribe():
+            return subscriptions.subscribe(
+                request.channel,
+                request.start,
+                outlet,
+                credit=request.credit,
+                browse=request.browse,
+                last_id=request.last_id,
+                place=place,
+                confirms=request.confirms,
+                deltas=request.deltas,
+                room=_room(request.bytes_max, request.bytes_held),
+            )
+        case Attach():
+            return subscriptions.attach(
+                request.channel,
+                request.durable,
+                outlet,
+                window=request.window,
+                pull=request.pull,
+                auto_ack=request.auto_ack,
+                sole=request.sole,
+            )
+        case BrowseDurable():
+            return subscriptions.browse_durable(
+                request.channel,
+                request.durable,
+                outlet,
+                request.credit,
+                room=_room(request.bytes_max),
+            )
+
+
+def _room(bytes_max: int, held: int = 0) -> Room | None:
+    return Room(bytes_max, held) if bytes_max else None

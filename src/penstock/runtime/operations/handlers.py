@@ -1,0 +1,296 @@
+"""What is done for each request that is waited for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from penstock.api import (
+    access,
+    channels,
+    durables,
+    joins,
+    subscriptions,
+    transactions,
+    transfers,
+)
+from penstock.api import realm as realms
+from penstock.api.requests import Request
+from penstock.core.ids.ids import Span
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.messages import Spans
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.subscriptions.missing_ids import missing
+from penstock.wire.scram import NONCE_BYTES, is_proven
+
+RequestT = TypeVar("RequestT", bound=Request[Any])
+
+Handler = Callable[[Caller, Any], Awaitable[Any]]
+"""Does what a request asks; whether it may was asked before."""
+
+
+def _on(
+    kind: type[RequestT], handler: Callable[[Caller, RequestT], Awaitable[Any]]
+) -> tuple[type[Request[Any]], Handler]:
+    return kind, handler
+
+
+def _create_durable(by: Caller, asked: durables.CreateDurable) -> Awaitable[durables.DurableInfo]:
+    return by.realm.subscriptions.create_durable(
+        asked.channel,
+        asked.name,
+        asked.kind,
+        asked.start,
+        asked.selector,
+        persistent=asked.persistent,
+        max_deliveries=asked.max_deliveries,
+        cluster_wide=asked.cluster_wide,
+        strict_order=asked.strict_order,
+        order_by=asked.order_by,
+    )
+
+
+def _redrive(by: Caller, asked: joins.Redrive) -> Awaitable[joins.Redriven]:
+    may = partial(by.realm.access.require_publish, by.principal)
+    return by.realm.redrive(
+        asked.source, asked.destination, asked.selector, dry_run=asked.dry_run, may=may
+    )
+
+
+def checked(spans: Spans) -> Spans:
+    """Ranges of ids a client names. Raises ``RemoteProtocolViolation`` for one that has none."""
+    for first, end in spans:
+        if first >= end:
+            raise RemoteProtocolViolation(f"a range of ids from {first} to {end}")
+    return spans
+
+
+async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview | None) -> None:
+    """Take a part of a file, whose bytes come beside the request."""
+    if not content:
+        raise RemoteProtocolViolation("a part of a file without bytes")
+    await by.realm.imports.put(by.session, asked.import_, asked.file, asked.offset, content)
+
+
+async def _who(by: Caller, _: access.WhoAmI) -> access.Me:
+    return by.realm.access.me(by.principal)
+
+
+async def _users(by: Caller, _: access.ListUsers) -> list[access.UserInfo]:
+    return by.realm.access.accounts.users()
+
+
+async def _groups(by: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
+    return by.realm.access.accounts.groups()
+
+
+async def _entries(by: Caller, asked: access.ListEntries) -> access.AclInfo:
+    return by.realm.access.accounts.entries(asked.kind, asked.name)
+
+
+async def _begin_password(by: Caller, _: access.BeginPassword) -> access.PasswordChallenge:
+    known = by.realm.access.own_verifier(by.principal)
+    by.password_nonce = secrets.token_bytes(NONCE_BYTES)
+    return access.PasswordChallenge(salt=known.salt, rounds=known.rounds, nonce=by.password_nonce)
+
+
+async def _set_password(by: Caller, asked: access.SetPassword) -> None:
+    to = by.realm.access
+    nonce, by.password_nonce = by.password_nonce, b""  # each is good for one try
+    if to.is_own_password(by.principal, asked.name):
+        said = access.change_said(nonce, asked.name, asked.verifier)
+        await to.check_old(
+            by.principal, lambda known: bool(nonce) and is_proven(asked.proof, known, said)
+        )
+    await to.accounts.set_password(asked.name, asked.verifier)
+
+
+def check_exists(directory: Directory, kind: str, name: str) -> None:
+    """Raises ``NameDoesNotExist`` for a grant on a channel or queue there is not; patterns such as
+    ``orders/*`` may come before what they are about."""
+    if kind in ("channel", "queue") and not name.endswith("*"):
+        directory.number_of(name, kind)
+
+
+async def _grant(by: Caller, asked: access.Grant) -> access.AclInfo:
+    check_exists(by.realm.directory, asked.kind, asked.name)
+    return await by.realm.access.accounts.grant(asked.kind, asked.name, asked.subject, asked.rights)
+
+
+HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
+    dict(
+        (
+            # Channels and queues
+            _on(
+                channels.CreateChannel,
+                lambda by, it: by.realm.create_channel(it.name, it.definition),
+            ),
+            _on(channels.OpenChannel, lambda by, it: by.realm.open_channel(it.name, it.kind)),
+            _on(channels.DeleteChannel, lambda by, it: by.realm.delete_channel(it.name, it.kind)),
+            _on(
+                channels.EditChannel,
+                lambda by, it: by.realm.edit_channel(it.name, it.definition),
+            ),
+            _on(channels.ListChannels, lambda by, it: by.realm.list_channels(it.kind)),
+            _on(
+                channels.DescribeChannel,
+                lambda by, it: by.realm.describe_channel(it.name, it.kind),
+            ),
+            _on(channels.MaintainChannel, lambda by, it: by.realm.maintain(it.name, it.kind)),
+            _on(
+                channels.PurgeChannel,
+                lambda by, it: by.realm.subscriptions.purge(
+                    it.channel, it.first_id, it.last_id, it.selector
+                ),
+            ),
+            _on(
+                channels.DescribeColumns,
+                lambda by, it: by.realm.subscriptions.columns(it.channel),
+            ),
+            _on(
+                channels.Locate,
+                lambda by, it: by.realm.subscriptions.locate(
+                    it.channel, Span(it.first_id, it.end_id), publishers=it.publishers
+                ),
+            ),
+            _on(
+                channels.DescribeMissing,
+                lambda by, it: missing(by.realm.shard, it.channel, Span(it.first_id, it.end_id)),
+            ),
+            _on(channels.OpenSchedule, lambda by, it: by.realm.schedule_of(it.channel)),
+            # Durables
+            _on(durables.CreateDurable, _create_durable),
+            _on(
+                durables.DeleteDurable,
+                lambda by, it: by.realm.subscriptions.delete_durable(it.channel, it.name),
+            ),
+            _on(durables.ListDurables, lambda by, it: by.realm.subscriptions.durables(it.channel)),
+            _on(
+                durables.DescribeDurable,
+                lambda by, it: by.realm.subscriptions.durable(it.channel, it.name),
+            ),
+            _on(
+                durables.PurgeDurable,
+                lambda by, it: by.realm.subscriptions.purge_durable(
+                    it.channel, it.name, it.first_id, it.last_id, it.selector
+                ),
+            ),
+            _on(
+                durables.UnbindDurable,
+                lambda by, it: by.realm.subscriptions.unbind(it.channel, it.name),
+            ),
+            _on(
+                durables.DescribeOutstanding,
+                lambda by, it: by.realm.subscriptions.holding.outstanding(
+                    it.channel, it.name, Span(it.first_id, it.end_id)
+                ),
+            ),
+            _on(
+                subscriptions.Hold,
+                lambda by, it: by.realm.subscriptions.holding.hold(
+                    by.seat(it.subscription), Span(it.first_id, it.end_id)
+                ),
+            ),
+            _on(
+                subscriptions.Bury,
+                lambda by, it: by.realm.subscriptions.holding.bury(
+                    by.seat(it.subscription), checked(it.spans), it.reason
+                ),
+            ),
+            # Transactions
+            _on(
+                transactions.BeginTransaction,
+                lambda by, it: by.realm.transactions.begin(by.owned(it.transaction), it.channels),
+            ),
+            _on(
+                transactions.AbortTransaction,
+                lambda by, it: by.realm.transactions.abort(by.owned(it.transaction)),
+            ),
+            _on(
+                transactions.DescribeTransaction,
+                lambda by, it: by.realm.transactions.describe(by.owned(it.transaction)),
+            ),
+            # What is copied as a whole
+            _on(
+                transfers.BeginExport,
+                lambda by, it: by.realm.exports.begin(by.session, it.name, it.kind),
+            ),
+            _on(
+                transfers.ReadExport,
+                lambda by, it: by.realm.exports.read(by.session, it.export, it.file, it.offset),
+            ),
+            _on(transfers.EndExport, lambda by, it: by.realm.exports.end(by.session, it.export)),
+            _on(
+                transfers.BeginImport,
+                lambda by, it: by.realm.imports.begin(by.session, it.name, it.manifest),
+            ),
+            _on(
+                transfers.CommitImport,
+                lambda by, it: by.realm.imports.commit(by.session, it.import_),
+            ),
+            _on(
+                transfers.AbortImport,
+                lambda by, it: by.realm.imports.abort(by.session, it.import_),
+            ),
+            _on(
+                transfers.BeginBackup,
+                lambda by, it: by.realm.backups.begin(by.session, by.version),
+            ),
+            _on(
+                transfers.ReadBackup,
+                lambda by, it: by.realm.backups.read(by.session, it.backup, it.file, it.offset),
+            ),
+            _on(transfers.EndBackup, lambda by, it: by.realm.backups.end(by.session, it.backup)),
+            # The realm
+            _on(realms.DescribeRealm, lambda by, it: by.realm.describe(by.version)),
+            _on(realms.PausePublishing, lambda by, it: by.realm.pause(it.paused)),
+            _on(
+                joins.CreateJoin,
+                lambda by, it: by.realm.joins.create(
+                    it.source, it.destination, it.selector, it.archive, by.principal
+                ),
+            ),
+            _on(joins.DeleteJoin, lambda by, it: by.realm.joins.delete(it.source, it.destination)),
+            _on(joins.ListJoins, lambda by, it: by.realm.joins.list()),
+            _on(joins.Redrive, _redrive),
+            # Who uses it
+            _on(access.WhoAmI, _who),
+            _on(access.BeginPassword, _begin_password),
+            _on(access.SetPassword, _set_password),
+            _on(access.ListUsers, _users),
+            _on(
+                access.CreateUser,
+                lambda by, it: by.realm.access.accounts.create_user(it.name, it.verifier),
+            ),
+            _on(access.DeleteUser, lambda by, it: by.realm.access.accounts.delete_user(it.name)),
+            _on(access.ListGroups, _groups),
+            _on(
+                access.CreateGroup,
+                lambda by, it: by.realm.access.accounts.create_group(it.name, it.members),
+            ),
+            _on(
+                access.ChangeGroup,
+                lambda by, it: by.realm.access.accounts.change_group(it.name, it.add, it.remove),
+            ),
+            _on(access.DeleteGroup, lambda by, it: by.realm.access.accounts.delete_group(it.name)),
+            _on(access.ListEntries, _entries),
+            _on(access.Grant, _grant),
+            _on(
+                access.Revoke,
+                lambda by, it: by.realm.access.accounts.revoke(
+                    it.kind, it.name, it.subject, it.rights
+                ),
+            ),
+            _on(
+                access.ReadAudit,
+                lambda by, it: by.realm.access.audit.read(
+                    kind=it.kind, before=it.before, limit=it.limit
+                ),
+            ),
+        )
+    )
+)
