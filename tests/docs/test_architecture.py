@@ -1,0 +1,98 @@
+"""ARCHITECTURE.md leads to places that exist, and to all it takes to add an attribute."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+SOURCE = ROOT / "src" / "penstock"
+
+WITHOUT_A_FIELD = frozenset({"api/subscriptions.py"})
+"""Modules that say what follows from the pattern's attribute, and do not carry it."""
+
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def rows(section: str) -> list[list[str]]:
+    """The cells of the table in a section, without its head."""
+    text = TEXT.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[1:]]
+
+
+def paths_in(cell: str) -> list[str]:
+    """What looks like a file or a folder."""
+    named = _CODE.findall(cell)
+    return [name for name in named if name.endswith((".py", "/"))]
+
+
+def exists(path: str) -> bool:
+    return (SOURCE / path).exists() or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("row", rows("Where to add what"), ids=lambda row: row[0])
+def test_every_file_to_change_is_there(row: list[str]) -> None:
+    _, files, held_by = row
+
+    assert paths_in(files)
+    assert [path for path in paths_in(files + held_by) if not exists(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("an attribute of a durable", "strict_order"),
+        ("an attribute of a channel", "retain_consumed"),
+    ],
+)
+def test_the_pattern_of_an_attribute_is_found_in_every_file_of_its_row(
+    subject: str, name: str
+) -> None:
+    (row,) = (row for row in rows("Where to add what") if row[0].startswith(subject))
+    wrong = [
+        path for path in paths_in(row[1]) if name not in (SOURCE / path).read_text(encoding="utf-8")
+    ]
+
+    assert f"`{name}`" in row[0]
+    assert wrong == []
+
+
+def test_whoever_adds_an_attribute_of_a_durable_is_led_to_every_file_that_has_it_as_a_field() -> (
+    None
+):
+    (row,) = (row for row in rows("Where to add what") if row[0].startswith("an attribute of a d"))
+    declaring = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if re.search(r"^ +strict_order: ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+
+    assert declaring - WITHOUT_A_FIELD - set(paths_in(row[1])) == set()
+
+
+def test_every_room_is_on_the_map() -> None:
+    told = {
+        name.strip("/") for row in rows("The rooms") for cell in row for name in _CODE.findall(cell)
+    }
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    rooms = {
+        path.parent.name
+        for package in ("core", "columns", "runtime", "frontends", "client")
+        for path in (SOURCE / package).glob("*/__init__.py")
+    }
+
+    assert packages - told == set()
+    assert rooms - told == set()
+
+
+def test_files_beside_the_way_in_are_there() -> None:
+    for name in ("dead_events.py", "join_copies.py", "schedules.py", "transactions.py"):
+        assert f"`{name}`" in TEXT
+        assert (SOURCE / "runtime" / "writer" / name).is_file()
+    for path in re.findall(r"`penstock/([\w/]+\.py)`", TEXT):
+        assert Path(SOURCE / path).is_file(), path
