@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,18 +11,10 @@ import penstock
 from penstock.client.sync.sync import Channel, Queue
 from penstock.core.vocabulary.messages import Definition, Storage
 from tests.cli.conftest import commands_of
+from tests.patience import until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
-
-PATIENCE_S = 60.0
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Ask until it has."""
-    began = perf_counter()
-    while not happened():
-        assert perf_counter() - began < PATIENCE_S, "it never happened"
 
 
 def test_a_channel_is_made_with_the_attributes_that_were_given(

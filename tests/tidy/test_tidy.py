@@ -37,6 +37,16 @@ WITHOUT_TEST_FILE: dict[str, str] = {
 }
 """Modules of the core without a test file of their name, each with why."""
 
+CLOCKS = frozenset({"perf_counter", "process_time", "thread_time", "monotonic"})
+TIMED: dict[str, str] = {
+    "tests/patience.py": "a limit that no machine comes near",
+    "tests/faults": "a program: it runs for so many minutes, and its journals have times",
+    "tests/fuzz": "a program: it runs for so many seconds",
+}
+"""Where tests look at a clock of the machine, each with why. No other test does: how long
+something takes says how busy the machine is. Count the work (`tests/counting.py`), or pass
+virtual time (`@simulated`)."""
+
 # Written in two parts, so that this file does not find itself.
 FOREIGN = {
     "a path of one machine": re.compile(r"/(?:wo" r"rk|ho" r"me/\w+|Us" r"ers/\w+|ro" r"ot)/"),
@@ -160,3 +170,29 @@ def test_the_text_speaks_of_the_project_alone() -> None:
     ]
 
     assert found == []
+
+
+def _clocks_in(path: Path) -> set[str]:
+    """The clocks of the machine that a module names, in nanoseconds or not."""
+    names: set[str] = set()
+    text = path.read_text(encoding="utf-8")
+    if not any(clock in text for clock in CLOCKS):
+        return names
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.alias | ast.Attribute | ast.Name):
+            name = {ast.alias: "name", ast.Attribute: "attr", ast.Name: "id"}[type(node)]
+            names.add(getattr(node, name).removesuffix("_ns"))
+    return names & CLOCKS
+
+
+def test_tests_count_and_do_not_time() -> None:
+    paths = {path: path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
+    timed = [
+        name
+        for path, name in paths.items()
+        if not any(name == known or name.startswith(f"{known}/") for known in TIMED)
+        and _clocks_in(path)
+    ]
+
+    assert timed == []
+    assert _clocks_in(ROOT / "tests" / "patience.py") == {"perf_counter"}

@@ -24,6 +24,7 @@ from penstock.columns.files.exports import (
 )
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
+from tests.patience import until
 
 T = TypeVar("T")
 Start = Callable[..., penstock.Realm]
@@ -55,16 +56,10 @@ def exported(here: Session, folder: Path) -> list[Path]:
     """A channel with events on disk, in memory and a durable; every file of its export."""
     orders = here.channels.create("orders", storage={"events_per_spindle": 40})
     orders.publish_many(events(100))
-    until(lambda: orders.info().storage.sealed_files == 1)
+    until(lambda: orders.info().storage.sealed_files == 2)  # and so it stays
     halfway(orders)
     here.channels.export("orders", folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Ask again until it holds; a test that waits for ever is ended by its time limit."""
-    while not holds():
-        pass
 
 
 def ask(peer: RawPeer, request: Request[Any], kind: type[T]) -> T:

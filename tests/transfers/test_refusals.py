@@ -27,6 +27,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
+from tests.patience import until
 from tests.transfers.moving import (
     Start,
     ask,
@@ -36,7 +37,6 @@ from tests.transfers.moving import (
     forge,
     read,
     refusal,
-    until,
 )
 
 pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]

@@ -15,6 +15,7 @@ from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire
+from tests.patience import until
 from tests.transfers.moving import (
     Start,
     ask,
@@ -23,7 +24,6 @@ from tests.transfers.moving import (
     halfway,
     read_whole,
     refusal,
-    until,
 )
 
 pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]

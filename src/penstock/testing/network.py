@@ -27,6 +27,7 @@ _EOF = object()
 _RESET = object()
 
 Address = tuple[str, int]
+Program = asyncio.BufferedProtocol | asyncio.Protocol
 
 
 class SimTransport(asyncio.Transport):
@@ -37,7 +38,7 @@ class SimTransport(asyncio.Transport):
         self.machine = machine
         self.peer: SimTransport
         """The other end."""
-        self.protocol: asyncio.BufferedProtocol | None = None
+        self.protocol: Program | None = None
         """None: nobody is at this end."""
         self.is_dead = False
         """The program it belonged to is gone, and was not told."""
@@ -222,6 +223,9 @@ class SimTransport(asyncio.Transport):
     def _hand_over(self, piece: bytes) -> None:
         rest = memoryview(piece)
         while rest and self.protocol is not None and not self.is_closing():
+            if isinstance(self.protocol, asyncio.Protocol):
+                self.protocol.data_received(bytes(rest))
+                return
             room = memoryview(cast("bytearray", self.protocol.get_buffer(-1)))
             part = rest[: len(room)]
             room[: len(part)] = part
@@ -254,7 +258,7 @@ class Door:
         self._network = network
         self._address = address
         self.machine = machine
-        self.make: Callable[[], asyncio.BufferedProtocol]
+        self.make: Callable[[], Program]
         self.sockets = (self,)
 
     def getsockname(self) -> Address:
@@ -287,17 +291,15 @@ class SimNetwork:
 
     # --- what loops ask for --------------------------------------------------------------
 
-    async def create_server(
-        self, make: Callable[[], asyncio.BufferedProtocol], host: str, port: int
-    ) -> Door:
+    async def create_server(self, make: Callable[[], Program], host: str, port: int) -> Door:
         door = Door(self, (host, port), MACHINE.get())
         door.make = make
         self.doors[host, port] = door
         return door
 
     async def create_connection(
-        self, make: Callable[[], asyncio.BufferedProtocol], host: str, port: int
-    ) -> tuple[SimTransport, asyncio.BufferedProtocol]:
+        self, make: Callable[[], Program], host: str, port: int
+    ) -> tuple[SimTransport, Program]:
         """Raises ``ConnectionRefusedError``; without power at the other end it never comes back."""
         await asyncio.sleep(self.delay_s())
         door = self.doors.get((host, port))

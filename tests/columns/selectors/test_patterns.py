@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.columns.selectors import InvalidSelector, Selector, parse, selector_of
 from penstock.columns.selectors.patterns import parts, search, unlimited, wildcards
+from tests.counting import calls_during
 from tests.thorough import examples
 
 pytestmark = pytest.mark.spec("F1")
@@ -48,26 +47,9 @@ def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> No
     """A regular expression would go back again and again; each place is looked at once here."""
     texts = ["a" * 20_000, "a" * 19_999 + "c", "ca" * 10_000 + "b"]
 
-    looks = looks_of(lambda: search(pattern)(pa.array(texts), unlimited))
+    looks = calls_during(lambda: search(pattern)(pa.array(texts), unlimited), "find", "startswith")
 
     assert 0 < looks <= 2 * len(texts) * len(pattern) + sum(map(len, texts))
-
-
-def looks_of(search_all: Callable[[], object]) -> int:
-    """How often ``str.find`` and ``str.startswith`` are called meanwhile."""
-    looks = 0
-
-    def count(_: object, event: str, called: object) -> None:
-        nonlocal looks
-        looks += event == "c_call" and getattr(called, "__name__", "") in {"find", "startswith"}
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        search_all()
-    finally:
-        sys.setprofile(before)
-    return looks
 
 
 def test_a_search_asks_whether_to_go_on() -> None:
