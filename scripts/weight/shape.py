@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from scripts.weight.source import Source, documentation, importers, mentions
+from scripts.weight.source import Source, documentation, importers, mentions, statements
 
 FRAGMENT_LINES = 80
 """A module below this with a single importer is a fragment of that importer."""
@@ -43,7 +43,7 @@ def lines_of(sources: Sequence[Source]) -> Lines:
         documented += len(texts)
         imports += sum(
             (node.end_lineno or node.lineno) - node.lineno + 1
-            for node in ast.walk(source.tree)
+            for node in statements(source.tree)
             if isinstance(node, ast.Import | ast.ImportFrom)
         )
         for number, line in enumerate(lines, 1):
@@ -71,7 +71,7 @@ def function_lines(sources: Sequence[Source]) -> list[int]:
     return [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in statements(source.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -85,7 +85,7 @@ def repeated_classes(sources: Sequence[Source]) -> Mapping[str, list[str]]:
     """Each class name that is used more than once, with the modules that use it."""
     found: dict[str, list[str]] = {}
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in statements(source.tree):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(source.module)
     return {name: modules for name, modules in sorted(found.items()) if len(modules) > 1}
@@ -124,7 +124,7 @@ def wrapped_stories(tests: Sequence[Source]) -> list[str]:
     return [
         f"{source.module}.{node.name}"
         for source in tests
-        for node in ast.walk(source.tree)
+        for node in statements(source.tree)
         if isinstance(node, ast.FunctionDef) and _runs_its_own(node)
     ]
 
