@@ -1,0 +1,83 @@
+"""One word for one thing: names in ``src`` are those of the glossary in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.parsing import parsed, tree_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+
+ALLOWED = {
+    "topic": ("frontends/amqp/addresses.py",),  # the word of JMS for a channel
+    "reject": ("frontends/amqp/", "client/connection/pending.py"),  # an outcome; of a future
+    "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
+}
+"""Words of the last column where they are the right ones, by where that is."""
+
+_ROW = re.compile(r"^\| (?!word|-)(?:[^|]+)\|(?:[^|]+)\| (.*) \|$", re.MULTILINE)
+_WORD = re.compile(r"`([a-z_]+)`")
+_PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def refused() -> set[str]:
+    """The words that the glossary does not want as names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Words\n")[2].partition("\n## ")[0]
+    cells = [cell.partition(";")[0] if "; " in cell else cell for cell in _ROW.findall(section)]
+    return {word for cell in cells for word in _WORD.findall(cell)}
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """The names that a module gives, and not those it uses."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.arg():
+                yield node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr
+            case _:
+                pass
+
+
+def has_word(name: str, word: str) -> bool:
+    spelled = f"_{_PARTS.sub('_', name).lower().strip('_')}_"
+    return f"_{word}_" in spelled
+
+
+def misnamed(words: set[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        where = path.relative_to(SOURCE / path.relative_to(SOURCE).parts[0]).as_posix()
+        for name in {path.stem, *names_in(parsed(path))}:
+            for word in words:
+                if has_word(name, word) and not where.startswith(ALLOWED.get(word, ())):
+                    found.setdefault(word, []).append(f"{where}: {name}")
+    return found
+
+
+def test_names_are_the_words_of_the_glossary() -> None:
+    assert misnamed(refused()) == {}
+
+
+def test_the_glossary_says_what_a_word_is_not() -> None:
+    assert {"broker", "msg", "nack", "dlq", "event_offset", "snoop"} <= refused()
+    assert "message" not in refused()
+    assert set(ALLOWED) <= refused()
+
+
+def test_a_word_that_is_refused_is_found_wherever_it_is_given() -> None:
+    source = "class DlqStore: ...\ndef take(msg_id): self.last_msg = 1\nfor a in b: message = 1\n"
+
+    names = set(names_in(tree_of(source)))
+
+    assert {name for name in names if has_word(name, "msg")} == {"msg_id", "last_msg"}
+    assert {name for name in names if has_word(name, "dlq")} == {"DlqStore"}
