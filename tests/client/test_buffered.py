@@ -128,3 +128,164 @@ async def test_a_bound_of_nothing_is_refused(world: World) -> None:
         orders = await there.channels.create("orders")
         with pytest.raises(InvalidArgument, match="buffer_bytes"):
             orders.subscribe(buffer_bytes=0)
+
+
+# --- seats at durables ------------------------------------------------------------------
+
+
+def held(seat: aio.DurableSubscription) -> int:
+    """Bytes in the client that nobody has taken."""
+    return seat._buffered.size
+
+
+async def seated(session: aio.Session, **options: Any) -> aio.DurableSubscription:
+    orders = await session.channels.get("orders")
+    durable = await orders.durables.get("billing")
+    return await durable.subscribe(buffer_bytes=BOUND, **options).open()
+
+
+async def acked(seat: aio.DurableSubscription, count: int) -> list[int]:
+    """So many events, and what waits stays below the bound all the time."""
+    ids: list[int] = []
+    while len(ids) < count:
+        batch = await seat.next_batch(60.0)
+        assert batch is not None, f"nothing came after {ids[-1:]}"
+        ids += batch.event_ids.tolist()
+        assert not batch.redeliveries, "what was held back was not delivered"
+        await batch.ack()
+        await pass_time(1)
+        assert held(seat) <= BOUND
+    return ids
+
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("shared", {}),
+    ("serial", {"strict_order": True}),
+    ("serial", {"order_by": "key"}),
+    ("shared", {"selector": "n >= 0"}),
+    ("serial", {}),
+    ("priority", {}),
+    ("exclusive", {}),
+    ("shared_queued", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), KINDS, ids=[f"{kind} {' '.join(options)}" for kind, options in KINDS]
+)
+@in_world
+async def test_a_client_of_a_durable_has_no_more_than_its_bound(
+    world: World, kind: Any, options: dict[str, Any]
+) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        billing = await orders.durables.create("billing", type=kind, **options)
+        seat = await seated(session)
+        for n in range(3):
+            events = [
+                aio.Event(LARGE, properties={"n": 10 * n + m, "key": "same"}) for m in range(10)
+            ]
+            await orders.publish_many(events)
+        await pass_time(5)
+
+        assert BOUND / 2 <= held(seat) <= BOUND
+        assert (await billing.info()).outstanding == 30
+        assert await acked(seat, 30) == list(range(30))
+        assert (await billing.info()).outstanding == 0
+
+
+@in_world
+async def test_an_event_larger_than_the_bound_gets_through_a_durable(world: World) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        await orders.durables.create("billing", type="shared")
+        seat = await seated(session)
+        for size in (10, 3 * BOUND, 10, 2 * BOUND, 2 * BOUND, 10):
+            await orders.publish(b"x" * size)
+        ids: list[int] = []
+        while len(ids) < 6 and (batch := await seat.next_batch(60.0)) is not None:
+            ids += batch.event_ids.tolist()
+
+        assert ids == list(range(6))
+
+
+@in_world
+async def test_what_one_client_has_no_room_for_goes_to_another(world: World) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session, aio.connect(URL) as second:
+        orders = await there.channels.create("orders")
+        await orders.durables.create("billing", type="shared")
+        idle = await seated(session, window=1_000)
+        other = await seated(second, window=1_000)
+        await orders.publish_many([aio.Event(LARGE) for _ in range(40)])
+        await pass_time(5)
+        assert held(idle) <= BOUND
+
+        ids = await acked(other, 40 - held(idle) // len(LARGE))
+        assert sorted(ids + await acked(idle, 40 - len(ids))) == list(range(40))
+
+
+@in_world
+async def test_a_seat_counts_from_nothing_on_another_connection(world: World) -> None:
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        await orders.durables.create("billing", type="shared")
+        seat = await seated(session)
+        await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
+        await pass_time(5)
+        for _ in range(3):
+            before = session.reconnects
+            world.end_of(session).reset()
+            await world.until(lambda: session.reconnects > before)  # noqa: B023  awaited here
+            await pass_time(5)
+            assert BOUND / 2 <= held(seat) <= BOUND
+
+        ids: list[int] = []
+        while len(ids) < 60 and (batch := await seat.next_batch(60.0)) is not None:
+            ids += batch.event_ids.tolist()
+            await batch.ack()
+        assert sorted(ids) == list(range(60))
+
+
+@in_world
+async def test_what_is_recalled_makes_room(world: World) -> None:
+    """The realm takes back what it has sent behind an event that is rolled back."""
+    async with aio.connect(URL) as there, aio.connect(URL) as session:
+        orders = await there.channels.create("orders")
+        await orders.durables.create("billing", type="serial", strict_order=True)
+        seat = await seated(session)
+        for _ in range(30):
+            await orders.publish(LARGE)
+        ids: list[int] = []
+        rolled_back = set[int]()
+        async for event in seat:
+            assert event.event_id is not None
+            if event.event_id % 7 == 3 and event.event_id not in rolled_back:
+                rolled_back.add(event.event_id)
+                await event.rollback()
+                continue
+            ids.append(event.event_id)
+            await event.ack()
+            assert held(seat) <= BOUND
+            if len(ids) == 30:
+                break
+
+        assert ids == list(range(30))
+
+
+@in_world
+async def test_who_fetches_gets_as_many_as_were_asked_for(world: World) -> None:
+    async with aio.connect(URL) as there:
+        orders = await there.channels.create("orders")
+        billing = await orders.durables.create("billing", type="shared")
+        await orders.publish_many([aio.Event(LARGE) for _ in range(300)])
+
+        assert len(await billing.fetch(300, 60.0)) == 300  # more than any buffer has
+
+
+@in_world
+async def test_a_bound_of_nothing_is_refused_by_a_durable_too(world: World) -> None:
+    async with aio.connect(URL) as there:
+        orders = await there.channels.create("orders")
+        billing = await orders.durables.create("billing", type="shared")
+        with pytest.raises(InvalidArgument, match="buffer_bytes"):
+            billing.subscribe(buffer_bytes=0)

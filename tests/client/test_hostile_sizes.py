@@ -71,3 +71,35 @@ def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(
 
         assert listener.pending_bytes == 0
         assert orders.publish(b"y") == 0
+
+
+def test_events_count_sixteen_bytes_at_least_while_they_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As they do over HTTP and AMQP: a body of next to nothing may have very many."""
+    empty = [penstock.Event(b"")] * 1_000
+    with penstock.Realm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        listener, running = realm._listener, realm._running
+        assert listener is not None
+        assert running is not None
+        seen: list[int] = []
+        publish, commit = running.publish, running.transactions.commit
+
+        def publishing(*given: Any, **more: Any) -> None:
+            seen.append(listener.pending_bytes)
+            publish(*given, **more)
+
+        def committing(*given: Any, **more: Any) -> None:
+            seen.append(listener.pending_bytes)
+            commit(*given, **more)
+
+        monkeypatch.setattr(running, "publish", publishing)
+        monkeypatch.setattr(running.transactions, "commit", committing)
+        orders.publish_many(empty)
+        with session.transaction() as both:
+            both.publish_many(orders, empty)
+            both.publish_many(orders, empty)
+
+        assert seen == [16 * 1_000, 2 * 16 * 1_000]
+        assert listener.pending_bytes == 0

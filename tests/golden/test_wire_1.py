@@ -74,7 +74,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Asked(7, Attach(3, 2, "d", 10, False)),
-        "9a29070302a1640ac2a0c2c2",
+        "9b29070302a1640ac2a0c2c200",
     ),
     (
         wire.Asked(8, Settle(2, (Span(0, 3), Span(5, 6)), True, False)),
@@ -149,6 +149,7 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
          "9501a6636c69656e74a773657373696f6ea475736572a5746f6b656e"),
         (wire.Asked(7, Attach(3, 2, "d", 10)), "9829070302a1640ac2a0"),
         (wire.Asked(7, Attach(3, 2, "d", 10)), "9929070302a1640ac2a0c2"),
+        (wire.Asked(7, Attach(3, 2, "d", 10)), "9a29070302a1640ac2a0c2c2"),
         (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
         (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),

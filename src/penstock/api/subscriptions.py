@@ -69,6 +69,8 @@ class Attach(Request[Subscribed], frozen=True):
     """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
     sole: bool = False
     """Hold the durable as a whole: nothing is delivered, events are taken by :class:`Hold`."""
+    bytes_max: Count = 0
+    """As of :class:`Subscribe`; of no account to who demands events."""
 
 
 class BrowseDurable(Request[Subscribed], frozen=True):

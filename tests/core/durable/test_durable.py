@@ -16,12 +16,14 @@ from penstock.core.vocabulary.messages import (
     AckPrevious,
     Attach,
     CreateDurable,
+    Credit,
     DeleteDurable,
     Demand,
     Detach,
     Purge,
     RollBack,
     Subscribe,
+    Withhold,
 )
 from penstock.testing.play import delivered, finished, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -331,3 +333,48 @@ def test_an_event_given_back_again_and_again_makes_no_other_one_dearer() -> None
     assert len(durable.levels) == 1, "what an acknowledgement looks through"
     play.restart_from_snapshot()
     assert play.channel.state.durables["d"].redeliveries((span(0, 1),)) == ((3_000, (span(0),)),)
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("kind", ["exclusive", "priority", "serial", "shared", "shared_queued"])
+def test_what_a_client_has_no_room_for_is_granted_again_uncounted(kind: str) -> None:
+    play = durable_play(kind, None)
+    assert delivered(play.do(publish(5))) == {1: [0, 1, 2, 3, 4]}
+    assert not delivered(play.do(Withhold(1, (span(2, 4),), is_full=True)))
+    assert not delivered(play.do(publish(1)))
+    assert not delivered(play.do(Ack(1, (span(0, 1),))))
+    assert outstanding(play) == [2, 3, 4, 5]
+    assert not delivered(play.do(Credit(1, 0)))
+
+    effects = play.do(Credit(1, 0, has_room=True))
+
+    assert delivered(effects) == {1: [2, 3, 4, 5]}
+    assert not redelivered(effects)
+    assert play.channel.state.durables["d"].delivered == 6
+    assert not delivered(play.do(Credit(7, 0, has_room=True)))  # nobody
+    assert not delivered(play.do(Withhold(7, (span(2),), is_full=True)))
+
+
+@pytest.mark.spec("D8", "D9")
+def test_what_one_client_has_no_room_for_goes_to_another_that_has() -> None:
+    play = durable_play("shared", 10)
+    assert delivered(play.do(publish(4))) == {1: [0, 1, 2, 3]}
+    play.do(Attach("d", 2, "s2", 10))
+
+    effects = play.do(Withhold(1, (span(1, 3),), is_full=True))
+
+    assert delivered(effects) == {2: [1, 2, 3]}
+    assert not redelivered(effects)
+
+
+@pytest.mark.spec("D13")
+def test_what_was_withheld_is_not_counted_when_its_client_goes() -> None:
+    play = durable_play("shared", 10)
+    play.do(publish(3))
+    play.do(Withhold(1, (span(1, 2),), is_full=True))
+    play.do(Detach(1))
+
+    effects = play.do(Attach("d", 2, "s2", 10))
+
+    assert delivered(effects) == {2: [0, 1, 2]}
+    assert redelivered(effects) == {0: 1}

@@ -24,7 +24,7 @@ from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.reading.durable_subscription import DurableSubscription, Handler
 from penstock.client.reading.holding import DurableHold
 from penstock.client.reading.start_positions import StartLike, check_range, start_of
-from penstock.client.reading.subscription import Subscription
+from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.core.vocabulary.errors import InvalidArgument
 
 
@@ -134,11 +134,15 @@ class Durable:
         auto_ack: bool = False,
         selector: str = "",
         timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
         """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
 
         With a ``handler`` each event is given to it while the subscription is open: returning
         acknowledges when ``auto_ack``, an exception rolls back and is reported.
+
+        Whoever does not read has no more than ``buffer_bytes`` waiting here and on their way; a
+        single event that is larger comes alone.
         """
         if window is not None:
             check_count(window, "window")
@@ -152,6 +156,7 @@ class Durable:
             auto_ack=auto_ack,
             selector=selector,
             timeout=timeout,
+            buffer_bytes=buffer_bytes,
             handler=handler,
         )
 

@@ -9,12 +9,17 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
-from penstock.client.connection.arguments import check_timeout
+from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
-from penstock.client.reading.inbox import Begun, Inbox, Loops
+from penstock.client.reading.inbox import Begun, Buffered, Inbox, Loops
 from penstock.client.reading.settlements import Settlements
-from penstock.client.reading.subscription import received_batch, received_spans, redelivery_counts
+from penstock.client.reading.subscription import (
+    BUFFER_BYTES_MAX,
+    received_batch,
+    received_spans,
+    redelivery_counts,
+)
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
@@ -47,6 +52,7 @@ class DurableSubscription:
         timeout: float | None = None,
         handler: Handler | None = None,
         pull: bool = False,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> None:
         self._conversation = conversation
         self._channel = channel
@@ -59,6 +65,9 @@ class DurableSubscription:
         self._handler = handler
         self._pull = pull
         self._inbox: Inbox[DeliveredBatch] = Inbox()
+        check_count(buffer_bytes, "buffer_bytes", "bytes")
+        self._buffer_bytes = 0 if pull else buffer_bytes  # who demands says how many it takes
+        self._buffered = Buffered(self._buffer_bytes, self._make_room)
         self._number = 0
         self._is_open = False
         self.settlements = Settlements(conversation)
@@ -92,7 +101,7 @@ class DurableSubscription:
 
     async def _open(self) -> None:
         if not self._is_open:
-            self._inbox = Inbox()  # the last one may have ended with the seat
+            self._forget()  # the last one may have ended with the seat
             self._number = self.settlements.subscription = self._conversation.add(self)
             try:
                 await self._attach()
@@ -115,6 +124,7 @@ class DurableSubscription:
             self._pull,
             self._selector,
             self._auto_ack,
+            bytes_max=self._buffer_bytes,
         )
         answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
         self._is_strict = self.settlements.in_order = answer.strict_order
@@ -124,10 +134,15 @@ class DurableSubscription:
     def _forget(self) -> None:
         """The seat was lost before it was known; what came with it is the realm's again."""
         self._inbox = Inbox()
+        self._buffered.forget()
+
+    def _make_room(self, taken: int) -> None:
+        self._conversation.tell(wire.Credit(self._number, 0, 0, taken))
 
     async def reopen(self) -> None:
         if self._is_open:
             self._inbox.clear()  # the realm has taken these back
+            self._buffered.forget()
             self.settlements.forget()
             await self._attach()
             if self._demand:
@@ -141,20 +156,33 @@ class DurableSubscription:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message) if message.redeliveries else None
         spans = received_spans(message, schema, body)
-        self._inbox.put(DeliveredBatch(batch, counts, self, message.publishers, spans))
+        delivered = DeliveredBatch(batch, counts, self, message.publishers, spans)
+        self._buffered.add(delivered, len(body))
+        self._inbox.put(delivered)
 
     def recalled(self, spans: Spans) -> None:
         ids = IdSet(Span(*span) for span in spans)
-        self._inbox.reduce(lambda batch: batch.without(ids))
+        self._inbox.reduce(lambda batch: self._without(batch, ids))
         self._recalled.add_all(ids)
         self._has_recalled = True
         self._conversation.tell(wire.RecallSeen(self._number))
+
+    def _without(self, batch: DeliveredBatch, ids: IdSet) -> DeliveredBatch | None:
+        rest = batch.without(ids)
+        self._buffered.replace(batch, rest, len(rest or ()) / len(batch))
+        return rest
+
+    def _drop_all(self) -> None:
+        """What waits has gone back."""
+        self._inbox.clear()
+        self._buffered.took_all()
 
     def finished(self) -> None:
         self._met.set()
 
     def failed(self, error: PenstockError) -> None:
         self._inbox.clear()  # the realm has taken these back
+        self._buffered.forget()
         self.loops.forget()
         self._inbox.fail(error)
         self._met.set()
@@ -179,11 +207,12 @@ class DurableSubscription:
             self._inbox.put_back(batch)  # part of it may be recalled
             await self.settlements.rolled_back()
             if self.settlements.has_lost_rollback:
-                self._inbox.clear()  # all of it has gone back
+                self._drop_all()
             batch = await self._inbox.get(timeout)
-        if batch is not None and len(self._inbox):
-            batch = self._with_waiting(batch)
         if batch is not None:
+            self._buffered.took(batch)
+            if len(self._inbox):
+                batch = self._with_waiting(batch)
             self._handed(batch)
         return batch
 
@@ -231,6 +260,7 @@ class DurableSubscription:
             if not may_join(batch, following):
                 break
             parts.append(self._inbox.take())
+            self._buffered.took(following)
             rows += len(following)
         return batch if len(parts) == 1 else joined(parts)
 

@@ -180,3 +180,60 @@ class Inbox(Generic[B]):
 
     def __len__(self) -> int:
         return len(self._batches)
+
+
+class Buffered:
+    """Counts the bytes that wait at a durable's client, and tells the realm when they do no more.
+
+    Deliveries are known by their identity, as long as they wait.
+    """
+
+    def __init__(self, bytes_max: int, tell: Callable[[int], None]) -> None:
+        """``tell`` says that so many bytes do not wait any more; where ``bytes_max`` is 0 there is
+        no bound, and nobody counts."""
+        self._bytes_max = bytes_max
+        self._tell = tell
+        self._sizes: dict[int, int] = {}
+        self._taken = 0
+        """Bytes that do not wait any more, of which the realm does not know yet."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return sum(self._sizes.values())
+
+    def add(self, delivery: object, size: int) -> None:
+        """It waits from now on."""
+        if self._bytes_max:
+            self._sizes[id(delivery)] = size
+
+    def took(self, delivery: object) -> None:
+        """The application has it; the rest of one that it had before counts no more."""
+        self._left(self._sizes.pop(id(delivery), 0))
+
+    def took_all(self) -> None:
+        """Nothing waits any more."""
+        size = self.size
+        self._sizes.clear()
+        self._left(size)
+
+    def replace(self, delivery: object, rest: object | None, share: float) -> None:
+        """Only a ``share`` of it waits, as ``rest``."""
+        if rest is delivery:
+            return
+        size = self._sizes.pop(id(delivery), 0)
+        kept = int(size * share) if rest is not None else 0
+        if kept:
+            self._sizes[id(rest)] = kept
+        self._left(size - kept)
+
+    def forget(self) -> None:
+        """It begins again: the realm counts from nothing, too."""
+        self._sizes.clear()
+        self._taken = 0
+
+    def _left(self, size: int) -> None:
+        self._taken += size
+        if self._taken and self._taken * 4 >= self._bytes_max:
+            taken, self._taken = self._taken, 0
+            self._tell(taken)

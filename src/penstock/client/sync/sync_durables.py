@@ -19,6 +19,7 @@ from penstock.client.reading.durable_subscription import (
 from penstock.client.reading.durable_subscription import Handler as AioHandler
 from penstock.client.reading.inbox import Begun
 from penstock.client.reading.start_positions import StartLike
+from penstock.client.reading.subscription import BUFFER_BYTES_MAX
 from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.sync.sync_holding import DurableHold
 from penstock.client.sync.sync_subscription import Subscription
@@ -97,6 +98,7 @@ class Durable:
         auto_ack: bool = False,
         selector: str = "",
         timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
         """Receive events to be acknowledged; see :meth:`penstock.aio.Durable.subscribe`.
 
@@ -109,6 +111,7 @@ class Durable:
             auto_ack=auto_ack,
             selector=selector,
             timeout=timeout,
+            buffer_bytes=buffer_bytes,
         )
         return DurableSubscription(inner, self._loop, auto_ack=auto_ack)
 

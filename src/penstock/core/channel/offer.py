@@ -106,6 +106,9 @@ def _subscribe(state: ChannelState, command: Subscribe) -> None:
 def _credit(state: ChannelState, command: Credit) -> None:
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None:
+        if command.has_room and (held := state.seats.get(command.subscription)) is not None:
+            held[1].is_full = False
+            state.dirty = True
         return
     if command.next_id:
         state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
@@ -235,12 +238,13 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
 
 
 def _withhold(state: ChannelState, command: Withhold) -> None:
-    subscriber = state.subscribers.get(command.subscription)
-    if subscriber is None:
-        return
-    state.delivered -= subscriber.counted(command.spans)
-    subscriber.withheld(command.spans)
-    subscriber.is_full = command.is_full
+    if (subscriber := state.subscribers.get(command.subscription)) is not None:
+        state.delivered -= subscriber.counted(command.spans)
+        subscriber.withheld(command.spans)
+        subscriber.is_full = command.is_full
+    elif (held := state.seats.get(command.subscription)) is not None:
+        held[0].withheld(IdSet(Span(*span) for span in command.spans))
+        held[1].is_full = command.is_full
     state.dirty = True
 
 

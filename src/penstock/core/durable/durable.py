@@ -157,6 +157,11 @@ class Durable:
         self._take_back(ids)
         self._wait_again(ids)
 
+    def withheld(self, ids: IdSet) -> None:
+        """``ids`` were granted to a client that has no room for them: they are granted again."""
+        self.delivered -= len(ids)
+        self.recalled(ids)
+
     def _wait_again(self, ids: IdSet) -> None:
         self.pending.add_all(self.outstanding.overlap(ids))
         if self.lanes is not None:

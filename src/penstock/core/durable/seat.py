@@ -20,6 +20,7 @@ class Seat:
         "auto_ack",
         "demand",
         "in_flight",
+        "is_full",
         "reach",
         "recalls",
         "refused",
@@ -58,6 +59,8 @@ class Seat:
         """The end of the newest span handed to this seat."""
         self.stalled = False
         """The session's connection cannot take more right now."""
+        self.is_full = False
+        """Its client has no room for more bytes right now."""
         self.recalls: list[IdSet] = []
         """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
         self.refused = IdSet()
@@ -69,7 +72,7 @@ class Seat:
 
     @property
     def credit(self) -> int:
-        if self.stalled or self.recalls or self.sole:
+        if self.stalled or self.is_full or self.recalls or self.sole:
             return 0
         if self.demand is not None:
             return self.demand  # SEM D9: synchronous fetches are not limited by the window

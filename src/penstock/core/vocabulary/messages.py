@@ -295,8 +295,8 @@ class Skip(Command, frozen=True):
 
 
 class Withhold(Command, frozen=True):
-    """The shell did not send these of what was granted to a plain subscriber, nor anything behind
-    them: its client has no room for as many bytes. They come again."""
+    """The shell did not send these of what was granted, nor anything behind them: the client has
+    no room for as many bytes. They come again, those of a durable perhaps to another one."""
 
     subscription: int
     spans: Spans

@@ -153,7 +153,7 @@ class Producer:
         deliveries: Sequence[Pointer | None],
         own: Sequence[int],
     ) -> None:
-        connection, size = self._connection, len(body.buffer)
+        connection, size = self._connection, body.weight
 
         def reply(_: Any, error: BaseException | None) -> None:
             connection.listener.pending_bytes -= size

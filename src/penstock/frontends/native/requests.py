@@ -71,15 +71,17 @@ class Requests:
         self._connection.spawn(number, lambda: execute(self._caller, request, body))
 
     def _begin(self, number: int, request: Request[Any], body: memoryview) -> None:
-        connection, listener, size = self._connection, self._connection.listener, len(body)
+        connection, listener, size = self._connection, self._connection.listener, 0
 
         def reply(answer: Any, error: BaseException | None) -> None:
             listener.pending_bytes -= size
             connection.answer(number, answer, error)
 
-        listener.pending_bytes += size
         try:
-            begin(self._caller, request, reply, self._batches(request, body))
+            batches = self._batches(request, body)
+            size = sum(each.weight for bodies in batches for each in bodies)
+            listener.pending_bytes += size
+            begin(self._caller, request, reply, batches)
         except RemoteProtocolViolation:
             listener.pending_bytes -= size
             raise

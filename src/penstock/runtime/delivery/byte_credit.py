@@ -8,7 +8,7 @@ from penstock.runtime.store.outgoing_batch import Rows, spans_in
 
 
 class Room:
-    """What one plain subscription may have on its way, or waiting in its client."""
+    """What one subscription may have on its way, or waiting in its client."""
 
     __slots__ = ("bytes_max", "in_flight")
 

@@ -74,7 +74,7 @@ class Quarantiner(Protocol):
 class _Round:
     """One pass over what a channel offers: what was read is sent to everyone who gets it."""
 
-    __slots__ = ("channel", "has_moved", "made", "number", "quarantiner", "read", "store")
+    __slots__ = ("channel", "has_moved", "held", "made", "number", "quarantiner", "read", "store")
 
     def __init__(
         self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
@@ -85,6 +85,8 @@ class _Round:
         self.quarantiner = quarantiner
         self.read: dict[Spans, tuple[list[Rows], Damage]] = {}
         self.made: Made = {}
+        self.held: set[int] = set()
+        """Subscriptions that had no room for something: nothing behind it goes to them."""
         self.has_moved = False
 
 
@@ -304,6 +306,9 @@ class Dispatch:
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
         """Whether any of it was for them; what was granted and could not be sent is given back."""
+        if effect.subscription in round_.held:
+            self._withhold(round_, effect, effect.spans[0].first)
+            return False
         known = self._known.get(effect.subscription)
         if known is not None and isinstance(round_.store, MergeStore):
             return self._deliver_merged(round_, round_.store, known, effect, outlet)
@@ -322,7 +327,7 @@ class Dispatch:
             unsent = list(parted(tuple(unsent), held_from)[0])
         if unsent:
             round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
-        self._withhold(round_.channel, effect, held_from)
+        self._withhold(round_, effect, held_from)
         return sent
 
     async def _deliver_read(
@@ -365,14 +370,17 @@ class Dispatch:
                 return sent, frame.spans[0].first if fits is None else fits.spans[-1].end
         return sent, None
 
-    def _withhold(self, channel: Channel, effect: Deliver, held_from: int | None) -> None:
+    def _withhold(self, round_: _Round, effect: Deliver, held_from: int | None) -> None:
         """Tell the core what its client has no room for, and that it has no more at all."""
         room = self._rooms.get(effect.subscription)
         if room is None or (held_from is None and not room.is_full):
             return
-        spans = () if held_from is None else parted(effect.spans, held_from)[1]
+        spans: Spans = ()
+        if held_from is not None:
+            spans = parted(effect.spans, held_from)[1]
+            round_.held.add(effect.subscription)
         is_full = not room.is_half_free
-        channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
+        round_.channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
 
     def _deliver_merged(
         self, round_: _Round, store: MergeStore, known: Known, effect: Deliver, outlet: Outlet
@@ -391,7 +399,7 @@ class Dispatch:
                     self._rooms[effect.subscription].sent(len(frame.body))
         if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
             kept_up(known, subscriber.cursor, channel.state.next_id)
-        self._withhold(channel, effect, None)
+        self._withhold(round_, effect, None)
         return bool(rows)
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:

@@ -101,6 +101,7 @@ def open_subscription(
                 pull=request.pull,
                 auto_ack=request.auto_ack,
                 sole=request.sole,
+                room=_room(request.bytes_max),
             )
         case BrowseDurable():
             return subscriptions.browse_durable(

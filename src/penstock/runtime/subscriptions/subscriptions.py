@@ -350,9 +350,11 @@ class Subscriptions:
         pull: bool,
         auto_ack: bool = False,
         sole: bool = False,
+        room: Room | None = None,
     ) -> Opened:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
-        seat holds the durable as a whole.
+        seat holds the durable as a whole. ``room`` bounds the bytes on their way to it; who pulls
+        says how many events it takes, and gets them.
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
@@ -362,7 +364,7 @@ class Subscriptions:
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue gives it what it wants and nothing else
-        subscription = self._dispatch.open(number, outlet)
+        subscription = self._dispatch.open(number, outlet, room=None if pull else room)
 
         def among(group: Group) -> IdSet:
             state = group.channel(number).state
