@@ -12,7 +12,7 @@ from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import ConnectionLost, LimitReached
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.delivery import selection
-from penstock.runtime.subscriptions import selector_scan
+from penstock.runtime.writer import selector_scan
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives
 
@@ -38,7 +38,7 @@ async def test_much_is_looked_at_beside_the_loop_and_little_on_it(
 ) -> None:
     lives, elsewhere = Lives(1), Elsewhere()
     async with lives.life():
-        lives.realm.dispatch._choosing._offload = elsewhere
+        lives.realm.dispatch.choosing._offload = elsewhere
         await lives.create("orders")
         await lives.put("orders", *LONG)
         few = await lives.follow("orders", "s LIKE '%a%b%'")
@@ -109,8 +109,114 @@ async def test_nothing_is_chosen_for_a_subscription_that_is_over(
                 lives.realm.dispatch.close(number)
             return call()
 
-        lives.realm.dispatch._choosing._offload = meanwhile
+        lives.realm.dispatch.choosing._offload = meanwhile
         outlet = await lives.follow("orders", "s LIKE '%a%b%'")
         await pass_time(0.1)
         assert outlet.events == []
         assert outlet.reason is None, "nobody is there to be told"
+
+
+@simulated
+async def test_what_is_purged_made_a_durable_of_or_redriven_is_chosen_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(selector_scan, "BESIDE_ABOVE", 100_000)
+
+    lives, elsewhere = Lives(1), Elsewhere()
+    async with lives.life():
+        lives.realm.dispatch.choosing._offload = elsewhere
+        for name in ("dead", "orders"):
+            await lives.create(name)
+        await lives.put("dead", *LONG)
+        await lives.create("work", kind="queue")
+        await lives.put("work", *LONG)
+        await lives.durable("dead", "team", selector="s LIKE '%a%b%'")
+        assert (calls := elsewhere.calls) == 1
+        await lives.attach("work", window=100, selector="s LIKE '%b%a%'")
+        assert elsewhere.calls > calls
+        calls = elsewhere.calls
+        moved = await lives.realm.redrive(
+            "dead", "orders", "s LIKE '%a%b%' AND event_id >= 30", dry_run=False
+        )
+        assert (moved.moved, moved.left) == (10, 30)
+        assert elsewhere.calls > calls
+        calls = elsewhere.calls
+        assert await lives.purge("dead", "s LIKE '%a%b%' AND event_id >= 20") == 10
+        assert elsewhere.calls > calls
+        assert [e.event_id for e in await lives.stored("dead")] == list(range(20))
+
+
+@simulated
+async def test_a_redrive_ends_with_the_time_of_its_selector_and_keeps_what_it_has_not_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives(1)
+    async with lives.life():
+        for name in ("dead", "orders"):
+            await lives.create(name)
+        await lives.put("dead", *LONG)
+        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        with pytest.raises(LimitReached, match="selector took longer"):
+            await lives.realm.redrive("dead", "orders", "s LIKE '%a%b%'", dry_run=False)
+        assert len(await lives.stored("dead")) == 40
+        assert await lives.stored("orders") == []
+
+
+@simulated
+async def test_a_subscriber_of_a_merge_channel_has_a_budget_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    states = [Event(properties={"k": n, "s": "ab" * 2_000}) for n in range(40)]
+
+    lives, elsewhere = Lives(1), Elsewhere()
+    async with lives.life():
+        lives.realm.dispatch.choosing._offload = elsewhere
+        await lives.create("rates", engine="merge", keys={"k": 1})
+        some = await lives.follow("rates", "s LIKE '%a%b%' AND k < 30", deltas=True)
+        await lives.put("rates", *states)
+        await some.has(30)
+        assert [event.properties["k"] for event in some.events] == list(range(30))
+        assert elsewhere.calls
+        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        slow = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
+        while slow.reason is None:
+            await pass_time(0.005)
+        assert isinstance(slow.reason, LimitReached)
+        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        other = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
+        await other.has(40)
+        assert some.reason is None
+
+
+@simulated
+async def test_a_purge_goes_on_to_what_came_meanwhile_before_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(selector_scan, "BESIDE_ABOVE", 100_000)
+
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        rounds = 0
+
+        async def meanwhile(call: Callable[[], Any], /) -> Any:
+            nonlocal rounds
+            rounds += 1
+            if rounds < endless:
+                await lives.put("orders", *LONG)
+            return call()
+
+        lives.realm.dispatch.choosing._offload = meanwhile
+        endless = 4
+        assert await lives.purge("orders", "s LIKE '%a%b%'") == 160
+        assert rounds > 3
+        assert await lives.stored("orders") == []
+        rounds, endless = 0, 1_000
+        await lives.put("orders", *LONG)
+        with pytest.raises(LimitReached, match="events come faster"):
+            await lives.purge("orders", "s LIKE '%a%b%'")
+        assert len(await lives.stored("orders")) > 40, "nothing was done"

@@ -10,7 +10,7 @@ import pytest
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidSelector, NameDoesNotExist
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.subscriptions import selector_scan
+from penstock.runtime.writer import selector_scan
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives
 

@@ -90,7 +90,13 @@ class RunningRealm:
         self.dispatch = Dispatch(blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max)
         self.placing = Placing(pages)
         self.shard = Shard(
-            self._state, journal, clock, self.dispatch, placing=self.placing, limits=limits.memory
+            self._state,
+            journal,
+            clock,
+            self.dispatch,
+            placing=self.placing,
+            limits=limits.memory,
+            offload=offload,
         )
         self._sealer = Sealer(
             self.shard,
@@ -112,7 +118,7 @@ class RunningRealm:
         )
         self.transactions = Transactions(self.shard, self.stages, limits.event_bytes_max)
         self.joins = Joins(self.shard)
-        self._redriving = Redriving(self.shard, self.dispatch.files)
+        self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.shard.on_scheduled = self._alarm.changed.set
         for number, command in recovered.unreadable:

@@ -69,6 +69,14 @@ def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:
     return np.concatenate((ids[:1], ids[breaks + 1])), np.concatenate((ids[breaks], ids[-1:])) + 1
 
 
+def within(ids: Int64s, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """Which of the ascending ``ids`` are in one of ``spans``?"""
+    edges = np.array(list(spans), dtype=np.int64).reshape(-1, 2)
+    steps = np.bincount(np.searchsorted(ids, edges[:, 0]), minlength=len(ids) + 1).astype(np.int64)
+    steps -= np.bincount(np.searchsorted(ids, edges[:, 1]), minlength=len(ids) + 1)
+    return np.cumsum(steps[:-1]) > 0
+
+
 def body_part(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A stored batch without what the realm stamped on it: ready to be published again."""
     names = [name for name in batch.schema.names if name not in STAMPED]

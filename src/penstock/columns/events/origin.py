@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.events.batch import Int64s, ids_of
+from penstock.columns.events.batch import Int64s, ids_of, within
 from penstock.columns.events.digest import grouped
 from penstock.columns.schema.layout import BODY, FIELDS, ORIGIN, STAMPED, UTC_MICROSECONDS
 from penstock.core.vocabulary.messages import Spans
@@ -204,7 +204,7 @@ def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
     codes: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     known: list[str] = []
     for names, spans in durables:
-        mine = np.flatnonzero(_within(ids, spans))
+        mine = np.flatnonzero(within(ids, spans))
         rows.append(np.repeat(mine, len(names)))
         codes.append(np.tile(np.arange(len(known), len(known) + len(names)), len(mine)))
         known.extend(names)
@@ -219,14 +219,5 @@ def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
 def _redeliveries(ids: Int64s, redeliveries: Redeliveries) -> pa.Int32Array:
     counts = np.zeros(len(ids), dtype=np.int32)
     for count, spans in redeliveries:
-        np.maximum(counts, np.where(_within(ids, spans), count, 0), out=counts, casting="unsafe")
+        np.maximum(counts, np.where(within(ids, spans), count, 0), out=counts, casting="unsafe")
     return pa.array(counts)
-
-
-def _within(ids: Int64s, spans: Spans) -> npt.NDArray[np.bool_]:
-    """Which of the ascending ``ids`` are in one of ``spans``?"""
-    firsts = np.searchsorted(ids, [span.first for span in spans])
-    ends = np.searchsorted(ids, [span.end for span in spans])
-    edges = np.bincount(firsts, minlength=len(ids) + 1).astype(np.int64)
-    edges -= np.bincount(ends, minlength=len(ids) + 1)
-    return np.cumsum(edges[:-1]) > 0

@@ -10,7 +10,7 @@ from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.faults import MalformedSelector
 from penstock.columns.selectors.frames import EventFrame
 from penstock.columns.selectors.parser import parse
-from penstock.columns.selectors.selector import Selector, selector_of
+from penstock.columns.selectors.selector import Selector, selector_of, work_of
 from penstock.columns.selectors.statistics import ColumnStatistics
 from penstock.columns.selectors.summaries import summary_of
 from penstock.core.vocabulary.errors import InvalidSelector
@@ -25,4 +25,5 @@ __all__ = [
     "parse",
     "selector_of",
     "summary_of",
+    "work_of",
 ]

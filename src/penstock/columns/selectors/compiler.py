@@ -58,6 +58,7 @@ from penstock.columns.selectors.lanes import (
     rows_of,
     truth,
 )
+from penstock.columns.selectors.outcomes import key_text
 from penstock.columns.selectors.patterns import Check, search
 
 Condition = Callable[[Frame], Column]
@@ -81,7 +82,15 @@ def condition(node: Expression) -> Condition:
             inner = condition(operand)
             return lambda frame: pc.invert(inner(frame))
         case _:
-            return _searched(node, _predicate(node))
+            return _remembered(node, _searched(node, _predicate(node)))
+
+
+def _remembered(node: Expression, holds: Condition) -> Condition:
+    """``holds``, asked once for the same events where it depends on what was published alone."""
+    key = key_text(node)
+    if not key:
+        return holds
+    return lambda frame: frame.outcome(key, holds)
 
 
 def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:

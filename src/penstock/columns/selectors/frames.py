@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from penstock.columns.selectors.lanes import (
     rows_of,
     value_of,
 )
+from penstock.columns.selectors.outcomes import Outcomes
 from penstock.columns.selectors.overflow import Overflow, steps_inside
 from penstock.columns.selectors.patterns import Check, unlimited
 
@@ -57,6 +59,10 @@ class Frame(Protocol):
         """Where the value of a reference is to be looked for; each row has it in one of them."""
         ...
 
+    def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
+        """What ``holds`` finds out of a predicate with this text."""
+        ...
+
 
 class Messages(Protocol):
     """Where the fields of the messages in the events' data are found (SEM P1)."""
@@ -69,7 +75,10 @@ class Messages(Protocol):
 class EventFrame:
     """The events of one batch. A column it lacks is unknown."""
 
-    __slots__ = ("_batch", "_known", "_messages", "_overflow", "check", "now_us", "rows")
+    __slots__ = (
+        *("_batch", "_known", "_messages", "_outcomes", "_overflow"),
+        *("check", "now_us", "rows"),
+    )
 
     def __init__(
         self,
@@ -78,8 +87,11 @@ class EventFrame:
         messages: Messages | None = None,
         *,
         check: Check = unlimited,
+        outcomes: Outcomes | None = None,
     ) -> None:
+        """``outcomes`` knows what predicates are here, and is told what they turn out to be."""
         self.check = check
+        self._outcomes = outcomes
         self._batch = batch
         self._messages = messages
         self._known: dict[tuple[Step, ...], Value] = {}
@@ -92,6 +104,17 @@ class EventFrame:
             columns = [c for root in self.roots(steps) for c in resolved(*root)]
             self._known[steps] = value_of(columns)
         return self._known[steps]
+
+    def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
+        """What ``holds`` finds out, or has found out before for the same events."""
+        if self._outcomes is None:
+            return holds(self)
+        key = (self._messages, predicate)
+        found = self._outcomes.find(key)
+        if found is None:
+            found = rows_of(holds(self), self.rows)
+            self._outcomes.keep(key, found)
+        return found
 
     def data(self) -> Column:
         column = self._column("data")
@@ -230,6 +253,9 @@ class ElementFrame:
 
     def data(self) -> Column:
         return self._outer.data().take(self._events)
+
+    def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
+        return holds(self)
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:
         return [

@@ -10,10 +10,13 @@ import pyarrow as pa
 from penstock.columns.selectors.compiler import condition
 from penstock.columns.selectors.expressions import (
     PREDICATES,
+    Arithmetic,
     DataLength,
     DataText,
     Distance,
     Expression,
+    Like,
+    Negative,
     Reference,
     walk,
 )
@@ -22,6 +25,7 @@ from penstock.columns.selectors.frames import EventFrame, Messages
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.lanes import rows_of
 from penstock.columns.selectors.parser import parse
+from penstock.columns.selectors.patterns import wildcards
 from penstock.columns.selectors.statistics import ColumnStatistics, Known, outcomes
 from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
@@ -47,8 +51,9 @@ class Selector:
         self.columns = _columns(self.expression)
         """Paths of the stored columns it reads, in dots, down to the first array:
         ``properties.carrier``, ``headers.type``, ``data``. The others can stay unread."""
-        self.work = sum(isinstance(node, PREDICATES) for node in walk(self.expression)) or 1
-        """How often it looks at a value of an event, about."""
+        self.work = sum(map(_work, walk(self.expression))) or 1
+        """How often it looks at the values of an event, about: once for each comparison,
+        calculation and wildcard."""
         self._condition = condition(self.expression)
 
     def mask(
@@ -100,6 +105,18 @@ def selector_of(text: str) -> Selector:
     publish. Raises ``InvalidSelector``.
     """
     return Selector(text, is_stored=True)
+
+
+def _work(node: Expression) -> int:
+    if isinstance(node, Like):
+        return 1 + wildcards(node.pattern, node.escape)
+    return int(isinstance(node, (*PREDICATES, Arithmetic, Negative, DataText, Distance)))
+
+
+@lru_cache(maxsize=65_536)
+def work_of(text: str) -> int:
+    """The work of the selector of a stored text, which need not be parsed again to tell it."""
+    return selector_of(text).work
 
 
 def _columns(expression: Expression) -> frozenset[str]:

@@ -22,6 +22,10 @@ MOVED_BYTES_MAX = 8 << 20
 publisher."""
 
 
+MOVED_WORK = 32
+"""As often selectors may look at all of it; where they look more often, less moves in a step."""
+
+
 class Missed(Struct, frozen=True):
     """Who had not acknowledged which dead events, and how often they had been delivered again."""
 
@@ -30,8 +34,9 @@ class Missed(Struct, frozen=True):
 
 
 def moved_at_once(state: ChannelState) -> int:
-    """How many events one step may move."""
-    return int(max(1, min(MOVED_EVENTS_MAX, MOVED_BYTES_MAX / max(1.0, state.event_bytes))))
+    """How many events one step may move: fewer where selectors ask much about them."""
+    bytes_max = MOVED_BYTES_MAX / max(1.0, state.dead_work / MOVED_WORK)
+    return int(max(1, min(MOVED_EVENTS_MAX, bytes_max / max(1.0, state.event_bytes))))
 
 
 def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:

@@ -69,6 +69,8 @@ class ChannelState:
     """Soft: the same of plain subscribers."""
     swept_us: int = 0
     """Soft: when it was last looked for events that are due."""
+    dead_work = 0
+    """Soft: how often selectors look at a dead event where it goes."""
 
     def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
         self.name = name

@@ -22,9 +22,9 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.delivery.byte_credit import Room, parted
-from penstock.runtime.delivery.merged_delivery import Known, Made, kept_up, outgoing
+from penstock.runtime.delivery.merged_delivery import Chosen, Known, Made, kept_up, outgoing
 from penstock.runtime.delivery.prefetch import ReadAhead
-from penstock.runtime.delivery.selection import Choosing
+from penstock.runtime.delivery.selection import Choosing, while_wanted
 from penstock.runtime.internal_errors import incident, told
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
@@ -102,7 +102,7 @@ class Dispatch:
         cache_bytes_max: int = CACHE_BYTES_MAX,
     ) -> None:
         self._blobs = blobs
-        self._choosing = Choosing(offload, clock)
+        self.choosing = Choosing(offload, clock)
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.ahead = ReadAhead()
         self._clock = clock
@@ -311,7 +311,7 @@ class Dispatch:
             return False
         known = self._known.get(effect.subscription)
         if known is not None and isinstance(round_.store, MergeStore):
-            return self._deliver_merged(round_, round_.store, known, effect, outlet)
+            return await self._deliver_merged(round_, round_.store, known, effect, outlet)
         now_us = self._clock.now_us()
         selector, spans = outlet.selector, effect.spans
         unsent: list[Span] = []
@@ -343,7 +343,7 @@ class Dispatch:
         for part in rows:
             chosen: Rows | None = part
             if selector is not None:
-                chosen = await self._choosing.chosen(
+                chosen = await self.choosing.chosen(
                     part, selector, now_us, messages, lambda: self._is_open(effect)
                 )
             if chosen is not part:
@@ -382,14 +382,22 @@ class Dispatch:
         is_full = not room.is_half_free
         round_.channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
 
-    def _deliver_merged(
+    async def _deliver_merged(
         self, round_: _Round, store: MergeStore, known: Known, effect: Deliver, outlet: Outlet
     ) -> bool:
         channel, now_us = round_.channel, self._clock.now_us()
-        messages = messages_of(channel)
-        rows, skipped = outgoing(
-            store, known, effect.spans, outlet.selector, now_us, round_.made, messages
-        )
+        selector = outlet.selector
+        chosen = None
+        if selector is not None and (whole := store.whole(effect.spans)) is not None:
+            mask = await self.choosing.mask(
+                whole.batch,
+                selector,
+                now_us,
+                messages_of(channel),
+                while_wanted(lambda: self._is_open(effect)),
+            )
+            chosen = Chosen(whole, mask)
+        rows, skipped = outgoing(store, known, effect.spans, chosen, round_.made)
         if skipped:
             channel.attend(Skip(effect.subscription, skipped), now_us)
         for part in rows:

@@ -16,8 +16,6 @@ from penstock.columns.events.batch import Int64s, ids_of, runs_of
 from penstock.columns.keys.key_retention import Bools
 from penstock.columns.keys.key_values import NO_SLOT
 from penstock.columns.merge.states import Chunk
-from penstock.columns.selectors import Selector
-from penstock.columns.selectors.frames import Messages
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.store.merge_store import MergeStore
@@ -62,6 +60,13 @@ class Outgoing(NamedTuple):
     """What the selector does not match."""
 
 
+class Chosen(NamedTuple):
+    """What a subscription's own selector matches of the merged events it is granted."""
+
+    whole: Chunk
+    mask: pa.BooleanArray
+
+
 Made = dict[tuple[Spans, int, bool], list[Rows]]
 """What has been made for others in this turn: by what was granted, since when, and whether none
 of it was sent before."""
@@ -71,23 +76,22 @@ def outgoing(
     store: MergeStore,
     known: Known,
     spans: Spans,
-    selector: Selector | None,
-    now_us: int,
+    chosen: Chosen | None,
     made: Made,
-    messages: Messages | None = None,
 ) -> Outgoing:
-    """The events ``spans`` for a subscription that takes deltas."""
+    """The events ``spans`` for a subscription that takes deltas, and of those what it has
+    ``chosen``; None: it takes all."""
     stretch = None if known.mark is None else store.recent.since(known.mark)
-    if stretch is None or selector is not None or spans[0].first < store.recent.first:
-        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+    if stretch is None or chosen is not None or spans[0].first < store.recent.first:
+        return _of_whole(store, known, spans, stretch, chosen)
     assert known.mark is not None, "the stretch begins there"
     ids = span_ids(spans)
     at = np.searchsorted(stretch.ids, ids)
     if at[0] >= len(stretch.ids) or not np.array_equal(stretch.ids[at % len(stretch.ids)], ids):
-        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+        return _of_whole(store, known, spans, stretch, None)
     slots = stretch.slots[at]
     if not (known.of(slots, store) & stretch.only_deltas(slots)).all():
-        return _of_whole(store, known, spans, stretch, selector, now_us, messages)
+        return _of_whole(store, known, spans, stretch, None)
     is_fresh = int(stretch.ids[0]) >= known.through
     key = (spans, known.mark, is_fresh)
     if key not in made:
@@ -101,20 +105,17 @@ def _of_whole(
     known: Known,
     spans: Spans,
     stretch: Stretch | None,
-    selector: Selector | None,
-    now_us: int,
-    messages: Messages | None,
+    chosen: Chosen | None,
 ) -> Outgoing:
-    """The same, from the merged events."""
-    whole = store.whole(spans)
+    """Those events, from the merged ones."""
+    whole = store.whole(spans) if chosen is None else chosen.whole
     if whole is None:
         return Outgoing([])
     slots = whole.slots
     matches = np.ones(len(slots), dtype=np.bool_)
     skipped: Spans = ()
-    if selector is not None:
-        mask = selector.mask(whole.batch, now_us=now_us, messages=messages)
-        matches = np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
+    if chosen is not None:
+        matches = np.asarray(chosen.mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
         skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(whole.ids[~matches]))))
     as_delta = matches & known.of(slots, store)
     if stretch is None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.columns.selectors import Selector
+import pyarrow as pa
+
+from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.columns.selectors.patterns import Check
 from penstock.core.vocabulary.errors import LimitReached
@@ -56,11 +58,41 @@ class Choosing:
         """
         if selector.work * part.weight <= BESIDE_ABOVE:
             return part.chosen(selector, now_us, messages)
-        within = patience(self._clock, part.spans[0].first)
+        check = self._check(part.spans[0].first, while_wanted(is_wanted))
+        return await self._offload(lambda: part.chosen(selector, now_us, messages, check))
+
+    async def mask(
+        self,
+        batch: pa.RecordBatch,
+        selector: Selector,
+        now_us: int,
+        messages: Messages | None,
+        still: Check,
+    ) -> pa.BooleanArray:
+        """Which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` when it takes
+        too long, and what ``still`` does once nobody wants it any more."""
+        check = self._check(int(batch.column("event_id")[0].as_py()), still)
+        frame = EventFrame(batch, now_us, messages, check=check)
+        check()
+        if selector.work * batch.nbytes <= BESIDE_ABOVE:
+            return selector.mask_in(frame)
+        return await self._offload(lambda: selector.mask_in(frame))
+
+    def _check(self, first: int, still: Check) -> Check:
+        within = patience(self._clock, first)
 
         def check() -> None:
-            if not is_wanted():
-                raise LimitReached("the subscription is over")
+            still()
             within()
 
-        return await self._offload(lambda: part.chosen(selector, now_us, messages, check))
+        return check
+
+
+def while_wanted(is_wanted: Callable[[], bool]) -> Check:
+    """What raises ``LimitReached`` once a subscription is over."""
+
+    def check() -> None:
+        if not is_wanted():
+            raise LimitReached("the subscription is over")
+
+    return check

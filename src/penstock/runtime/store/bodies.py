@@ -11,10 +11,14 @@ from penstock.columns.events.digest import digest
 from penstock.columns.events.storage_defaults import with_dictionary, with_priority
 from penstock.columns.schema.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
+from penstock.columns.selectors.outcomes import Outcomes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Digest, Spans, Storage
 from penstock.core.vocabulary.ports import Buffer
+
+Asked = tuple[object, str]
+"""A selector, by what knows the fields of messages for it, and its text."""
 
 UNLIMITED = 1 << 62
 """As the largest event: what was accepted once is not measured again."""
@@ -25,7 +29,7 @@ _PRIORITY_DEFAULT = 4
 class Body:
     """A validated batch."""
 
-    __slots__ = ("_batch", "buffer", "known_digest", "schema_bytes")
+    __slots__ = ("_batch", "buffer", "known_digest", "looked", "outcomes", "schema_bytes")
 
     def __init__(
         self,
@@ -41,6 +45,10 @@ class Body:
         self.schema_bytes = schema_bytes
         self.known_digest = known_digest
         """What was staged is asked for it twice."""
+        self.outcomes: Outcomes | None = None
+        """What is known of the predicates of selectors that ask for its events."""
+        self.looked: frozenset[Asked] = frozenset()
+        """The selectors that a thread has put to it already."""
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -83,9 +91,12 @@ class Body:
         return self.known_digest
 
 
-def body_from(batch: pa.RecordBatch) -> Body:
-    """The body of a batch the realm has made itself."""
-    return Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
+def body_from(batch: pa.RecordBatch, outcomes: Outcomes | None = None) -> Body:
+    """The body of a batch the realm has made itself. ``outcomes`` are those of the events it has
+    made it of, of which it has changed nothing that the publisher gave."""
+    body = Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
+    body.outcomes = outcomes
+    return body
 
 
 def stores_as_it_comes(storage: Storage) -> bool:
@@ -107,7 +118,7 @@ def prepared(
             batch = with_priority(batch, storage.priority)
         if storage.stamp_dictionary:
             batch = with_dictionary(batch, first_id, at_us, user, host)
-        found.append(body_from(batch))
+        found.append(body_from(batch, body.outcomes))
         first_id += batch.num_rows
     return found
 

@@ -103,8 +103,10 @@ def _flagged(body: Body, flags: np.ndarray) -> Body:
     if index < 0:
         return body
     if flags.any():
-        return body_from(batch.set_column(index, FIELDS[DELTA], pa.array(flags)))
-    return body_from(batch.select([name for name in batch.schema.names if name != DELTA]))
+        marked = batch.set_column(index, FIELDS[DELTA], pa.array(flags))
+        return body_from(marked, body.outcomes)
+    names = [name for name in batch.schema.names if name != DELTA]
+    return body_from(batch.select(names), body.outcomes)
 
 
 def _as_persistent(body: Body) -> Body:
@@ -114,7 +116,7 @@ def _as_persistent(body: Body) -> Body:
     if not names:  # a batch without columns has no rows
         empty = pa.array([b""] * body.batch.num_rows, pa.binary())
         return body_from(pa.RecordBatch.from_arrays([empty], schema=pa.schema([FIELDS["data"]])))
-    return body_from(body.batch.select(names))
+    return body_from(body.batch.select(names), body.outcomes)
 
 
 # --- snapshots and files --------------------------------------------------------------------

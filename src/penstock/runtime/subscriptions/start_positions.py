@@ -15,7 +15,7 @@ from penstock.core.vocabulary.start_positions import (
 )
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.sealed_file import Damage
-from penstock.runtime.subscriptions.selector_scan import SCAN_EVENTS
+from penstock.runtime.writer.selector_scan import SCAN_EVENTS
 
 
 def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:

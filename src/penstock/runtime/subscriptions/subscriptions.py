@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import structlog
@@ -47,10 +47,11 @@ from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.exclusive_hold import Holding
 from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.subscriptions.resume_places import Places
-from penstock.runtime.subscriptions.selector_scan import Among, Matching
 from penstock.runtime.subscriptions.start_positions import first_id
+from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.requests import Do, Reply
+from penstock.runtime.writer.selector_scan import Among, Matching
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.with_files import act_reading
 
@@ -120,6 +121,8 @@ class Subscriptions:
                 subscription, outlet.session, first, stop, credit, confirms=confirms
             )
             if channel.state.engine.needs_interest and not browse:
+                if outlet.selector is not None:
+                    refuse_costly(group.state, number, outlet.selector.text)
                 command = self._waiting(command, number, place, outlet)
             group.do(number, command)
             opened = channel.state.subscribers[subscription]
@@ -197,13 +200,11 @@ class Subscriptions:
         action: Callable[[Group], Opened],
         *,
         reads: bool = False,
-        ahead: Awaitable[None] | None = None,
+        chosen: tuple[Matching, Among] | None = None,
     ) -> Opened:
         self._numbers[subscription] = number
         try:
-            if ahead is not None:
-                await ahead
-            opened: Opened = await self._act(number, action, reads=reads)
+            opened: Opened = await self._act(number, action, reads=reads, chosen=chosen)
         except BaseException:
             self.detach(subscription)  # also when only the wait for the answer was cancelled
             raise
@@ -246,21 +247,22 @@ class Subscriptions:
         order_by: str = "",
     ) -> DurableInfo:
         name = durable_name(name)
-        reads = bool(selector) or isinstance(start, FromTime)
+        reads = isinstance(start, FromTime)
 
         def among(group: Group) -> IdSet:
             channel = group.channel(number)
             first = first_id(channel, group.state.stores[number], start)
             return channel.state.stored.within(Span(first, channel.state.next_id))
 
-        matching = await self._looked_ahead(number, selector, among)
+        matching = self._matching(Selector(selector)) if selector else None
 
         def create(group: Group) -> DurableInfo:
             channel = group.channel(number)
             group.sweep(number)
             first = first_id(channel, group.state.stores[number], start)
             matched: Spans = ()
-            if selector:
+            if matching is not None:
+                refuse_costly(group.state, number, selector)
                 matched = matching.now(group, number, among).spans
             command = CreateDurable(
                 name,
@@ -277,7 +279,8 @@ class Subscriptions:
             group.do(number, command)
             return self._info(channel, channel.state.durable(name))
 
-        info: DurableInfo = await self._act(number, create, reads=reads)
+        chosen = None if matching is None else (matching, among)
+        info: DurableInfo = await self._act(number, create, reads=reads, chosen=chosen)
         _log.info("durable.created", name=info.name, channel=info.channel, type=info.type)
         return info
 
@@ -370,7 +373,7 @@ class Subscriptions:
             state = group.channel(number).state
             return IdSet(state.durable(durable).outstanding_spans(state.stored))
 
-        matching = Matching(wanted if chooses else None, self._clock)
+        matching = self._matching(wanted) if chooses and wanted is not None else None
 
         def attach(group: Group) -> Opened:
             state = group.channel(number).state
@@ -384,14 +387,15 @@ class Subscriptions:
             command = Attach(
                 own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
             )
-            if chooses and wanted is not None:
+            if matching is not None and wanted is not None:
+                refuse_costly(group.state, number, wanted.text)
                 matched = matching.now(group, number, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(number, command)
             return Opened(subscription, strict_order=own.recalls, cumulative=own.kind.cumulative)
 
-        ahead = matching.look_ahead(self._shard, self._dispatch.files, number, among)
-        return await self._opened(subscription, number, attach, reads=chooses, ahead=ahead)
+        chosen = None if matching is None else (matching, among)
+        return await self._opened(subscription, number, attach, chosen=chosen)
 
     def recall_seen(self, subscription: int) -> None:
         """The client of a subscription knows of a recall."""
@@ -456,18 +460,19 @@ class Subscriptions:
             end = state.next_id if last is None else last + 1
             return state.stored.within(Span(first or 0, end))
 
-        matching = await self._looked_ahead(number, selector, among)
+        matching = self._matching(Selector(selector)) if selector else None
 
         def purge(group: Group) -> int:
             group.sweep(number)
-            ids = matching.now(group, number, among)
+            ids = among(group) if matching is None else matching.now(group, number, among)
             if dry_run:
                 return len(ids)
             answer = group.do(number, Purge(ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
-        count: int = await self._act(number, purge, reads=bool(selector))
+        chosen = None if matching is None else (matching, among)
+        count: int = await self._act(number, purge, chosen=chosen)
         return count
 
     async def purge_durable(
@@ -488,18 +493,19 @@ class Subscriptions:
             ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
             return ids.within(Span(first or 0, end))
 
-        matching = await self._looked_ahead(number, selector, among)
+        matching = self._matching(Selector(selector)) if selector else None
 
         def purge(group: Group) -> int:
             group.sweep(number)
-            ids = matching.now(group, number, among)
+            ids = among(group) if matching is None else matching.now(group, number, among)
             if dry_run:
                 return len(ids)
             answer = group.do(number, PurgeDurable(name, ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
-        count: int = await self._act(number, purge, reads=bool(selector))
+        chosen = None if matching is None else (matching, among)
+        count: int = await self._act(number, purge, chosen=chosen)
         return count
 
     async def columns(self, number: int) -> bytes:
@@ -516,14 +522,23 @@ class Subscriptions:
         """Which files hold the stored events of ``span``, and which are not in a file yet."""
         return await locate(self._shard, self._dispatch, number, span, publishers=publishers)
 
-    async def _looked_ahead(self, number: int, selector: str, among: Among) -> Matching:
-        """A selector that has seen what is there, so that the turn that acts is short."""
-        matching = Matching(Selector(selector) if selector else None, self._clock)
-        await matching.look_ahead(self._shard, self._dispatch.files, number, among)
-        return matching
+    def _matching(self, selector: Selector) -> Matching:
+        """What puts a selector to what is there before the turn that acts, which is short."""
+        return Matching(selector, self._dispatch.choosing, self._shard, self._dispatch.files)
 
-    async def _act(self, number: int, action: Callable[[Group], Any], *, reads: bool) -> Any:
-        """Run ``action`` at its place in the order; one that ``reads`` has all files open."""
+    async def _act(
+        self,
+        number: int,
+        action: Callable[[Group], Any],
+        *,
+        reads: bool = False,
+        chosen: tuple[Matching, Among] | None = None,
+    ) -> Any:
+        """Run ``action`` at its place in the order; one that ``reads`` has all files open, and
+        one that asks what is ``chosen`` has it looked at before."""
+        if chosen is not None:
+            matching, among = chosen
+            return await matching.act(number, among, action)
         if not reads:
             return await self._shard.act(action, sweeps=(number,))
         return await act_reading(self._shard, self._dispatch.files, number, action)

@@ -45,6 +45,7 @@ from penstock.runtime.store.records import AnyFact, BodyRef, Record, SchemaSeen
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import Piece
 from penstock.runtime.writer import dead_events, join_copies, persisting
+from penstock.runtime.writer.asked import work_where_dead
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
 
 DECIDED_MIN = 64
@@ -211,6 +212,7 @@ class Group:
                 return
         if channel.state.moves_dead:
             self._moved.add(number)
+            channel.state.dead_work = work_where_dead(self.state, number)
         self._by_itself(lambda: self._sweep(number))
 
     def _sweep(self, number: int) -> None:
@@ -390,7 +392,7 @@ class Group:
         for body in bodies:
             at = channel.state.next_id + first
             stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
-            frame = EventFrame(stamped, self.now_us, messages)
+            frame = EventFrame(stamped, self.now_us, messages, outcomes=body.outcomes)
             for text, found in matched.items():
                 for span in spans_of(selector_of(text).mask_in(frame)):
                     found.add(Span(*span).shifted(first))

@@ -57,18 +57,19 @@ class Offered:
 
     __slots__ = (
         *("_been", "_frame", "_masks", "_messages", "_now_us"),
-        *("batch", "roots", "span", "too_far"),
+        *("batch", "outcomes", "roots", "span", "too_far"),
     )
 
     def __init__(
         self,
-        batch: pa.RecordBatch,
+        body: Body,
         span: Span,
         roots: Rows,
         now_us: int,
         messages: Messages | None = None,
     ) -> None:
-        self.batch = batch
+        batch = self.batch = body.batch
+        self.outcomes = body.outcomes
         self.span = span
         self.roots = roots
         self._now_us = now_us
@@ -91,7 +92,7 @@ class Offered:
             return np.ones(self.batch.num_rows, dtype=np.bool_)
         if self._frame is None:
             stamped = stamp(self.batch, self.span, self._now_us)
-            self._frame = EventFrame(stamped, self._now_us, self._messages)
+            self._frame = EventFrame(stamped, self._now_us, self._messages, outcomes=self.outcomes)
         mask = selector_of(selector).mask_in(self._frame)
         return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
@@ -125,8 +126,10 @@ def copy(
             wanted = _wanted(group, join, each, way)
             if wanted.any():
                 ids = np.arange(each.span.first, each.span.end, dtype=np.int64)[wanted]
-                batch = each.batch.filter(pa.array(wanted))
-                copies.append(body_from(for_join(batch, ids, group.now_us, name)))
+                rows = pa.array(wanted)
+                known = None if each.outcomes is None else each.outcomes.chosen(rows)
+                batch = for_join(each.batch.filter(rows), ids, group.now_us, name)
+                copies.append(body_from(batch, known))
                 roots.append(each.roots[wanted])
         if not copies:
             continue
@@ -152,7 +155,7 @@ def _offered(
     for body in bodies:
         part = Span(first, first + body.batch.num_rows)
         roots = way.roots[part.first - span.first : part.end - span.first]
-        found.append(Offered(body.batch, part, roots, now_us, messages))
+        found.append(Offered(body, part, roots, now_us, messages))
         first = part.end
     return found
 

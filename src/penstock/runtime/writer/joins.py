@@ -12,6 +12,7 @@ from penstock.core.realm.directory import JoinDeleted
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import AccessDenied
 from penstock.runtime.access.access import Access
+from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.requests import Act
 from penstock.runtime.writer.shard import Shard
@@ -35,7 +36,7 @@ class Joins:
     ) -> JoinInfo:
         """Copy what is published on ``source`` from now on (SEM L4), for as long as ``by`` may
         read there and publish here. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
-        ``InvalidArgument``, ``InvalidSelector``."""
+        ``InvalidArgument``, ``InvalidSelector``, ``LimitReached``."""
         owner = by.name if by is not None and not by.trusted else ""
         groups = tuple(sorted(by.groups)) if by is not None and owner else ()
         if selector:
@@ -46,6 +47,7 @@ class Joins:
             fact = directory.decide_join(
                 source, destination, selector, archive=archive, owner=owner, groups=groups
             )
+            refuse_costly(group.state, fact.join.source, selector)
             group.realm_fact(0, fact)
             return _info(group, fact.join)
 

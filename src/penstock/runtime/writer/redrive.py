@@ -15,23 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.joins import Redriven
-from penstock.columns.events.batch import ids_of
+from penstock.columns.events.batch import ids_of, within
 from penstock.columns.events.origin import origins_of, restored
 from penstock.columns.selectors import Selector
-from penstock.core.channel.dead import lowest, moved_at_once
+from penstock.core.channel.dead import MOVED_WORK, lowest, moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Quarantine, Redrive
+from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.bodies import UNLIMITED, digest_of
-from penstock.runtime.store.message_fields import messages_of
-from penstock.runtime.store.open_files import OpenFiles
 from penstock.runtime.store.outgoing_batch import Rows
 from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.writer.asked import asked_of
 from penstock.runtime.writer.dead_events import by_publisher, runs
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.removals import free_of
 from penstock.runtime.writer.room_forecast import bytes_of_redrive, bytes_that_follow
+from penstock.runtime.writer.selector_scan import Matching
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.with_files import act_reading
 
@@ -43,9 +44,10 @@ MayPublish = Callable[[str, str], None]
 
 
 class Redriving:
-    def __init__(self, shard: Shard, files: OpenFiles) -> None:
+    def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
         self._shard = shard
-        self._files = files
+        self._files = dispatch.files
+        self._choosing = dispatch.choosing
 
     async def redrive(
         self,
@@ -60,10 +62,13 @@ class Redriving:
 
         Those without a place to go stay. ``may`` is asked for each place events go to. Raises
         what it does, ``NameDoesNotExist``, ``InvalidArgument``; and ``CapacityReached`` (nothing
-        is evicted for them), ``MemoryLimit`` or ``StorageFailed`` (the disk is full): what was
-        moved before stays moved, nothing else is changed.
+        is evicted for them), ``MemoryLimit``, ``StorageFailed`` (the disk is full) or
+        ``LimitReached`` (the selector takes too long): what was moved before stays moved, nothing
+        else is changed.
         """
-        wanted = Selector(selector) if selector else None
+        wanted = None
+        if selector:
+            wanted = Matching(Selector(selector), self._choosing, self._shard, self._files)
         number = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
         at = writes = 0
@@ -71,6 +76,8 @@ class Redriving:
         while end is None or at < end:
             room = 0 if dry_run else max(writes, self._room(number, destination))
             step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
+            if wanted is not None:
+                await wanted.look_ahead(number, partial(step.next_ids, at=at, end=end))
             run = partial(step.run, at=at, end=end)
             at, end = await act_reading(self._shard, self._files, number, run, room=room)
             writes = step.writes
@@ -96,7 +103,7 @@ class _Step:
         self,
         number: int,
         destination: str,
-        wanted: Selector | None,
+        wanted: Matching | None,
         *,
         dry_run: bool,
         room: int,
@@ -119,13 +126,11 @@ class _Step:
         if end is None:
             end = state.next_id  # what comes while this goes on is for the next redrive
         store = group.state.stores[self.number]
-        free = _free(state, Span(at, end))
-        if self.wanted is not None:
-            messages = messages_of(group.channel(self.number))
-            free = IdSet(store.promising(free.spans, self.wanted, group.now_us, messages))
-        ids = lowest(free, moved_at_once(state))
+        ids = self.next_ids(group, at, end)
         if not ids:
             return end, end
+        if self.wanted is not None and not self.wanted.has_looked(ids):
+            return at, end  # some are free only now
         by_target: dict[int, Wanted] = {}
         gone = IdSet()
         damage = Damage()
@@ -145,6 +150,24 @@ class _Step:
         highest = ids.highest
         assert highest is not None, "there are some"
         return highest + 1, end
+
+    def next_ids(self, group: Group, at: int, end: int | None) -> IdSet:
+        """What a step is about, matching or not."""
+        state = group.channel(self.number).state
+        free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
+        if self.wanted is not None:
+            free = self.wanted.promising(group, self.number, free)
+        return lowest(free, self._at_once(group, state))
+
+    def _at_once(self, group: Group, state: ChannelState) -> int:
+        """How many events a step may move: fewer where selectors ask much about them."""
+        directory = group.state.directory
+        targets: Iterable[int] = group.state.channels
+        if self.destination:
+            targets = (directory.number_of(self.destination),)
+        own = (sum(asked_of(group.state, each).values()) for each in targets)
+        work = max(1.0, max(own, default=0) / MOVED_WORK)
+        return max(1, int(moved_at_once(state) / work))
 
     def _ask(self, group: Group, targets: Iterable[int]) -> None:
         """Raises ``AccessDenied``."""
@@ -188,8 +211,8 @@ class _Step:
     def _parts(self, group: Group, rows: Rows) -> Sequence[tuple[int, pa.RecordBatch]]:
         batch = rows.batch
         if self.wanted is not None:
-            messages = messages_of(group.channel(self.number))
-            batch = batch.filter(self.wanted.mask(batch, now_us=group.now_us, messages=messages))
+            matching = self.wanted.of(IdSet(rows.spans))
+            batch = batch.filter(pa.array(within(ids_of(batch), matching.spans)))
         if not batch.num_rows:
             return ()
         directory = group.state.directory
@@ -203,11 +226,6 @@ class _Step:
                 mask = np.asarray(pc.equal(origins, name).fill_null(False))
                 found.append((target, batch.filter(pa.array(mask))))
         return found
-
-
-def _free(state: ChannelState, span: Span) -> IdSet:
-    """What is stored and in no reader's hands."""
-    return free_of(state, state.stored.within(span))
 
 
 def _checked(group: Group, source: str, destination: str) -> int:

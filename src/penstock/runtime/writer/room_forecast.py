@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.columns.events.digest import event_sizes
 from penstock.columns.selectors import Selector, selector_of
@@ -110,7 +109,7 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
     rows = body.batch.num_rows
     sizes = event_sizes(body.batch) + _ROW_BYTES
     extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
-    matching = _Matching(body.batch)
+    matching = _Matching(body)
     reached = {number: np.ones(rows, dtype=np.bool_)}
     archived = 0
     left = [number]
@@ -134,8 +133,8 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
 class _Matching:
     """Which rows of a batch that is not published yet a selector may match."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._frame = EventFrame(batch, 0)
+    def __init__(self, body: Body) -> None:
+        self._frame = EventFrame(body.batch, 0, outcomes=body.outcomes)
         self._known: dict[str, Bools] = {}
 
     def rows(self, text: str) -> Bools:

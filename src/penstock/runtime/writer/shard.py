@@ -16,11 +16,12 @@ import structlog
 from penstock.core.channel.channel import Channel
 from penstock.core.vocabulary.errors import PenstockError, RealmStopping, StorageFailed
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
-from penstock.core.vocabulary.ports import Clock, Journal
+from penstock.core.vocabulary.ports import Clock, Journal, Offload, inline
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.looking import Looking
 from penstock.runtime.writer.persisting import bytes_to_secure
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
 from penstock.runtime.writer.requests import Act, Do, PublishBatches, Reply, Work
@@ -54,8 +55,11 @@ class Shard:
         *,
         placing: Placing,
         limits: MemoryLimits,
+        offload: Offload = inline,
     ) -> None:
         self.state = state
+        self.looking = Looking(state, offload, self._rouse)
+        """Publishes wait there whose events many selectors are put to."""
         self.placing = placing
         self._limits = limits
         self._journal = journal
@@ -172,8 +176,8 @@ class Shard:
         """
         try:
             loop = asyncio.get_running_loop()
-            while not (self._stopping and not self._ahead and not self._waiting):
-                if not (self._ahead or self._waiting or self._woken or self._between):
+            while not (self._stopping and not self._has_work and self.looking.is_idle):
+                if not (self._has_work or self._woken or self._between):
                     self._idle = loop.create_future()
                     if self._dispatch.ahead.is_wanted:
                         loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
@@ -200,13 +204,17 @@ class Shard:
             self._refuse_waiting(self._failed)
             self.ended.set()
 
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._ahead or self._waiting or self.looking.has_ready)
+
     def stop(self) -> None:
         """Serve what waits, then end :meth:`run`."""
         self._stopping = True
         self._rouse()
 
     def _refuse_waiting(self, failure: PenstockError) -> None:
-        waiting = self._serving + self._ahead + self._waiting
+        waiting = self._serving + self._ahead + self._waiting + self.looking.drained()
         self._serving, self._ahead, self._waiting = [], [], []
         for work in waiting:
             _reply(work.reply, None, failure)
@@ -230,6 +238,7 @@ class Shard:
 
     async def _serve_group(self) -> Group:
         waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
+        waiting = self.looking.begin_group(waiting)
         self._serving = waiting  # so that all are answered, should this be the end
         if self.state.to_open:
             await self._open_files()
@@ -291,12 +300,19 @@ class Shard:
         """Decide in order until the group is full, or files have to be opened before the next
         step; what is left goes into the next group."""
         answers = []
+        may_ask_more = False
         for i, work in enumerate(waiting, start=1):
-            answers.append((work.reply, *_outcome(work, group)))
+            if may_ask_more and self.looking.holds(work):
+                self._serving = [each for each in self._serving if each is not work]
+            else:
+                answers.append((work.reply, *_outcome(work, group)))
+                self.looking.decided(work)
+                may_ask_more |= isinstance(work, Act)
             ends = group.is_full(i, self._clock.now_us()) or self.state.to_open
             if i < len(waiting) and ends:
                 self._waiting = waiting[i:] + self._waiting
-                self._serving = waiting[:i]
+                left = set(map(id, self._waiting))
+                self._serving = [each for each in self._serving if id(each) not in left]
                 self._rouse()
                 break
         group.settle()

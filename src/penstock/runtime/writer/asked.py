@@ -1,0 +1,65 @@
+"""The selectors that are put to events as they are published, and how much that may be."""
+
+from __future__ import annotations
+
+from penstock.columns.selectors import work_of
+from penstock.core.bounds import MERGED_SELECTORS_WORK_MAX, SELECTORS_WORK_MAX
+from penstock.core.vocabulary.errors import LimitReached
+from penstock.runtime.store.bodies import Asked
+from penstock.runtime.store.message_fields import messages_of
+from penstock.runtime.store.state import RealmState
+
+
+def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
+    """The selectors that events published on a store are put to, there and wherever joins copy
+    them, each with its work."""
+    found: dict[Asked, int] = {}
+    seen = {number}
+    left = [number]
+    while left:
+        each = left.pop()
+        channel = state.channels.get(each)
+        if channel is None:
+            continue
+        texts = _texts(state, each)
+        if texts:
+            messages = messages_of(channel)
+            found.update(((messages, text), work_of(text)) for text in texts)
+        for join in state.directory.joins.of(each):
+            if join.destination not in seen:
+                seen.add(join.destination)
+                left.append(join.destination)
+    return found
+
+
+def work_where_dead(state: RealmState, number: int) -> int:
+    """The work of the selectors that dead events of a store are put to where they go."""
+    target = state.directory.dead_event_store_of(number)
+    return 0 if target is None else sum(asked_of(state, target).values())
+
+
+def refuse_costly(state: RealmState, number: int, text: str) -> None:
+    """Raises ``LimitReached`` where events published on a store would be asked too much about,
+    with one selector more."""
+    channel = state.channels.get(number)
+    if channel is None or not text:
+        return
+    texts = _texts(state, number)
+    if text in texts:
+        return
+    total = sum(map(work_of, texts)) + work_of(text)
+    merges = channel.state.engine.merges
+    most = MERGED_SELECTORS_WORK_MAX if merges else SELECTORS_WORK_MAX
+    if total > most:
+        raise LimitReached(
+            f"with this selector those of {channel.state.name} would make {total} comparisons, "
+            f"calculations and wildcards of each event published; {most} may be: make it "
+            "simpler, or end durables, readers and joins there that have selectors of their own"
+        )
+
+
+def _texts(state: RealmState, number: int) -> set[str]:
+    """The selectors on one store alone."""
+    texts = state.channels[number].state.selectors
+    texts.update(join.selector for join in state.directory.joins.of(number) if join.selector)
+    return texts

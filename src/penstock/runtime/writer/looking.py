@@ -1,0 +1,281 @@
+"""Publishes that selectors ask much about wait aside while a thread puts these to their events.
+
+A selector of a durable, a reader or a join is put to everything that is published. Where that is
+much, the publish waits here, and so does what is published behind it on the same channel; all
+else goes on. A thread looks at one slice after the other, in turns of all publishes that wait,
+and keeps what it finds with the events. The turn of the single writer that decides on them finds
+it there: nothing is missed, nothing comes in another order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, cast
+
+import pyarrow as pa
+import structlog
+from msgspec import Struct
+
+from penstock.columns.selectors import EventFrame, selector_of
+from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.outcomes import Outcomes
+from penstock.columns.selectors.patterns import Check
+from penstock.core.vocabulary.errors import RealmStopping
+from penstock.core.vocabulary.ports import Offload
+from penstock.runtime.delivery.selection import BESIDE_ABOVE
+from penstock.runtime.store.bodies import Asked, Body
+from penstock.runtime.store.state import RealmState
+from penstock.runtime.writer.asked import asked_of
+from penstock.runtime.writer.requests import Work
+from penstock.runtime.writer.schedules import COLUMN
+
+LOOK_BYTES: Final = 16 << 10
+"""To put a comparison to a batch takes as long as to look at so many bytes, beside its own."""
+SLICE_BYTES: Final = 64 << 20
+"""Bytes to look at, each as often as the selectors do, in one slice: about a tenth of a second."""
+PART_BYTES: Final = 1 << 20
+"""Events that are looked at together."""
+
+_log = structlog.get_logger("penstock.shard")
+
+
+class _Held(Struct):
+    """A publish that waits."""
+
+    order: int
+    work: Work
+    numbers: frozenset[int]
+    """The channels it is for."""
+    slices: Iterator[Callable[[], None]]
+
+    def __lt__(self, other: _Held) -> bool:
+        return self.order < other.order
+
+
+class Looking:
+    """Who waits, and what is found out for them."""
+
+    def __init__(self, state: RealmState, offload: Offload, on_ready: Callable[[], None]) -> None:
+        self._state = state
+        self._offload = offload
+        self._on_ready = on_ready
+        self._order: dict[int, tuple[int, Work]] = {}
+        """By identity of a publish that came and is not decided: after how many others."""
+        self._came = 0
+        self._held: list[_Held] = []
+        """As they came."""
+        self._first: dict[int, int] = {}
+        """By channel: the order of the first that waits for it."""
+        self._turns: deque[_Held] = deque()
+        """Those whose events have not been looked at, the next one first."""
+        self._ready: list[Work] = []
+        self._task: asyncio.Task[None] | None = None
+        self._spent = 0
+        self._is_over = False
+        self.slices = 0
+        """Looked at so far."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits."""
+        return not (self._held or self._ready)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether some may be decided now."""
+        return bool(self._ready)
+
+    # --- coming and going ----------------------------------------------------------------
+
+    def begin_group(self, waiting: list[Work]) -> list[Work]:
+        """Those of ``waiting``, and of those who waited here, that may be decided now."""
+        self._spent = 0
+        if self._ready:
+            waiting = self._with_ready(waiting)
+        if self._order:  # some may have been refused without being decided
+            there = {*map(id, waiting), *(id(held.work) for held in self._held)}
+            self._order = {each: order for each, order in self._order.items() if each in there}
+        return [work for work in waiting if not self.holds(work)]
+
+    def _with_ready(self, waiting: list[Work]) -> list[Work]:
+        """Each behind what came before it on its channel."""
+        ready, self._ready = sorted(self._ready, key=self._order_of), []
+        last, at = self._order_of(ready[-1]), 0
+        for i, work in enumerate(waiting, start=1):
+            if id(work) in self._order and self._order_of(work) < last:
+                at = i
+        return [*waiting[:at], *ready, *waiting[at:]]
+
+    def holds(self, work: Work) -> bool:
+        """Whether it waits here from now on."""
+        try:
+            offered = work.offered
+            if not (self._held or any(self._may_ask(number) for number, _ in offered)):
+                return False
+            missing, cost = self._missing(offered)
+        except Exception:  # noqa: BLE001  whoever decides on it meets it again, and tells
+            return False
+        order = self._order_of(work)
+        is_behind = any(self._first.get(number, order) < order for number, _ in offered)
+        is_much = cost > BESIDE_ABOVE or self._spent + cost > SLICE_BYTES
+        if not (is_behind or is_much):
+            self._spent += cost
+            return False
+        held = _Held(order, work, frozenset(number for number, _ in offered), self._slices(missing))
+        insort(self._held, held)
+        for number in held.numbers:
+            self._first[number] = min(order, self._first.get(number, order))
+        self._turns.append(held)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._look())
+        return True
+
+    def decided(self, work: Work) -> None:
+        """It is done, or refused."""
+        self._order.pop(id(work), None)
+
+    def _order_of(self, work: Work) -> int:
+        if id(work) not in self._order:
+            self._came += 1
+            self._order[id(work)] = self._came, work
+        return self._order[id(work)][0]
+
+    def _may_ask(self, number: int) -> bool:
+        """Whether anybody may put a selector to what is published on a channel."""
+        channel = self._state.channels.get(number)
+        if channel is None:
+            return False
+        own = channel.state
+        chooses = own.engine.needs_interest and bool(own.subscribers)
+        return bool(own.durables or chooses or self._state.directory.joins.of(number))
+
+    def drained(self) -> list[Work]:
+        """The end: those who waited, whom nobody will serve."""
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+        left = [held.work for held in self._held] + self._ready
+        self._held, self._ready = [], []
+        self._first.clear()
+        self._turns.clear()
+        return left
+
+    # --- looking -------------------------------------------------------------------------
+
+    def _missing(
+        self, offered: Sequence[tuple[int, Sequence[Body]]]
+    ) -> tuple[list[tuple[Body, dict[Asked, int]]], int]:
+        """What no thread has looked at: selectors with their work, by body; and how many bytes
+        there are to look at."""
+        found, cost = [], 0
+        for number, bodies in offered:
+            asked = asked_of(self._state, number)
+            if not asked:
+                continue
+            for body in bodies:
+                if COLUMN in body.names:  # it waits for its time where nobody asks
+                    continue
+                left = {key: work for key, work in asked.items() if key not in body.looked}
+                if left:
+                    found.append((body, left))
+                    cost += sum(left.values()) * (body.weight + LOOK_BYTES)
+        return found, cost
+
+    def _slices(
+        self, missing: Sequence[tuple[Body, dict[Asked, int]]]
+    ) -> Iterator[Callable[[], None]]:
+        for body, asked in missing:
+            try:
+                yield from _looks(body, asked, self._check)
+            finally:  # what fails here fails again where somebody is told
+                body.looked |= asked.keys()
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise RealmStopping("the realm is closed")
+
+    async def _look(self) -> None:
+        """One slice of each who waits, again and again, until nobody does."""
+        while self._turns:
+            held = self._turns.popleft()
+            if await self._is_through(held):
+                self._release()
+            else:
+                self._turns.append(held)
+            await asyncio.sleep(0)  # the loop serves others, also where nothing runs beside it
+        self._task = None
+
+    async def _is_through(self, held: _Held) -> bool:
+        try:
+            step = next(held.slices, None)
+            if step is None:
+                return True
+            self.slices += 1
+            await self._offload(step)
+        except Exception:  # noqa: BLE001
+            _log.exception("work.failed", work=type(held.work).__name__)
+            held.slices.close()  # type: ignore[attr-defined]  # it is a generator
+            return True
+        return False
+
+    def _release(self) -> None:
+        """Those go that are looked at, each behind those before it on its channel."""
+        unseen = {id(held) for held in self._turns}
+        kept: list[_Held] = []
+        self._first.clear()
+        for held in self._held:
+            if id(held) in unseen or any(number in self._first for number in held.numbers):
+                kept.append(held)
+                for number in held.numbers:
+                    self._first.setdefault(number, held.order)
+            else:
+                self._ready.append(held.work)
+        self._held = kept
+        if self._ready:
+            self._on_ready()
+
+
+def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Callable[[], None]]:
+    """The slices of one body: some selectors put to some of its events."""
+    batch = body.batch
+    rows = max(1, batch.num_rows * PART_BYTES // max(1, body.weight))
+    parts: list[Outcomes] = []
+    for first in range(0, batch.num_rows, rows):
+        part, frames = batch.slice(first, rows), _Frames(Outcomes(), check)
+        parts.append(frames.outcomes)
+        size = body.weight * part.num_rows // batch.num_rows + LOOK_BYTES
+        keys: list[Asked] = []
+        cost = 0
+        for key, work in asked.items():
+            keys.append(key)
+            cost += work * size
+            if cost >= SLICE_BYTES:
+                yield partial(frames.look, part, keys)
+                keys, cost = [], 0
+        if keys:
+            yield partial(frames.look, part, keys)
+    if body.outcomes is None:
+        body.outcomes = Outcomes()
+    body.outcomes.add_parts(parts)
+
+
+class _Frames:
+    """The frames of one part, one for each way to read messages in it."""
+
+    def __init__(self, outcomes: Outcomes, check: Check) -> None:
+        self.outcomes = outcomes
+        self._check = check
+        self._by_messages: dict[object, EventFrame] = {}
+
+    def look(self, part: pa.RecordBatch, keys: Sequence[Asked]) -> None:
+        for messages, text in keys:
+            frame = self._by_messages.get(messages)
+            if frame is None:
+                reader = cast("Messages | None", messages)  # as asked_of() has it
+                frame = EventFrame(part, 0, reader, check=self._check, outcomes=self.outcomes)
+                self._by_messages[messages] = frame
+            selector_of(text).mask_in(frame)

@@ -1,0 +1,170 @@
+"""Which stored events a selector matches: looked at in steps, between which others are served,
+and beside the loop where a step takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.columns.events.batch import ids_of, runs_of
+from penstock.columns.selectors import EventFrame, Selector
+from penstock.columns.selectors.frames import Messages
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import LimitReached
+from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.delivery.selection import BESIDE_ABOVE, Choosing
+from penstock.runtime.store.message_fields import messages_of
+from penstock.runtime.store.open_files import OpenFiles
+from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.with_files import act_reading
+
+SCAN_EVENTS = 65_536
+"""Stored events that are read at once."""
+CATCHING_UP_MAX: Final = 20
+"""So often a look goes on to what has come meanwhile, where that is much."""
+_MANY = 64
+"""With more gaps than this a set is made of ids, not of ranges."""
+_BEHIND: Final = object()
+
+Among = Callable[[Group], IdSet]
+"""The ids to look at, as they are now; may be changed."""
+
+
+class _Step(Struct):
+    """Some events that are to be looked at next."""
+
+    ids: Sequence[Span]
+    rows: Sequence[Rows]
+    """Those of them that may match."""
+    messages: Messages | None
+    now_us: int
+
+
+class Matching:
+    """The events of one channel that a selector matches, found while the channel goes on.
+
+    :meth:`act` looks at all there are before the turn of the single writer that acts on them;
+    that turn looks only at the few that have come since.
+    """
+
+    def __init__(
+        self, selector: Selector, choosing: Choosing, shard: Shard, files: OpenFiles
+    ) -> None:
+        self._selector = selector
+        self._choosing = choosing
+        self._shard = shard
+        self._files = files
+        self._looked = IdSet()
+        self._found = IdSet()
+
+    async def act(
+        self, number: int, among: Among, action: Callable[[Group], Any], *, room: int = 0
+    ) -> Any:
+        """Run ``action``, which may ask for :meth:`now`, once all has been looked at.
+
+        Raises what it does, and ``among``; ``NameDoesNotExist``; ``LimitReached`` when a look
+        takes too long, or events come faster than they are looked at; and ``ConnectionLost`` once
+        whoever has asked has hung up.
+        """
+
+        def act(group: Group) -> Any:
+            return _BEHIND if self._is_behind(group, number, among) else action(group)
+
+        for _ in range(CATCHING_UP_MAX):
+            await self.look_ahead(number, among)
+            found = await act_reading(self._shard, self._files, number, act, room=room)
+            if found is not _BEHIND:
+                return found
+        raise LimitReached(
+            "events come faster than the selector is put to them; make it simpler, or look at "
+            "fewer events"
+        )
+
+    async def look_ahead(self, number: int, among: Among) -> None:
+        """Raises what :meth:`act` does."""
+        end: int | None = None
+        wanted_by = asker.get()
+
+        def read(group: Group) -> _Step | None:
+            nonlocal end
+            next_id = group.channel(number).state.next_id
+            end = next_id if end is None else end  # what comes meanwhile is for the next time
+            left = among(group).within(Span(0, end))
+            left.discard_all(self._looked)
+            return self._read(group, number, left) if left else None
+
+        while (step := await act_reading(self._shard, self._files, number, read)) is not None:
+            await self._look(step, wanted_by)
+            wanted_by.check()
+
+    def promising(self, group: Group, number: int, ids: IdSet) -> IdSet:
+        """Those that may match, as far as it is known without reading them."""
+        store, messages = group.state.stores[number], messages_of(group.channel(number))
+        return IdSet(store.promising(ids.spans, self._selector, group.now_us, messages))
+
+    def has_looked(self, ids: IdSet) -> bool:
+        """Whether nothing of these is left to look at."""
+        left = ids.copy()
+        left.discard_all(self._looked)
+        return not left
+
+    def of(self, ids: IdSet) -> IdSet:
+        """Those that match, of some that have been looked at."""
+        return self._found.overlap(ids)
+
+    def now(self, group: Group, number: int, among: Among) -> IdSet:
+        """Those that match, of what is there at this moment."""
+        there = among(group)
+        left = there.copy()
+        left.discard_all(self._looked)
+        while left:
+            step = self._read(group, number, left)
+            left.discard_all(IdSet(step.ids))
+            for rows in step.rows:
+                frame = EventFrame(rows.batch, step.now_us, step.messages)
+                self._found.add_all(_chosen(rows.batch, self._selector.mask_in(frame)))
+            self._looked.add_all(IdSet(step.ids))
+        return self._found.overlap(there)
+
+    def _is_behind(self, group: Group, number: int, among: Among) -> bool:
+        """Whether too much has come to be looked at in a turn."""
+        left = among(group)
+        left.discard_all(self._looked)
+        if not left:
+            return False
+        size = max(1.0, group.channel(number).state.event_bytes)
+        return len(left) * size * self._selector.work > BESIDE_ABOVE
+
+    def _read(self, group: Group, number: int, ids: IdSet) -> _Step:
+        """The first few of ``ids``, which stay as they are."""
+        left = ids.copy()
+        part: list[Span] = []
+        room = SCAN_EVENTS
+        while room > 0 and (span := left.take(room)) is not None:
+            part.append(span)
+            room -= span.size
+        promising = self.promising(group, number, IdSet(part)).spans
+        rows = group.state.stores[number].read(promising, Damage()) if promising else ()
+        return _Step(part, rows, messages_of(group.channel(number)), group.now_us)
+
+    async def _look(self, step: _Step, wanted_by: Asker) -> None:
+        for rows in step.rows:
+            mask = await self._choosing.mask(
+                rows.batch, self._selector, step.now_us, step.messages, wanted_by.check
+            )
+            self._found.add_all(_chosen(rows.batch, mask))
+        self._looked.add_all(IdSet(step.ids))
+
+
+def _chosen(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
+    ids = ids_of(batch)[mask.to_numpy(zero_copy_only=False)]
+    firsts, ends = runs_of(ids)
+    if len(firsts) - 1 > _MANY:
+        return IdSet.of(ids.tolist())
+    return IdSet.of_runs(firsts.tolist(), ends.tolist())
