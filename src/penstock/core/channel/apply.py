@@ -158,9 +158,9 @@ def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
         durable = state.durables.get(name)
         if durable is None:
             continue
-        lasting = IdSet(Span(*part) for part in matched)
-        lasting.remove_all(gone)
-        durable.offered(span, lasting.spans)
+        lasting = IdSet(matched)
+        lasting.discard_all(gone)
+        durable.offered(span, lasting)
 
 
 def _relay(state: ChannelState, fact: Appended) -> None:

@@ -92,14 +92,14 @@ class Durable:
 
     # --- hard state: apply ---------------------------------------------------------------
 
-    def offered(self, span: Span, matched: Spans | None) -> None:
+    def offered(self, span: Span, matched: IdSet) -> None:
         """New events were published; ``matched`` are those a stored selector wants."""
         if not self.selector:
             return  # beyond head, outstanding by definition
-        for part in matched or ():
-            wanted = Span(max(part.first, self.head), part.end)  # it may begin later (SEM D3)
-            self.outstanding.add(wanted)
-            self.pending.add(wanted)
+        if span.first < self.head:  # it may begin later (SEM D3)
+            matched = matched.within(Span(self.head, span.end))
+        self.outstanding.add_all(matched)
+        self.pending.add_all(matched)
         self.head = max(self.head, span.end)
 
     def forget_all_but(self, stored: IdSet) -> None:

@@ -258,7 +258,7 @@ class Request:
             pass
 
     async def _answered(self, call: Call[Any, Any], found: Found) -> None:
-        answer = await self._done(call, found)
+        answer = await self._while_asked(self._done(call, found), found)
         if isinstance(answer, Events):
             await self._stream(answer, call, found.route)
             return
@@ -280,6 +280,27 @@ class Request:
         raise NameDoesNotExist(
             f"the API has no {self.path[:200]}; {BASE}/openapi.json tells what there is"
         )
+
+    async def _while_asked(self, work: Coroutine[Any, Any, Any], found: Found) -> Any:
+        """What ``work`` comes to. One that only reads ends with its client's connection, and
+        raises ``ConnectionLost``; what changes something looks for itself where it still may end.
+        """
+        if not found.route.reads:
+            return await work
+        asks = asker.get()
+        done = asyncio.get_running_loop().create_task(work)
+
+        def end() -> None:
+            done.cancel()
+
+        stay = asks.on_gone(end)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            asks.check()
+            raise
+        finally:
+            stay()
 
     async def _done(self, call: Call[Any, Any], found: Found) -> Any:
         """Ask for the right, then do it; acts of administration are written to the audit log."""

@@ -166,6 +166,13 @@ class Route(NamedTuple):
     status: int = 200
     is_open: bool = False
     """Answered without asking who asks."""
+    only_asks: bool = False
+    """It changes nothing, though its method is not one of those that never do."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing: it may end in the middle."""
+        return self.only_asks or self.method not in WRITES
 
     @property
     def has_store(self) -> bool:

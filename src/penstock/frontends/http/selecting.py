@@ -157,4 +157,6 @@ async def _opened(call: Call[NoQuery, CheckSelector], store: Store, outlet: Outl
     )
 
 
-ROUTES = (Route("checkSelector", "POST", "selectors/check", "realm.describe", check),)
+ROUTES = (
+    Route("checkSelector", "POST", "selectors/check", "realm.describe", check, only_asks=True),
+)

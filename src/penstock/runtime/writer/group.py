@@ -386,18 +386,17 @@ class Group:
         texts = channel.state.selectors
         if not texts:
             return digest
-        matched = {text: IdSet() for text in texts}
+        masks: dict[str, list[pa.BooleanArray]] = {text: [] for text in texts}
         messages = messages_of(channel)
-        first = 0
+        first = channel.state.next_id
         for body in bodies:
-            at = channel.state.next_id + first
-            stamped = stamp(body.batch, Span(at, at + body.batch.num_rows), self.now_us)
+            stamped = stamp(body.batch, Span(first, first + body.batch.num_rows), self.now_us)
             frame = EventFrame(stamped, self.now_us, messages, outcomes=body.outcomes)
-            for text, found in matched.items():
-                for span in spans_of(selector_of(text).mask_in(frame)):
-                    found.add(Span(*span).shifted(first))
+            for text, found in masks.items():
+                found.append(selector_of(text).mask_in(frame))
             first += body.batch.num_rows
-        return replace(digest, matched={text: found.spans for text, found in matched.items()})
+        matched = {text: spans_of(pa.concat_arrays(found)) for text, found in masks.items()}
+        return replace(digest, matched=matched)
 
     # --- storing -------------------------------------------------------------------------
 
