@@ -32,8 +32,8 @@ SELECTORS_WORK_MAX: Final = 10_000
 """Comparisons, calculations and wildcards in the selectors that are put to what is published on
 one channel: those of durables, readers and joins."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
-"""The same for a channel that merges: what its events come to is known only in the turn that
-stores them, and nobody is served meanwhile."""
+"""So many they may be on a channel that merges: what its events come to is known only in the turn
+that stores them, and nobody is served meanwhile."""
 TEXT_CHARACTERS_MAX: Final = 65_536
 """Characters of a text that is no name: a reason, a token."""
 HEADER_BYTES_MAX: Final = 1 << 20

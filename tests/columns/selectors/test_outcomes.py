@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from penstock.columns.selectors import EventFrame, Selector, parse
 from penstock.columns.selectors.expressions import Expression
-from penstock.columns.selectors.outcomes import Outcomes, is_given
+from penstock.columns.selectors.outcomes import PredicateOutcomes, is_given
 from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
@@ -34,9 +34,9 @@ def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(
     half = len(events) // 2
     parts = []
     for part in (batch.select(names).slice(0, half), batch.select(names).slice(half)):
-        parts.append(Outcomes())
+        parts.append(PredicateOutcomes())
         selector.mask_in(EventFrame(part, 0, outcomes=parts[-1]))
-    known = Outcomes()
+    known = PredicateOutcomes()
     known.add_parts(parts)
     found = selector.mask_in(EventFrame(batch, NOW_US, outcomes=known))
     wanted = pa.array(np.arange(len(events)) % 2 == 0)

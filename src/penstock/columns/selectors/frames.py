@@ -21,7 +21,7 @@ from penstock.columns.selectors.lanes import (
     rows_of,
     value_of,
 )
-from penstock.columns.selectors.outcomes import Outcomes
+from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.columns.selectors.overflow import Overflow, steps_inside
 from penstock.columns.selectors.patterns import Check, unlimited
 
@@ -87,7 +87,7 @@ class EventFrame:
         messages: Messages | None = None,
         *,
         check: Check = unlimited,
-        outcomes: Outcomes | None = None,
+        outcomes: PredicateOutcomes | None = None,
     ) -> None:
         """``outcomes`` knows what predicates are here, and is told what they turn out to be."""
         self.check = check

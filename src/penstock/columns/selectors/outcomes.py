@@ -54,7 +54,7 @@ def _is_stamped(node: Expression) -> bool:
             return False
 
 
-class Outcomes:
+class PredicateOutcomes:
     """The outcomes of predicates, a row for each event of one batch."""
 
     __slots__ = ("_known", "_sources")
@@ -73,7 +73,7 @@ class Outcomes:
                     break
         return self._known.get(key)
 
-    def add_parts(self, parts: Sequence[Outcomes]) -> None:
+    def add_parts(self, parts: Sequence[PredicateOutcomes]) -> None:
         """Take up what is known of all ``parts`` of the batch, which lie end to end."""
 
         def source(key: Key) -> Column | None:
@@ -88,11 +88,11 @@ class Outcomes:
         """Take an outcome up, true, false or null for each row."""
         self._known[key] = outcome if outcome.type == pa.bool_() else outcome.cast(pa.bool_())
 
-    def chosen(self, wanted: pa.BooleanArray) -> Outcomes:
+    def chosen(self, wanted: pa.BooleanArray) -> PredicateOutcomes:
         """Those of some of the rows."""
 
         def source(key: Key) -> Column | None:
             found = self.find(key)
             return None if found is None else found.filter(wanted)
 
-        return Outcomes(source)
+        return PredicateOutcomes(source)

@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.delivery.byte_credit import Room, parted
-from penstock.runtime.delivery.merged_delivery import Chosen, Known, Made, kept_up, outgoing
+from penstock.runtime.delivery.merged_delivery import Known, Made, SelectedRows, kept_up, outgoing
 from penstock.runtime.delivery.prefetch import ReadAhead
 from penstock.runtime.delivery.selection import Choosing, while_wanted
 from penstock.runtime.internal_errors import incident, told
@@ -396,7 +396,7 @@ class Dispatch:
                 messages_of(channel),
                 while_wanted(lambda: self._is_open(effect)),
             )
-            chosen = Chosen(whole, mask)
+            chosen = SelectedRows(whole, mask)
         rows, skipped = outgoing(store, known, effect.spans, chosen, round_.made)
         if skipped:
             channel.attend(Skip(effect.subscription, skipped), now_us)

@@ -60,7 +60,7 @@ class Outgoing(NamedTuple):
     """What the selector does not match."""
 
 
-class Chosen(NamedTuple):
+class SelectedRows(NamedTuple):
     """What a subscription's own selector matches of the merged events it is granted."""
 
     whole: Chunk
@@ -76,7 +76,7 @@ def outgoing(
     store: MergeStore,
     known: Known,
     spans: Spans,
-    chosen: Chosen | None,
+    chosen: SelectedRows | None,
     made: Made,
 ) -> Outgoing:
     """The events ``spans`` for a subscription that takes deltas, and of those what it has
@@ -105,7 +105,7 @@ def _of_whole(
     known: Known,
     spans: Spans,
     stretch: Stretch | None,
-    chosen: Chosen | None,
+    chosen: SelectedRows | None,
 ) -> Outgoing:
     """Those events, from the merged ones."""
     whole = store.whole(spans) if chosen is None else chosen.whole

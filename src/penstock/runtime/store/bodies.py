@@ -11,7 +11,7 @@ from penstock.columns.events.digest import digest
 from penstock.columns.events.storage_defaults import with_dictionary, with_priority
 from penstock.columns.schema.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
-from penstock.columns.selectors.outcomes import Outcomes
+from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Digest, Spans, Storage
@@ -45,7 +45,7 @@ class Body:
         self.schema_bytes = schema_bytes
         self.known_digest = known_digest
         """What was staged is asked for it twice."""
-        self.outcomes: Outcomes | None = None
+        self.outcomes: PredicateOutcomes | None = None
         """What is known of the predicates of selectors that ask for its events."""
         self.looked: frozenset[Asked] = frozenset()
         """The selectors that a thread has put to it already."""
@@ -91,7 +91,7 @@ class Body:
         return self.known_digest
 
 
-def body_from(batch: pa.RecordBatch, outcomes: Outcomes | None = None) -> Body:
+def body_from(batch: pa.RecordBatch, outcomes: PredicateOutcomes | None = None) -> Body:
     """The body of a batch the realm has made itself. ``outcomes`` are those of the events it has
     made it of, of which it has changed nothing that the publisher gave."""
     body = Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from penstock.columns.selectors import EventFrame, selector_of
 from penstock.columns.selectors.frames import Messages
-from penstock.columns.selectors.outcomes import Outcomes
+from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.columns.selectors.patterns import Check
 from penstock.core.vocabulary.errors import RealmStopping
 from penstock.core.vocabulary.ports import Offload
@@ -43,7 +43,7 @@ PART_BYTES: Final = 1 << 20
 _log = structlog.get_logger("penstock.shard")
 
 
-class _Held(Struct):
+class _WaitingPublish(Struct):
     """A publish that waits."""
 
     order: int
@@ -52,7 +52,7 @@ class _Held(Struct):
     """The channels it is for."""
     slices: Iterator[Callable[[], None]]
 
-    def __lt__(self, other: _Held) -> bool:
+    def __lt__(self, other: _WaitingPublish) -> bool:
         return self.order < other.order
 
 
@@ -66,11 +66,11 @@ class Looking:
         self._order: dict[int, tuple[int, Work]] = {}
         """By identity of a publish that came and is not decided: after how many others."""
         self._came = 0
-        self._held: list[_Held] = []
+        self._held: list[_WaitingPublish] = []
         """As they came."""
         self._first: dict[int, int] = {}
         """By channel: the order of the first that waits for it."""
-        self._turns: deque[_Held] = deque()
+        self._turns: deque[_WaitingPublish] = deque()
         """Those whose events have not been looked at, the next one first."""
         self._ready: list[Work] = []
         self._task: asyncio.Task[None] | None = None
@@ -125,7 +125,9 @@ class Looking:
         if not (is_behind or is_much):
             self._spent += cost
             return False
-        held = _Held(order, work, frozenset(number for number, _ in offered), self._slices(missing))
+        held = _WaitingPublish(
+            order, work, frozenset(number for number, _ in offered), self._slices(missing)
+        )
         insort(self._held, held)
         for number in held.numbers:
             self._first[number] = min(order, self._first.get(number, order))
@@ -209,7 +211,7 @@ class Looking:
             await asyncio.sleep(0)  # the loop serves others, also where nothing runs beside it
         self._task = None
 
-    async def _is_through(self, held: _Held) -> bool:
+    async def _is_through(self, held: _WaitingPublish) -> bool:
         try:
             step = next(held.slices, None)
             if step is None:
@@ -225,7 +227,7 @@ class Looking:
     def _release(self) -> None:
         """Those go that are looked at, each behind those before it on its channel."""
         unseen = {id(held) for held in self._turns}
-        kept: list[_Held] = []
+        kept: list[_WaitingPublish] = []
         self._first.clear()
         for held in self._held:
             if id(held) in unseen or any(number in self._first for number in held.numbers):
@@ -243,9 +245,9 @@ def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Cal
     """The slices of one body: some selectors put to some of its events."""
     batch = body.batch
     rows = max(1, batch.num_rows * PART_BYTES // max(1, body.weight))
-    parts: list[Outcomes] = []
+    parts: list[PredicateOutcomes] = []
     for first in range(0, batch.num_rows, rows):
-        part, frames = batch.slice(first, rows), _Frames(Outcomes(), check)
+        part, frames = batch.slice(first, rows), _Frames(PredicateOutcomes(), check)
         parts.append(frames.outcomes)
         size = body.weight * part.num_rows // batch.num_rows + LOOK_BYTES
         keys: list[Asked] = []
@@ -259,14 +261,14 @@ def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Cal
         if keys:
             yield partial(frames.look, part, keys)
     if body.outcomes is None:
-        body.outcomes = Outcomes()
+        body.outcomes = PredicateOutcomes()
     body.outcomes.add_parts(parts)
 
 
 class _Frames:
     """The frames of one part, one for each way to read messages in it."""
 
-    def __init__(self, outcomes: Outcomes, check: Check) -> None:
+    def __init__(self, outcomes: PredicateOutcomes, check: Check) -> None:
         self.outcomes = outcomes
         self._check = check
         self._by_messages: dict[object, EventFrame] = {}

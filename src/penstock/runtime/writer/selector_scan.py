@@ -36,7 +36,7 @@ Among = Callable[[Group], IdSet]
 """The ids to look at, as they are now; may be changed."""
 
 
-class _Step(Struct):
+class _ScanStep(Struct):
     """Some events that are to be looked at next."""
 
     ids: Sequence[Span]
@@ -91,7 +91,7 @@ class Matching:
         end: int | None = None
         wanted_by = asker.get()
 
-        def read(group: Group) -> _Step | None:
+        def read(group: Group) -> _ScanStep | None:
             nonlocal end
             next_id = group.channel(number).state.next_id
             end = next_id if end is None else end  # what comes meanwhile is for the next time
@@ -141,7 +141,7 @@ class Matching:
         size = max(1.0, group.channel(number).state.event_bytes)
         return len(left) * size * self._selector.work > BESIDE_ABOVE
 
-    def _read(self, group: Group, number: int, ids: IdSet) -> _Step:
+    def _read(self, group: Group, number: int, ids: IdSet) -> _ScanStep:
         """The first few of ``ids``, which stay as they are."""
         left = ids.copy()
         part: list[Span] = []
@@ -151,9 +151,9 @@ class Matching:
             room -= span.size
         promising = self.promising(group, number, IdSet(part)).spans
         rows = group.state.stores[number].read(promising, Damage()) if promising else ()
-        return _Step(part, rows, messages_of(group.channel(number)), group.now_us)
+        return _ScanStep(part, rows, messages_of(group.channel(number)), group.now_us)
 
-    async def _look(self, step: _Step, wanted_by: Asker) -> None:
+    async def _look(self, step: _ScanStep, wanted_by: Asker) -> None:
         for rows in step.rows:
             mask = await self._choosing.mask(
                 rows.batch, self._selector, step.now_us, step.messages, wanted_by.check
