@@ -11,8 +11,8 @@ import pytest
 from penstock.columns.events.body import body_of, body_of_columns
 from penstock.columns.events.check import check_body
 from penstock.columns.events.event import Event
-from penstock.columns.schema.rows import row_properties
 from penstock.core.vocabulary.errors import InvalidEvent
+from tests.columns.properties import row_properties
 
 
 def test_only_the_columns_in_use_are_there() -> None:

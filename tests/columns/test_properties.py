@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.columns.schema.properties import NO_PROPERTIES, property_columns
-from penstock.columns.schema.rows import row_properties
 from penstock.core.vocabulary.errors import InvalidEvent
+from tests.columns.properties import row_properties
 
 from .strategies import typed
 

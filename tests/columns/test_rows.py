@@ -7,8 +7,9 @@ import pytest
 
 from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
-from penstock.columns.schema.rows import Rows, row_properties
+from penstock.columns.schema.rows import Rows
 from penstock.core.ids.ids import Span
+from tests.columns.properties import row_properties
 
 
 @pytest.mark.spec("E1")

@@ -14,10 +14,10 @@ from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.check import check_body
 from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
-from penstock.columns.schema.rows import row_properties
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidEvent
+from tests.columns.properties import row_properties
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed

@@ -11,9 +11,9 @@ import pytest
 from penstock.columns.events.batch import flatten, stamp
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.files.tables import bodies_of_table
-from penstock.columns.schema.rows import row_properties
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
+from tests.columns.properties import row_properties
 
 
 def properties(bodies: list[pa.RecordBatch]) -> list[dict[str, Any]]:

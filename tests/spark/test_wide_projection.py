@@ -13,11 +13,11 @@ from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.files.archives import ArchiveLayout, from_archive
 from penstock.columns.files.lean_columns import lean
-from penstock.columns.schema.rows import row_properties
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
 from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
 from penstock.spark.source import PenstockSource
+from tests.columns.properties import row_properties
 
 pytestmark = pytest.mark.spec("E2")
 

@@ -173,22 +173,3 @@ class ReadAudit(Request[list[AuditRecord]], frozen=True):
     before: Number | None = None
     kind: Name = "acts"
     """``acts``, ``sign-ins`` or ``refusals``."""
-
-
-AccessRequest = (
-    WhoAmI
-    | ListUsers
-    | CreateUser
-    | SetPassword
-    | BeginPassword
-    | DeleteUser
-    | ListGroups
-    | CreateGroup
-    | ChangeGroup
-    | DeleteGroup
-    | ListEntries
-    | Grant
-    | Revoke
-    | ReadAudit
-)
-"""Every request of this module."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -14,9 +14,3 @@ AnswerT = TypeVar("AnswerT", covariant=True)
 
 class Request(Struct, Generic[AnswerT], frozen=True, array_like=True):
     """Asks for something, and is answered by an ``AnswerT`` or refused with an error."""
-
-
-def answer_type(request: type[Request[Any]]) -> Any:
-    """What a request of this type is answered with, as its base class says."""
-    base = next(iter(request.__orig_bases__))  # type: ignore[attr-defined]  # each has one
-    return get_args(base)[0]

@@ -20,7 +20,7 @@ from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.outgoing import Messages
-from penstock.frontends.amqp.single_message import body_of_one
+from penstock.frontends.amqp.single_message import Lone
 from penstock.runtime.store.outgoing_batch import Rows
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
@@ -413,7 +413,7 @@ def test_what_a_header_says_comes_out_as_it_was(
     raw = headed(*values)
     batch = stored(raw)
     if is_alone:
-        body = body_of_one(raw, NOW_MS)
+        body = Lone().body(raw, NOW_MS, "")
         assert body is not None
         batch = stamp(body.batch, Span(0, 1), 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -16,9 +17,8 @@ from penstock.columns.events.single_event import ROW_BYTES_MAX
 from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import EventTooLarge, PenstockError
-from penstock.frontends.amqp import single_message
 from penstock.frontends.amqp.incoming import batch_of, batches_of, row_of
-from penstock.frontends.amqp.single_message import Lone, body_of_one
+from penstock.frontends.amqp.single_message import DOUBTS_MAX, KINDS_MAX, Lone
 from penstock.runtime.store.bodies import Body
 from penstock.wire.amqp.sections import DATA, VALUE, section
 from penstock.wire.amqp.types import (
@@ -33,6 +33,7 @@ from penstock.wire.amqp.types import (
     ULong,
     written,
 )
+from tests.counting import calls_during
 from tests.frontends.amqp.test_messages import (
     APPLICATION,
     BODIES,
@@ -110,6 +111,11 @@ messages = st.builds(
 containers = st.sampled_from(["", "me"])
 
 
+def body_of_one(raw: bytes, sender: str = "") -> Body | None:
+    """The event of a message that is the first by its link."""
+    return Lone().body(raw, NOW_MS, sender)
+
+
 def whole(body: Body) -> Body:
     check_body(body.batch)
     return body
@@ -117,7 +123,7 @@ def whole(body: Body) -> Body:
 
 @given(messages, containers)
 def test_a_lone_message_is_byte_for_byte_what_it_is_among_others(raw: bytes, sender: str) -> None:
-    found = body_of_one(raw, NOW_MS, sender)
+    found = body_of_one(raw, sender)
     assume(found is not None)
     assert found is not None
     whole(found)
@@ -129,7 +135,7 @@ def test_a_lone_message_is_byte_for_byte_what_it_is_among_others(raw: bytes, sen
 
 @given(messages)
 def test_a_lone_message_comes_out_as_it_went_in(raw: bytes) -> None:
-    found = body_of_one(raw, NOW_MS)
+    found = body_of_one(raw)
     (usual,), unusable = batches_of([raw], NOW_MS)
     alone = usual.batch if found is None else found.batch
     events = [EventBatch(stamp(each, Span(0, 1), 0))[0] for each in (alone, usual.batch)]
@@ -170,7 +176,7 @@ def test_messages_of_one_link_do_not_mix(raws: list[bytes], sender: str) -> None
     link = Lone()
 
     for raw in chain.from_iterable(zip(raws, raws, strict=True)):
-        assert seen(link.body(raw, NOW_MS, sender)) == seen(body_of_one(raw, NOW_MS, sender))
+        assert seen(link.body(raw, NOW_MS, sender)) == seen(body_of_one(raw, sender))
 
 
 def parts(*datas: bytes) -> bytes:
@@ -190,7 +196,7 @@ def test_what_is_different_in_another_way_is_read(first: bytes, second: bytes) -
     link = Lone()
     link.body(first, NOW_MS, "")
 
-    assert seen(link.body(second, NOW_MS, "")) == seen(body_of_one(second, NOW_MS))
+    assert seen(link.body(second, NOW_MS, "")) == seen(body_of_one(second))
 
 
 @given(one_programs, st.data())
@@ -205,16 +211,14 @@ def test_bytes_that_have_changed_mean_what_they_would_without_the_first(
     cut = bytes(changed[: data.draw(st.just(len(raw)) | st.integers(0, len(raw)))])
     longer = cut + data.draw(st.binary(max_size=3))
 
-    assert seen(link.body(longer, NOW_MS, "")) == seen(body_of_one(longer, NOW_MS))
+    assert seen(link.body(longer, NOW_MS, "")) == seen(body_of_one(longer))
 
 
 def seen(body: Body | None) -> tuple[object, ...] | None:
     return None if body is None else (body.buffer, body.schema_bytes, body.known_digest)
 
 
-def test_of_what_one_program_sends_no_more_is_read_than_differs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_what_one_program_sends_no_more_is_read_than_differs() -> None:
     link = Lone()
     raws = [
         message(
@@ -224,30 +228,25 @@ def test_of_what_one_program_sends_no_more_is_read_than_differs(
         )
         for number in range(10, 99)
     ]
-    wanted = [seen(body_of_one(raw, NOW_MS)) for raw in raws]
-    first = seen(link.body(raws[0], NOW_MS, ""))
-    monkeypatch.setattr(single_message, "row_of", None)
+    found: list[Body | None] = []
 
-    assert [first, *(seen(link.body(raw, NOW_MS, "")) for raw in raws[1:])] == wanted
+    read = calls_during(
+        lambda: found.extend(link.body(raw, NOW_MS, "") for raw in raws), row_of.__name__
+    )
+
+    assert read == 1, "the first is read, and no other"
+    assert [*map(seen, found)] == [seen(body_of_one(raw)) for raw in raws]
 
 
-def test_who_sends_something_else_each_time_is_not_learned_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_sends_something_else_each_time_is_not_learned_from() -> None:
+    """To learn takes longer than to read: once it was in vain some times, it ends."""
     link = Lone()
-    learned: list[bytes] = []
-    plain = single_message._likeness
+    raws = [message(application={"n": number}) for number in range(DOUBTS_MAX + 10)]
 
-    def counted(raw: bytes, *given: Any) -> Any:
-        learned.append(raw)
-        return plain(raw, *given)
+    work = [calls_during(partial(link.body, raw, NOW_MS, "")) for raw in raws]
 
-    monkeypatch.setattr(single_message, "_likeness", counted)
-
-    for number in range(1_000):
-        assert link.body(message(application={"n": number}), NOW_MS, "") is not None
-
-    assert len(learned) == single_message.DOUBTS_MAX
+    assert all(link.body(raw, NOW_MS, "") is not None for raw in raws)
+    assert max(work[DOUBTS_MAX:]) < min(work[1:DOUBTS_MAX])
 
 
 USUAL = {
@@ -266,8 +265,8 @@ USUAL = {
 
 @pytest.mark.parametrize("raw", USUAL.values(), ids=list(USUAL))
 def test_anything_else_takes_the_usual_way(raw: bytes) -> None:
-    assert body_of_one(raw, NOW_MS) is None
-    assert body_of_one(raw, NOW_MS) is None
+    assert body_of_one(raw) is None
+    assert body_of_one(raw) is None
     assert not batches_of([raw], NOW_MS)[1]
 
 
@@ -291,7 +290,7 @@ JMS = {
 
 @pytest.mark.parametrize("raw", JMS.values(), ids=list(JMS))
 def test_what_jms_clients_send_takes_the_short_way(raw: bytes) -> None:
-    assert body_of_one(raw, NOW_MS, "client") is not None
+    assert body_of_one(raw, "client") is not None
 
 
 BAD: dict[str, Any] = {
@@ -303,7 +302,7 @@ BAD: dict[str, Any] = {
 
 @pytest.mark.parametrize("raw", BAD.values(), ids=list(BAD))
 def test_what_is_no_event_is_left_to_the_usual_way(raw: bytes) -> None:
-    assert body_of_one(raw, NOW_MS) is None
+    assert body_of_one(raw) is None
     assert batches_of([raw], NOW_MS)[1]
 
 
@@ -321,14 +320,14 @@ def header(*values: Any) -> bytes:
 )
 def test_a_value_no_event_has_is_refused_as_ever(raw: bytes, alike: bytes) -> None:
     """Also where the form of messages of its kind is known."""
-    assert body_of_one(alike, NOW_MS) is not None
-    assert body_of_one(raw, NOW_MS) is None
+    assert body_of_one(alike) is not None
+    assert body_of_one(raw) is None
     with pytest.raises(PenstockError):
         batches_of([raw], NOW_MS)
 
 
 def test_a_lone_message_that_is_too_large_is_refused() -> None:
-    found = body_of_one(message(body=section(DATA, written(bytes(2_000)))), NOW_MS)
+    found = body_of_one(message(body=section(DATA, written(bytes(2_000)))))
     assert found is not None
 
     with pytest.raises(EventTooLarge, match=r"event 0 .* has 2001 bytes"):
@@ -336,15 +335,23 @@ def test_a_lone_message_that_is_too_large_is_refused() -> None:
 
 
 def test_kinds_of_messages_do_not_fill_memory() -> None:
-    for number in range(2 * single_message.KINDS_MAX):
-        raw = message(durable=True, application={f"name {number}": 1})
-        assert body_of_one(raw, NOW_MS) is not None
+    """The first kind is forgotten in the end: it takes the work of a new one again."""
+    raws = [message(durable=True, application={f"name {n}": 1}) for n in range(KINDS_MAX + 1)]
 
-    assert len(single_message._kinds) <= single_message.KINDS_MAX
+    new, known = (calls_during(lambda: body_of_one(raws[0])) for _ in range(2))
+    for raw in raws:
+        assert body_of_one(raw) is not None
+
+    assert new > known
+    assert calls_during(lambda: body_of_one(raws[0])) > known
 
 
 def test_a_schema_of_any_size_is_not_remembered() -> None:
+    """It is learned each time, where another is learned once."""
     raw = message(durable=True, application={"x" * SCHEMA_BYTES_KEPT_MAX: 1})
+    other = message(durable=True, application={"y": 1})
+    body_of_one(other)
 
-    assert body_of_one(raw, NOW_MS) is None
-    assert all(len(str(key)) < SCHEMA_BYTES_KEPT_MAX for key in single_message._kinds)
+    assert body_of_one(raw) is None
+    assert calls_during(lambda: body_of_one(raw), "_learn") == 1
+    assert calls_during(lambda: body_of_one(other), "_learn") == 0

@@ -6,14 +6,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
 
 T = TypeVar("T")
 
-WAIT_SLICE_S = 0.25
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -129,13 +128,3 @@ async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
     if left:
         await asyncio.wait(left)
-
-
-def _result(future: Future[T]) -> T:
-    """Wait in slices: a Ctrl-C that comes just as an endless wait begins could be lost."""
-    while True:
-        try:
-            return future.result(WAIT_SLICE_S)
-        except TimeoutError:
-            if future.done():
-                return future.result()

@@ -172,8 +172,3 @@ class Rows:
             field = self.batch.schema.field("properties")
             self._level = Level(struct_shape(field.type))
         return self._level
-
-
-def row_properties(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-    """The properties of one event of a batch, exactly as published (SEM E2)."""
-    return Rows(batch).properties(row)

@@ -8,7 +8,7 @@ Text is for people and may improve; ``code`` is the contract, stable for ever. T
     ├── Internal            a fault of the realm; its log says which
     ├── Corrupt             the disk says something it should not
     └── ProtocolViolation   one side broke the protocol
-        ├── LocalProtocolViolation    this side, before anything was sent
+        ├── LocalProtocolViolation    deprecated: nothing raises it
         └── RemoteProtocolViolation   the other side
 """
 
@@ -311,7 +311,7 @@ class ProtocolViolation(PenstockError):
 
 
 class LocalProtocolViolation(ProtocolViolation):
-    """This side was asked to send what the protocol does not allow."""
+    """Deprecated: nothing raises it. Catch ``ProtocolViolation``."""
 
     code = "local-protocol-violation"
 

@@ -45,13 +45,6 @@ class _Kind(NamedTuple):
 _kinds: dict[tuple[object, ...], _Kind | None] = {}
 
 
-def body_of_one(message: bytes, now_ms: int, container: str = "") -> Body | None:
-    """The event of a message; None where it has to be made the usual way, be it to say what is
-    wrong. ``container`` as with ``incoming.batches_of``."""
-    found = _read(message, now_ms, container)
-    return None if found is None else _made(*found)
-
-
 class Lone:
     """The messages that come alone by one link.
 
@@ -64,7 +57,8 @@ class Lone:
         self._doubts = 0
 
     def body(self, message: bytes, now_ms: int, container: str) -> Body | None:
-        """As :func:`body_of_one`."""
+        """The event of a message; None where it has to be made the usual way, be it to say what
+        is wrong. ``container`` as with ``incoming.batches_of``."""
         like = self._like
         if like is not None and like.container == container:
             values = _values_alike(message, like)

@@ -174,11 +174,6 @@ class Route(NamedTuple):
         """Whether it changes nothing: it may end in the middle."""
         return self.only_asks or self.method not in WRITES
 
-    @property
-    def has_store(self) -> bool:
-        """Whether it is about one channel or queue."""
-        return self.path.startswith(("channels", "queues"))
-
 
 class Signature(NamedTuple):
     """What an endpoint takes and gives, as its annotations say."""

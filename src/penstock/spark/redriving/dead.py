@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +29,6 @@ VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
 """What every dead event has; its properties follow, each a column."""
 SAID: Final = ("outcome", "channel")
 """What a transformation's columns of these names say is no property."""
-
-
-class DeadStore(Protocol):
-    """Where dead events are."""
-
-    @property
-    def name(self) -> str: ...
-
-    def read(self, first_id: int, count: int) -> pa.RecordBatch | None:
-        """About ``count`` events from ``first_id`` on, as they are stored; None when there are
-        none."""
-        ...
 
 
 class ChannelOfDead:

@@ -123,7 +123,6 @@ def _any(value: Any, where: str) -> None:
     """Whatever can be read."""
 
 
-_STRING: Final = _kind(str, "string")
 _UINT: Final = _kind(UInt, "uint")
 _BOOL: Final = _kind(bool, "boolean")
 _MAP: Final = _kind(dict, "map")

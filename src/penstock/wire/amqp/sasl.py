@@ -15,7 +15,6 @@ HEADER_BYTES: Final = 8
 
 OK: Final = 0
 AUTH: Final = 1
-SYSTEM: Final = 2
 
 _FRAME_BYTES_MAX: Final = 16 << 10
 """Larger than any sign-in; the standard's bound for a SASL frame is 512 bytes, which tokens

@@ -1,0 +1,14 @@
+"""What tests of columns look at: the properties of one event of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.columns.schema.rows import Rows
+
+
+def row_properties(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+    """Exactly as published (SEM E2)."""
+    return Rows(batch).properties(row)

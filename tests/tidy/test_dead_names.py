@@ -1,0 +1,88 @@
+"""What the package defines has a user in it, or in what comes with it: tests alone are none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+USERS = ("src", "bench", "examples", "docs", "scripts")
+KIT = ROOT / "src" / "penstock" / "testing"
+"""Shipped for the tests of others: its users are theirs."""
+CALLED_FROM_OUTSIDE: dict[str, str] = {
+    "format_commands": "Click lists the commands of a group with it",
+}
+"""Names that a library asks for, each with who does."""
+
+
+@cache
+def _words() -> Counter[str]:
+    """How often each word stands in the package and in what uses it."""
+    words: Counter[str] = Counter()
+    for folder in USERS:
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".py", ".md", ".js", ".toml", ".html"} and path.is_file():
+                words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    return words
+
+
+@cache
+def _used() -> frozenset[str]:
+    """Words that stand somewhere else than where they are defined."""
+    return frozenset(word for word, count in _words().items() if count > 1)
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """Names of functions, classes, constants and fields; a decorator is a use."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                if all(_is_of_python(each) for each in node.decorator_list):
+                    yield node.name
+            case ast.Assign(targets=targets):
+                yield from (each.id for each in targets if isinstance(each, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case _:
+                pass
+
+
+def _is_of_python(decorator: ast.expr) -> bool:
+    """Whether it says how a name is used, and is not itself who uses it."""
+    return ast.unparse(decorator).split("(")[0] in {
+        "property",
+        "cached_property",
+        "classmethod",
+        "staticmethod",
+        "cache",
+        "lru_cache",
+        "overload",
+        "contextmanager",
+        "asynccontextmanager",
+    }
+
+
+def _unused(source: str) -> list[str]:
+    names = {name for name in _defined(ast.parse(source)) if not name.startswith("__")}
+    return sorted(names - CALLED_FROM_OUTSIDE.keys() - _used())
+
+
+def test_every_name_has_a_user() -> None:
+    unused = {
+        path.relative_to(ROOT).as_posix(): names
+        for path in (ROOT / "src").rglob("*.py")
+        if KIT not in path.parents and (names := _unused(path.read_text(encoding="utf-8")))
+    }
+
+    assert unused == {}, "delete what nothing but a test uses"
+
+
+def test_a_name_without_a_user_is_found() -> None:
+    source = "class Lonely_1:\n    @property\n    def alone_2(self): ...\nALONE_3 = 1\n"
+
+    assert _unused(source) == ["ALONE_3", "Lonely_1", "alone_2"]
+    assert _unused("@command\ndef alone_4(): ...\nclass Realm: ...\n") == []
