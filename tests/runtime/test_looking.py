@@ -235,6 +235,33 @@ async def test_readers_transactions_and_units_of_work_wait_as_a_whole(
 
 
 @simulated
+async def test_what_comes_behind_a_transaction_is_behind_it_on_each_of_its_channels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("asked")
+        await lives.create("quiet")
+        await lives.durable("asked", "team", selector=costly(5))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        elsewhere.paused = asyncio.Event()
+        numbers = [lives.number(name) for name in ("asked", "quiet")]
+        await lives.realm.transactions.begin("t1", numbers)
+        whole = asyncio.get_running_loop().create_task(
+            lives.commit("t1", {"asked": large(150), "quiet": [Event(b"first")]})
+        )
+        await asyncio.sleep(0)  # it has asked
+        behind = lives.send("quiet", Event(b"second"))
+        await pass_time(0.1)
+        assert not whole.done()
+        assert not behind.done()
+        elsewhere.paused.set()
+        await whole
+        assert await behind == (1, 2)
+        assert datas(await lives.stored("quiet")) == ["first", "second"]
+
+
+@simulated
 async def test_a_realm_that_closes_serves_who_waits_and_one_that_ends_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

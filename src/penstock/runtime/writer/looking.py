@@ -30,7 +30,7 @@ from penstock.runtime.delivery.selection import BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.asked import asked_of
-from penstock.runtime.writer.requests import Work
+from penstock.runtime.writer.requests import Act, Do, PublishBatches, Work
 from penstock.runtime.writer.schedules import COLUMN
 
 LOOK_BYTES: Final = 16 << 10
@@ -99,7 +99,20 @@ class Looking:
         if self._order:  # some may have been refused without being decided
             there = {*map(id, waiting), *(id(held.work) for held in self._held)}
             self._order = {each: order for each, order in self._order.items() if each in there}
-        return [work for work in waiting if not self.holds(work)]
+        quiet: dict[int, bool] = {}
+        return [work for work in waiting if self._is_quiet(work, quiet) or not self.holds(work)]
+
+    def _is_quiet(self, work: Work, quiet: dict[int, bool]) -> bool:
+        """Whether nobody puts a selector to what it publishes, as it is with most, and it is behind
+        nobody; ``quiet`` keeps what is known of each channel."""
+        if self._held:
+            return False
+        if not isinstance(work, PublishBatches):
+            return isinstance(work, Do | Act)
+        found = quiet.get(work.number)
+        if found is None:
+            found = quiet[work.number] = not self._may_ask(work.number)
+        return found
 
     def _with_ready(self, waiting: list[Work]) -> list[Work]:
         """Each behind what came before it on its channel."""
