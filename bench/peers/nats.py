@@ -16,6 +16,7 @@ from bench.ledger import Ledger
 from bench.processes import free_port, server_process, without_client
 from bench.shape import BATCH, WINDOW, Broker, Client, Server, Subscriber
 from bench.workload import Encoded, Events, decode, encode
+from penstock.tasks import start_task
 
 SUBJECT = "orders"
 DURABLE = "billing"
@@ -351,7 +352,7 @@ class NatsClient:
 
     async def hold(self) -> None:
         if self._is_pulled:
-            self._holding = asyncio.get_running_loop().create_task(self._next())
+            self._holding = start_task(self._next())
 
     async def settled(self) -> None:
         await self._connection.flush()

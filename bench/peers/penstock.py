@@ -19,6 +19,7 @@ from bench.ledger import Ledger
 from bench.processes import free_port, server_process
 from bench.shape import WINDOW, Broker, Client, Server, Subscriber
 from bench.workload import Events
+from penstock.tasks import start_task
 
 ORDERS = "orders"
 DURABLE = "billing"
@@ -281,7 +282,7 @@ class PenstockClient:
         await asyncio.sleep(0)  # both are on their way
 
     def _settle(self, settling: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(settling)
+        task = start_task(settling)
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 

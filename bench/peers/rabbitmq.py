@@ -14,6 +14,7 @@ from bench.ledger import Ledger
 from bench.processes import free_port, server_process, without_client
 from bench.shape import WINDOW, Broker, Client, Missing, Server, Subscriber
 from bench.workload import Encoded, Events, decode, encode
+from penstock.tasks import start_task
 
 STREAM = "orders"
 HOME = Path("/usr/lib/rabbitmq/bin")
@@ -195,14 +196,13 @@ class RabbitBroker:
 
     async def send(self, events: Events, row: int) -> None:
         await self._room.acquire()
-        sending = asyncio.get_running_loop().create_task(self._publish(events, row))
+        sending = start_task(self._publish(events, row))
         self._sent.add(sending)
         sending.add_done_callback(self._confirmed)
 
     def _confirmed(self, sending: asyncio.Future[Any]) -> None:
         self._sent.discard(sending)
         self._room.release()
-        sending.result()
 
     async def flush(self) -> None:
         for sending in list(self._sent):

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +53,7 @@ from penstock.storage.embedded.repairing import check_exists
 from penstock.storage.memory import InMemory
 from penstock.storage.secrecy import mend
 from penstock.storage.secrecy import openness as openness
+from penstock.tasks import start_task
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -311,6 +312,8 @@ class Realm:
         self._running: RunningRealm | None = None
         self._sessions: weakref.WeakSet[AioSession] = weakref.WeakSet()
         self._http: HttpServer | None = None
+        self._failures: list[BaseException] = []
+        """What its parts failed with, the first one first; ``close`` raises that."""
         self._closed = False
         try:
             self._loop.call(self._start())
@@ -324,10 +327,12 @@ class Realm:
         self._settings = with_certificate(self._directory, self._settings)
         self._listener = native_listener(realm, self._settings, __version__)
         ready = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._serving = loop.create_task(realm.run(), name="penstock-realm")
-        self._listening = loop.create_task(self._listener.run(ready), name="penstock-listener")
+        self._serving = self._start_part(realm.run(), "penstock-realm")
+        self._listening = self._start_part(self._listener.run(ready), "penstock-listener")
         await ready.wait()
+
+    def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return start_task(work, name=name, on_failure=self._failures.append)
 
     def connect(self, user: str = "") -> Session:
         """A session with this realm, in this process: it may do everything, unless it is for a
@@ -386,8 +391,7 @@ class Realm:
         if self._http is None:
             assert self._running is not None, "it was started"
             self._http = http_server(self._running, self._listener, self._settings)
-            loop = asyncio.get_running_loop()
-            self._checking = loop.create_task(self._http.run(), name="penstock-http")
+            self._checking = self._start_part(self._http.run(), "penstock-http")
         return await self._http.listen(host, port)
 
     def close(self) -> None:
@@ -417,9 +421,8 @@ class Realm:
             self._listening.cancel()
             await asyncio.wait([self._listening, self._serving])
             await realm.release()
-        failure = self._serving.exception()
-        if isinstance(failure, BaseExceptionGroup):  # the journal failed: say so, once
-            raise failure.exceptions[0]
+        for failure in self._failures:  # of the journal most of all: say so, once
+            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
 
     def __enter__(self) -> Realm:
         return self

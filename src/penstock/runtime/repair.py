@@ -56,14 +56,16 @@ class Repaired(Struct):
 
 async def repair(realm: RunningRealm, journal: Journal, keep: Keep, repaired: Repaired) -> None:
     """Repair a realm that was opened and does not serve anybody."""
-    running = asyncio.get_running_loop().create_task(realm.shard.run())
+    failure: BaseException | None = None
     try:
-        await _Repair(realm, journal, keep, repaired).run()
-        realm.shard.stop()
-        await running
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(realm.shard.run())
+            await _Repair(realm, journal, keep, repaired).run()
+            realm.shard.stop()
+    except BaseExceptionGroup as failed:  # one has failed, and the other was cancelled
+        failure = failed.exceptions[0]
+    if failure is not None:
+        raise failure
 
 
 class _Repair:

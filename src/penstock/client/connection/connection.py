@@ -48,6 +48,7 @@ from penstock.core.vocabulary.errors import (
     SessionClosed,
 )
 from penstock.core.vocabulary.messages import Spans
+from penstock.tasks import start_task
 from penstock.wire.native import messages as wire
 from penstock.wire.native.asking import check_request
 
@@ -150,8 +151,9 @@ class Conversation:
     async def open(self) -> None:
         """Connect. Raises ``CannotConnect`` naming each address and its reason."""
         await self._connect_once()
-        loop = asyncio.get_running_loop()
-        self._root = loop.create_task(self._stay_connected(), name="penstock-session")
+        self._root = start_task(
+            self._stay_connected(), name="penstock-session", on_failure=self._break
+        )
 
     async def close(self) -> None:
         """End the session in order: what was settled is settled, what was not goes back (SEM D13).
@@ -297,13 +299,23 @@ class Conversation:
                     continue
                 await self._reconnect()
         except PenstockError as error:
-            self._closed = error
-            self._fail_everything(error)
-            self.report(error)
+            self._end(error)
         except asyncio.CancelledError:
             if self._closed is None:  # nobody has closed it, and its loop ends
                 await self.close()
             raise
+
+    def _end(self, error: PenstockError) -> None:
+        self._closed = error
+        self._fail_everything(error)
+        self.report(error)
+
+    def _break(self, error: BaseException) -> None:
+        """End the session when staying connected fails as nobody foresaw, as when the token cannot
+        be had: no call waits for a connection that does not come."""
+        ended = SessionClosed(f"the session cannot connect again: {error!r}")
+        ended.__cause__ = error
+        self._end(ended)
 
     def _ping(self) -> None:
         link = self._link

@@ -13,6 +13,7 @@ from penstock.client.connection.connection import Conversation
 from penstock.client.publishing.batching import Gathered, Gathering
 from penstock.client.publishing.publishing import Publisher
 from penstock.core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
+from penstock.tasks import start_task
 
 ProducerErrorListener = Callable[[PenstockError, int], None]
 """Called with the refusal and the number of events refused."""
@@ -81,15 +82,16 @@ class Producer:
         self._start(self.send_gathered(gathered))
 
     def _start(self, sending: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(sending)
+        task = start_task(sending, on_failure=self._sending_failed)
         self._sending.add(task)
-        task.add_done_callback(self._sent)
+        task.add_done_callback(self._sending.discard)
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, PenstockError):
-            self._failed(error, 0)
+    def _sending_failed(self, error: BaseException) -> None:
+        """Report what nobody foresaw as what is refused is reported; how many events were lost
+        with it is not known."""
+        failure = PenstockError(f"pipelined events were not published: {error!r}")
+        failure.__cause__ = error
+        self._failed(failure, 0)
 
     async def _send_gathered(self) -> None:
         if self._timer is not None:
@@ -137,7 +139,8 @@ class Producer:
         if self._on_error is not None:
             self._on_error(error, count)
         else:
-            error.add_note(f"{count} pipelined events were not published")
+            if count:
+                error.add_note(f"{count} pipelined events were not published")
             self._conversation.report(error)
 
     async def flush(self) -> None:

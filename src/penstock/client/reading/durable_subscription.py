@@ -24,6 +24,7 @@ from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
 from penstock.core.vocabulary.messages import Spans
+from penstock.tasks import start_task
 from penstock.wire.native import messages as wire
 
 MERGED_ROWS_MAX = 16_384
@@ -110,8 +111,9 @@ class DurableSubscription:
                 raise
             self._is_open = True
             if self._handler is not None:
-                loop = asyncio.get_running_loop()
-                self._handling = loop.create_task(self._handle(self._handler))
+                self._handling = start_task(
+                    self._handle(self._handler), on_failure=self._handling_failed
+                )
 
     async def _attach(self) -> None:
         self.attachment += 1
@@ -378,6 +380,11 @@ class DurableSubscription:
         except PenstockError as error:
             if not isinstance(error, SessionClosed):
                 self._conversation.report(error)
+
+    def _handling_failed(self, error: BaseException) -> None:
+        failure = PenstockError(f"no more events are handed to the handler: {error!r}")
+        failure.__cause__ = error
+        self._conversation.report(failure)
 
     async def _handle_one(self, handler: Handler, event: DeliveredEvent) -> None:
         try:

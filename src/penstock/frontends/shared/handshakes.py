@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.tasks import start_task
+
 BACKLOG: Final = 100
 """Connections that wait to be accepted."""
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -104,7 +106,7 @@ class TlsServer:
         except OSError:
             self.close()
             raise
-        self._accepting = [loop.create_task(self._accept(each)) for each in self.sockets]
+        self._accepting = [start_task(self._accept(each)) for each in self.sockets]
 
     def close(self) -> None:
         """Accept nobody any more; those who have come are not touched."""
@@ -126,7 +128,7 @@ class TlsServer:
                     _log.warning("tls.not_accepted", reason=str(error))
                     await asyncio.sleep(_FULL_WAIT_S)
                 continue
-            task = loop.create_task(self._secure(sock, str(address[0])))
+            task = start_task(self._secure(sock, str(address[0])))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -15,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 from penstock.api.access import AuditRecord
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, StorageFailed
 from penstock.core.vocabulary.ports import Clock
+from penstock.tasks import start_task
 
 RECORDS_KEPT = 10_000
 """The newest records, which can be asked for; the file has all."""
@@ -218,8 +219,9 @@ class Audit:
         spoken = sums.all() if sums.is_over(now_us) else []
         if sums.counts(entry, now_us) and not spoken:
             return
-        work = asyncio.get_running_loop().create_task(
-            self._noted_aside(kind, [*spoken, entry], now_us)
+        work = start_task(
+            self._noted_aside(kind, [*spoken, entry], now_us),
+            on_failure=lambda error: _log.error("audit.not_written", reason=repr(error)),
         )
         self._pending.add(work)
         work.add_done_callback(self._pending.discard)
