@@ -16,6 +16,10 @@ T = TypeVar("T")
 OnFailure = Callable[[BaseException], object]
 
 
+def leave_to_owner(_: BaseException) -> None:
+    """Say nothing, for a task that its owner awaits to its end: the failure is raised there."""
+
+
 def start_task(
     work: Coroutine[Any, Any, T], *, name: str | None = None, on_failure: OnFailure | None = None
 ) -> asyncio.Task[T]:

@@ -44,6 +44,7 @@ from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, Sta
 from penstock.frontends.http.statuses import status_of
 from penstock.runtime.access.askers import asker
 from penstock.runtime.internal_errors import incident, told
+from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -288,7 +289,7 @@ class Request:
         if not found.route.reads:
             return await work
         asks = asker.get()
-        done = asyncio.get_running_loop().create_task(work)
+        done = start_task(work, on_failure=leave_to_owner)
 
         def end() -> None:
             done.cancel()

@@ -32,6 +32,7 @@ from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.asked import asked_of
 from penstock.runtime.writer.requests import Act, Do, PublishBatches, Work
 from penstock.runtime.writer.schedules import COLUMN
+from penstock.tasks import start_task
 
 LOOK_BYTES: Final = 16 << 10
 """To put a comparison to a batch takes as long as to look at so many bytes, beside its own."""
@@ -146,7 +147,7 @@ class Looking:
             self._first[number] = min(order, self._first.get(number, order))
         self._turns.append(held)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._look())
+            self._task = start_task(self._look())
         return True
 
     def decided(self, work: Work) -> None:
