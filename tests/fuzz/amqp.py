@@ -65,6 +65,9 @@ _HEADER_BYTES: Final = 8
 class AmqpServed(Served):
     """The same realm, and AMQP connections to it."""
 
+    said = b""
+    """What the realm has answered last."""
+
     async def converse(self, data: bytes) -> None:
         from penstock.frontends.amqp.hub import AmqpHub
 
@@ -81,6 +84,7 @@ class AmqpServed(Served):
             connection.connection_lost(None)
             for _ in range(TURNS_MAX):
                 await asyncio.sleep(0)
+        self.said = bytes(out.said)
         unforeseen = [line for line in logged if line["log_level"] in ("error", "critical")]
         assert not unforeseen, f"nobody has thought of this: {unforeseen}"
 

@@ -28,7 +28,7 @@ from penstock.core.vocabulary.errors import Internal, PenstockError
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.connection import Connection
-from penstock.settings import Settings
+from penstock.settings import load
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 
@@ -38,6 +38,8 @@ TURNS_MAX: Final = 200
 UNSENT_BYTES_MAX: Final = 32 << 20
 """More than that for some frames in would be a lever."""
 
+SETTINGS: Final = load(overrides={"access.password_rounds": 4_096, "access.failure_delay_s": 0.0})
+"""Making passwords and refusing them is to take no time."""
 UNFORESEEN: Final = (PenstockError.code, Internal.code)
 """What a request is answered with where nobody thought of what has happened."""
 
@@ -109,8 +111,8 @@ class Served:
 
     async def _restart(self) -> None:
         await self._stop()
-        realm = await open_realm(None, Settings())
-        self.listener = native_listener(realm, Settings(), "0")
+        realm = await open_realm(None, SETTINGS)
+        self.listener = native_listener(realm, SETTINGS, "0")
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._tasks = [

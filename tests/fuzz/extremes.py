@@ -33,16 +33,8 @@ from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 from tests.fuzz.connections import Served
+from tests.fuzz.values import usual_of, values_of
 
-INTEGERS: Final = (
-    *(-(2**63), -(2**31) - 1, -2, -1, 0, 1, 2, 3, 255, 256, 2**31 - 1, 2**31, 2**32, 2**53),
-    *(2**62, 2**63 - 3, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1),
-)
-TEXTS: Final = (
-    *("", "a", "orders", "d", "/", "..", "*", "\x00", "\u202e", "\U0001f600" * 64, "x" * 255),
-    *("x" * 256, "x" * 70_000, "a LIKE '" + "%a" * 300 + "'", "NOT " * 500 + "a = 1"),
-)
-BYTES: Final = (b"", b"\x00", b"\xff" * 300, b"x" * 100_000)
 ROUNDS: Final = 12
 """Of several extreme values at a time, for each message."""
 EXAMPLES_A_REALM: Final = 8
@@ -69,18 +61,18 @@ def kinds() -> dict[str, inspect.StructType]:
 def messages(name: str, seed: int = 0) -> Iterator[bytes]:
     """Headers of one kind of message: each field extreme by itself, then several at a time."""
     kind = kinds()[name]
-    usual = [_usual(field) for field in kind.fields]
+    usual = [usual_of(field) for field in kind.fields]
     for at, field in enumerate(kind.fields):
         if field.name == "request":
             continue
-        for value in _extremes(field.type):
+        for value in values_of(field.type):
             yield _encoded(kind, [*usual[:at], value, *usual[at + 1 :]])
     chance = random.Random(f"{name} {seed}")
     for _ in range(ROUNDS):
         values = [
             before
             if field.name == "request" or chance.random() < 0.4
-            else chance.choice(list(_extremes(field.type)))
+            else chance.choice(list(values_of(field.type)))
             for before, field in zip(usual, kind.fields, strict=True)
         ]
         yield _encoded(kind, values)
@@ -88,116 +80,6 @@ def messages(name: str, seed: int = 0) -> Iterator[bytes]:
 
 def _encoded(kind: inspect.StructType, values: Sequence[Any]) -> bytes:
     return msgspec.msgpack.encode([kind.tag, *values])
-
-
-USUAL: Final[dict[str, Any]] = {
-    "request": 77,
-    "channel": 1,
-    "channels": (1,),
-    "subscription": 2,
-    "name": "orders",
-    "durable": "d",
-    "session": "fuzz",
-    "client": "fuzz",
-    "schema": 1,
-    "number": 1,
-    "first_id": 0,
-    "end_id": 3,
-    "last_id": 3,
-    "source": "orders",
-    "destination": "q",
-    "transaction": "tx",
-    "stages": ("st",),
-    "parts": (),
-    "leaving": (),
-    "selector": "",
-    "kind": "channel",
-    "credit": 5,
-    "count": 5,
-}
-
-
-def _usual(field: inspect.Field) -> Any:
-    if field.name in USUAL and (
-        field.name != "kind" or isinstance(field.type, inspect.LiteralType)
-    ):
-        return USUAL[field.name]
-    if field.name == "kind":
-        return "shared"
-    if field.default is not msgspec.NODEFAULT:
-        return field.default
-    return next(iter(_extremes(field.type, usual=True)))
-
-
-def _extremes(kind: inspect.Type, *, usual: bool = False) -> Iterator[Any]:
-    """Values of a type that its decoder takes or has to refuse; the first is nothing special."""
-    match kind:
-        case inspect.IntType():
-            yield 1
-            yield from INTEGERS
-        case inspect.FloatType():
-            yield from (1.0, -1.0, float("inf"), float("nan"), 1e308)
-        case inspect.BoolType():
-            yield from (False, True)
-        case inspect.StrType():
-            yield from ("a", *TEXTS)
-        case inspect.BytesType():
-            yield from BYTES
-        case inspect.NoneType() | inspect.AnyType():
-            yield None
-        case inspect.LiteralType(values):
-            yield from (*values, "nonsense")
-        case inspect.UnionType(types):
-            for each in types:
-                yield from _extremes(each)
-        case _:
-            yield from _of_several(kind)
-
-
-def _of_several(kind: inspect.Type) -> Iterator[Any]:
-    match kind:
-        case inspect.StructType():
-            yield from _structs(kind)
-        case inspect.NamedTupleType():
-            yield (0, 3)  # a span
-            yield from ((first, first + 1) for first in INTEGERS if first + 1 < 2**64)
-            yield from ((0, end) for end in INTEGERS)
-            yield from ((5, 2), (2**63 - 1, 2**63 - 1))
-        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-            each = list(_extremes(item))
-            yield (each[0],)
-            yield ()
-            yield from ((one,) for one in each)
-            yield tuple(each[:1] * 3_000)
-        case inspect.TupleType(item_types=items):
-            parts = [list(_extremes(one)) for one in items]
-            yield tuple(part[0] for part in parts)
-            for at, part in enumerate(parts):
-                for value in part:
-                    yield tuple(value if i == at else p[0] for i, p in enumerate(parts))
-        case inspect.DictType():
-            keys, values = list(_extremes(kind.key_type)), list(_extremes(kind.value_type))
-            yield {}
-            yield from ({key: values[0]} for key in keys)
-            yield from ({keys[0]: value} for value in values)
-            yield {f"k{i}": values[0] for i in range(3_000)}
-        case _:
-            raise AssertionError(f"no extreme values are known of {kind}")
-
-
-def _structs(kind: inspect.StructType) -> Iterator[Any]:
-    usual = {field.encode_name: _usual(field) for field in kind.fields}
-    tag = {} if kind.tag is None else {kind.tag_field: kind.tag}
-
-    def made(values: dict[str, Any]) -> Any:
-        if kind.array_like:
-            return [*tag.values(), *values.values()]
-        return {**tag, **values}
-
-    yield made(usual)
-    for field in kind.fields:
-        for value in _extremes(field.type):
-            yield made({**usual, field.encode_name: value})
 
 
 # --- asking ------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.server import Peer
-from penstock.settings import Settings
-from tests.fuzz.connections import TURNS_MAX, Served, Wire
+from tests.fuzz.connections import SETTINGS, TURNS_MAX, Served, Wire
 
 PIECE_BYTES: Final = 300
 END_S: Final = 5.0
@@ -35,7 +34,7 @@ class HttpServed(Served):
 
     async def _restart(self) -> None:
         await super()._restart()
-        self._http = http_server(self.listener.realm, self.listener, Settings())
+        self._http = http_server(self.listener.realm, self.listener, SETTINGS)
         await self._feed(b"".join(_furniture()))
 
     async def converse(self, data: bytes) -> None:

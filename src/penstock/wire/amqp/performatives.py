@@ -182,24 +182,24 @@ _MODIFIED: Final = Composite(
         Field("message-annotations", _MAP),
     ),
 )
-_OUTCOMES: Final = (
+OUTCOMES: Final = (
     (0x23, _RECEIVED),
     (0x24, Composite("accepted", ())),
     (0x25, Composite("rejected", (Field("error", _ERROR),))),
     (0x26, Composite("released", ())),
     (0x27, _MODIFIED),
 )
-_TRANSACTIONAL: Final = Composite(
+TRANSACTIONAL: Final = Composite(
     "transactional-state",
     (
         Field("txn-id", _TRANSACTION, is_mandatory=True),
-        Field("outcome", _one_of(*_OUTCOMES)),
+        Field("outcome", _one_of(*OUTCOMES)),
     ),
 )
 _STATE: Final = _one_of(
-    *_OUTCOMES,
+    *OUTCOMES,
     (0x33, Composite("declared", (Field("txn-id", _TRANSACTION, is_mandatory=True),))),
-    (0x34, _TRANSACTIONAL),
+    (0x34, TRANSACTIONAL),
 )
 
 _EXPIRES: Final = _choice("link-detach", "session-end", "connection-close", "never")
@@ -217,7 +217,7 @@ SOURCE: Final = Composite(
         *_TERMINUS,
         Field("distribution-mode", _kind(Symbol, "symbol")),
         Field("filter", _MAP),
-        Field("default-outcome", _one_of(*_OUTCOMES)),
+        Field("default-outcome", _one_of(*OUTCOMES)),
         Field("outcomes", _multiple),
         Field("capabilities", _multiple),
     ),
