@@ -52,7 +52,7 @@ class Extremes(Served):
 
 def kinds() -> dict[str, inspect.StructType]:
     """Every message a client may send, by name."""
-    union = inspect.type_info(wire.FromClient)
+    union = inspect.type_info(wire._from_client.type)
     assert isinstance(union, inspect.UnionType)
     found = [each for each in union.types if isinstance(each, inspect.StructType)]
     return {each.cls.__name__: each for each in found}

@@ -8,8 +8,17 @@ from penstock.api.subscriptions import Settle
 from penstock.api.transactions import CommitTransaction, Leaving
 from penstock.core.ids.ids import Span
 from penstock.wire.native import messages as wire
+from penstock.wire.native.tags import TAGS
 from tests.fuzz.bounding import in_time
-from tests.fuzz.extremes import conversation, kinds, messages, serve, served
+from tests.fuzz.extremes import ROUNDS, conversation, kinds, messages, serve, served
+
+
+def test_every_request_there_is_is_tried() -> None:
+    asked = {kind.__name__ for kind in TAGS.values()}
+
+    assert asked <= set(kinds())
+    with_fields = [name for name in asked if len(kinds()[name].fields) > 1]
+    assert all(len(list(messages(name))) > ROUNDS for name in with_fields)
 
 
 @pytest.mark.slow
