@@ -32,12 +32,13 @@ ATTRIBUTES = frozenset(
         *("start_event_id", "descriptors", "archive", "storage"),
     )
 )
-"""Of channels and queues: `core.retention.check_limits` and the directory hold them, whoever asks
-and in whatever protocol."""
+"""Attributes of channels and queues: `check_limits` of the core and the directory hold them,
+whoever asks and in whatever protocol."""
 EVENT = frozenset(
     ("data", "data_base64", "tag", "properties", "headers", "message", "ttl", "deliver_at")
 )
-"""Of an event: its size is bounded as a whole (SEM E7), its times by the columns they go into."""
+"""Parts of an event: its size is bounded as a whole (SEM E7), its times by the columns they go
+into."""
 
 
 def _asked() -> dict[str, type]:

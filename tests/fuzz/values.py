@@ -23,7 +23,7 @@ FLOATS: Final = (-1.0, 0.0, 1e-308, 1e308, float("inf"), -float("inf"), float("n
 LENGTHS: Final = tuple(
     sorted({value + 1 for name, value in vars(bounds).items() if name.endswith("CHARACTERS_MAX")})
 )
-"""Of texts: one more than each bound there is for any."""
+"""How long texts are: one more than each bound there is for any."""
 TEXTS: Final = (
     *("", "a", "orders", "d", "/", "..", "*", "\x00", "\u202e", "\U0001f600" * 64, "x" * 255),
     *("x" * length for length in LENGTHS),
