@@ -17,12 +17,16 @@ GOLDEN = Path(__file__).parent / "openapi.json"
 
 
 def parts() -> dict[str, Any]:
-    """Of the document, by where they stand in it."""
+    """Each part of the document, by where it stands in it."""
     told = msgspec.json.decode(msgspec.json.encode(document(TABLE, "0")))
     paths, components = told.pop("paths"), told["components"].pop("schemas")
     return {
         "": told,
-        **{f"{method} {path}": each for path, ways in paths.items() for method, each in ways.items()},
+        **{
+            f"{method} {path}": each
+            for path, ways in paths.items()
+            for method, each in ways.items()
+        },
         **{f"schema {name}": schema for name, schema in components.items()},
     }
 

@@ -101,7 +101,7 @@ class ListUsers(Request[list[UserInfo]], frozen=True):
     pass
 
 
-class CreateUser(Request[None], frozen=True):
+class CreateUser(Request[UserInfo], frozen=True):
     name: Name
     verifier: Verifier | None
     """Of the password, which stays with the client; None: signs in with a token or certificate."""
@@ -128,12 +128,12 @@ class ListGroups(Request[list[GroupInfo]], frozen=True):
     pass
 
 
-class CreateGroup(Request[None], frozen=True):
+class CreateGroup(Request[GroupInfo], frozen=True):
     name: Name
     members: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
-class ChangeGroup(Request[None], frozen=True):
+class ChangeGroup(Request[GroupInfo], frozen=True):
     name: Name
     add: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
     remove: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
@@ -150,14 +150,14 @@ class ListEntries(Request[AclInfo], frozen=True):
     name: GivenName = ""
 
 
-class Grant(Request[None], frozen=True):
+class Grant(Request[AclInfo], frozen=True):
     kind: Name
     name: GivenName
     subject: Subject
     rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
-class Revoke(Request[None], frozen=True):
+class Revoke(Request[AclInfo], frozen=True):
     """No rights: all that the subject was granted there."""
 
     kind: Name

@@ -150,6 +150,15 @@ class PurgeChannel(Request[int], frozen=True):
     selector: SelectorText = ""
 
 
+class CountPurge(Request[int], frozen=True):
+    """Count what :class:`PurgeChannel` would remove, and remove nothing."""
+
+    channel: Number
+    first_id: EventId | None
+    last_id: LastId | None
+    selector: SelectorText = ""
+
+
 class DescribeColumns(Request[bytes], frozen=True):
     """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
 

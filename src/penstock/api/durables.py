@@ -104,6 +104,16 @@ class PurgeDurable(Request[int], frozen=True):
     selector: SelectorText = ""
 
 
+class CountDurablePurge(Request[int], frozen=True):
+    """Count what :class:`PurgeDurable` would take off, and take nothing off."""
+
+    channel: Number
+    name: GivenName
+    first_id: EventId | None
+    last_id: LastId | None
+    selector: SelectorText = ""
+
+
 class UnbindDurable(Request[int], frozen=True):
     """End all subscriptions of a durable (SEM D14); answered by how many there were."""
 

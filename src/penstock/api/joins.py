@@ -32,7 +32,7 @@ class Redriven(Struct, frozen=True):
     dry_run: bool = False
 
 
-class CreateJoin(Request[None], frozen=True):
+class CreateJoin(Request[JoinInfo], frozen=True):
     """Copy what is published on one store to another (SEM L1)."""
 
     source: GivenName

@@ -192,6 +192,20 @@ def _its_channel(request: Any) -> tuple[int, ...]:
     return (request.channel,)
 
 
+def operation_on(request: type[Request[Any]], kind: str) -> str:
+    """What a request of this type is known by, where it is about a channel or queue, or about the
+    realm."""
+    match REQUESTS[request].asks[0]:
+        case OnRealm(operation):
+            return operation
+        case OfKind(_, verb) | Named(_, verb):
+            return f"{kind}.{verb}"
+        case Numbered(pair) | ByName(pair):
+            return pair[kind == "queue"]
+        case _:
+            raise ValueError(f"{request.__name__} is known by what it says")
+
+
 def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Operation:
     return Operation((OnRealm(operation),), about) if about else Operation((OnRealm(operation),))
 
@@ -208,6 +222,11 @@ def _chosen(pair: Pair) -> Operation:
     """What has a selector tells something about events: that asks for the right to read them."""
     reading = Numbered(READ, lambda request: (request.channel,) if request.selector else ())
     return Operation((Numbered(pair, _its_channel), reading))
+
+
+def _counted(pair: Pair) -> Operation:
+    """What only counts events tells something about them in any case."""
+    return Operation((Numbered(pair, _its_channel), Numbered(READ, _its_channel)))
 
 
 def _its_name(request: Any) -> str:
@@ -251,6 +270,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         channels.DescribeChannel: _named("describe"),
         channels.MaintainChannel: _named("maintain"),
         channels.PurgeChannel: _chosen(PURGE),
+        channels.CountPurge: _counted(PURGE),
         channels.DescribeColumns: _numbered(READ),
         channels.Locate: _numbered(READ),
         channels.DescribeMissing: _numbered(READ),
@@ -289,6 +309,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.CreateDurable: _chosen(("durable.create", "queue.open")),
         durables.DeleteDurable: _numbered(("durable.delete", "queue.open")),
         durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
+        durables.CountDurablePurge: _counted(("durable.purge", "queue.open")),
         durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
         # What is copied as a whole
         transfers.BeginExport: _named("export"),

@@ -25,8 +25,6 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http import metrics
 from penstock.frontends.http.buffers import SMALL_BYTES
-from penstock.frontends.http.joining import join_of
-from penstock.frontends.http.realm_shapes import NewJoin
 from penstock.frontends.http.routing import (
     BASE,
     TAR,
@@ -39,6 +37,7 @@ from penstock.frontends.http.routing import (
     Found,
     Route,
     Upload,
+    target_of,
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
@@ -255,7 +254,7 @@ class Request:
                 async with asyncio.timeout(REFUSED_S):
                     body = await self._given(found, principal)
                     self._is_unread = False
-        async with access.act(principal, route.operation, name, _target(found.params, body)):
+        async with access.act(principal, route.operation, name, target_of(found.params, body)):
             pass
 
     async def _answered(self, call: Call[Any, Any], found: Found) -> None:
@@ -308,8 +307,9 @@ class Request:
         route, access = found.route, call.guard.access
         if route.is_open:
             return await route.endpoint(call)
-        target = _target(found.params, call.body)
-        async with access.act(call.principal, route.operation, _store_in(found), target):
+        if not isinstance(route.asks, str):
+            return await route.endpoint(call)  # which asks at the realm's door
+        async with access.act(call.principal, route.operation, _store_in(found), call.target):
             return await route.endpoint(call)
 
     def _query(self, found: Found) -> Any:
@@ -530,12 +530,3 @@ def _store_in(found: Found) -> str:
     """The channel or queue a request is about; empty: none."""
     named = found.params.get("channel") or found.params.get("queue")
     return destination_name(named) if named else ""
-
-
-def _target(params: Mapping[str, str], body: Any) -> str:
-    """What the audit log says an act was about."""
-    if isinstance(body, NewJoin):
-        return f"{body.source} -> {body.destination}"
-    if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
-        return f"{pair[0]} -> {pair[1]}"
-    return "/".join(params.values()) or getattr(body, "name", "")

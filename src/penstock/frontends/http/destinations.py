@@ -7,16 +7,26 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from penstock.api.channels import (
+    CountPurge,
+    CreateChannel,
+    DeleteChannel,
+    DescribeChannel,
+    DescribeColumns,
+    EditChannel,
+    ListChannels,
+    MaintainChannel,
+    PurgeChannel,
+)
 from penstock.api.requests import Kind
 from penstock.columns.schema.ipc import schema_from
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
-from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http.documents import channel_answer
-from penstock.frontends.http.finding import found, may_read, may_write_at, named
+from penstock.frontends.http.finding import found, may_write_at
 from penstock.frontends.http.realm_shapes import NameAnswer, NamesQuery
-from penstock.frontends.http.routing import Call, Route
+from penstock.frontends.http.routing import Call, Route, named
 from penstock.frontends.http.shapes import (
     After,
     ChannelAnswer,
@@ -53,13 +63,7 @@ async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
 
 async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
     limit, after = call.query.limit, call.query.after
-    names = [
-        name
-        for name in call.guard.access.visible(
-            call.principal, kind, await call.realm.list_channels(kind)
-        )
-        if name > after
-    ]
+    names = [name for name in await call.ask(ListChannels(kind)) if name > after]
     shown = [name for name in names[:limit] if call.realm.directory.find(name) is not None]
     items = [
         channel_answer(call.realm, await call.realm.describe_channel(name, kind)) for name in shown
@@ -74,9 +78,7 @@ async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
     kinds: tuple[Kind, ...] = ("channel", "queue")
     found: list[tuple[str, Kind]] = []
     for kind in kinds:
-        names = await call.realm.list_channels(kind)
-        seen = call.guard.access.visible(call.principal, kind, names)
-        found += [(name, kind) for name in seen if name > after]
+        found += [(name, kind) for name in await call.ask(ListChannels(kind)) if name > after]
     found.sort()
     items = [
         NameAnswer(name=name, kind=kind, durables=_durables(call, name, kind))
@@ -107,17 +109,13 @@ async def create_queue(call: Call[NoQuery, NewQueue]) -> ChannelAnswer:
 
 async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) -> ChannelAnswer:
     definition = _definition(given, Definition(kind=kind))
-    may_bury(call, definition.dead_event_store)
-    access, wanted = call.guard.access, destination_name(name)
-    async with access.naming(wanted):
-        await call.realm.create_channel(wanted, definition)
-        await access.created(call.principal, kind, wanted)
-    return channel_answer(call.realm, await call.realm.describe_channel(wanted, kind))
+    made = await call.ask(CreateChannel(name, definition))
+    return channel_answer(call.realm, await call.realm.describe_channel(made.name, kind))
 
 
 async def show(call: Call[NoQuery, None]) -> ChannelAnswer:
     """Show a channel or queue: attributes, content, what became of every event."""
-    return channel_answer(call.realm, await call.realm.describe_channel(*named(call)))
+    return channel_answer(call.realm, await call.ask(DescribeChannel(*named(call))))
 
 
 async def edit_channel(call: Call[NoQuery, ChannelAttributes]) -> ChannelAnswer:
@@ -131,14 +129,10 @@ async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
 
 
 async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
-    store = await found(call)
-    definition = _definition(given, store.definition)
-    dead = definition.dead_event_store
-    if dead and destination_name(dead) != store.definition.dead_event_store:
-        may_read(call, store)  # who reads there reads these
-        may_bury(call, dead)
-    await call.realm.edit_channel(store.name, definition)
-    return await show(call)
+    await call.ask_here(
+        EditChannel, lambda now: EditChannel(now.name, _definition(given, now.definition))
+    )
+    return channel_answer(call.realm, await call.realm.describe_channel(*named(call)))
 
 
 def may_bury(call: Call[Any, Any], dead: str) -> None:
@@ -170,23 +164,20 @@ def _definition(given: Struct, current: Definition) -> Definition:
 
 async def delete(call: Call[NoQuery, None]) -> Done:
     """Remove a channel or queue with its events and durables."""
-    (name, kind), access = named(call), call.guard.access
-    async with access.naming(destination_name(name)):
-        await call.realm.delete_channel(name, kind)
-        await access.deleted(kind, destination_name(name))
+    await call.ask(DeleteChannel(*named(call)))
     return Done()
 
 
 async def maintain(call: Call[NoQuery, None]) -> MaintainedAnswer:
     """Rewrite a single-file store without what is dead in it (SEM S)."""
-    done = await call.realm.maintain(*named(call))
+    done = await call.ask(MaintainChannel(*named(call)))
     return msgspec.convert(msgspec.structs.asdict(done), MaintainedAnswer)
 
 
 async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
     """The columns that all stored events fit, as they are stored (SEM E2)."""
-    store = await found(call)
-    schema = schema_from(await call.realm.subscriptions.columns(store.number))
+    stored = await call.ask_here(DescribeColumns, lambda now: DescribeColumns(now.channel))
+    schema = schema_from(stored)
     return Page(items=[ColumnAnswer(name=field.name, type=str(field.type)) for field in schema])
 
 
@@ -241,37 +232,36 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
     """Remove events: all, a range, those a selector matches; or only count them (SEM T9)."""
-    store, wanted = await found(call), call.body
-    if wanted.selector or wanted.dry_run:
-        may_read(call, store)
-    count = await call.realm.subscriptions.purge(
-        store.number, wanted.start, wanted.end, wanted.selector, dry_run=wanted.dry_run
+    wanted = call.body
+    asked = CountPurge if wanted.dry_run else PurgeChannel
+    count = await call.ask_here(
+        asked, lambda now: asked(now.channel, wanted.start, wanted.end, wanted.selector)
     )
     return Purged(count=count, dry_run=wanted.dry_run)
 
 
 ROUTES = (
-    Route("listNames", "GET", "names", "channel.list", list_names),
-    Route("listChannels", "GET", "channels", "channel.list", list_channels),
-    Route("createChannel", "POST", "channels", "channel.create", create_channel, 201),
-    Route("getChannel", "GET", "channels/{channel}", "channel.describe", show),
-    Route("editChannel", "PATCH", "channels/{channel}", "channel.edit", edit_channel),
-    Route("deleteChannel", "DELETE", "channels/{channel}", "channel.delete", delete),
-    Route("maintainChannel", "POST", "channels/{channel}/maintain", "channel.maintain", maintain),
-    Route("listChannelColumns", "GET", "channels/{channel}/columns", "channel.subscribe", columns),
+    Route("listNames", "GET", "names", ListChannels, list_names),
+    Route("listChannels", "GET", "channels", ListChannels, list_channels),
+    Route("createChannel", "POST", "channels", CreateChannel, create_channel, 201),
+    Route("getChannel", "GET", "channels/{channel}", DescribeChannel, show),
+    Route("editChannel", "PATCH", "channels/{channel}", EditChannel, edit_channel),
+    Route("deleteChannel", "DELETE", "channels/{channel}", DeleteChannel, delete),
+    Route("maintainChannel", "POST", "channels/{channel}/maintain", MaintainChannel, maintain),
+    Route("listChannelColumns", "GET", "channels/{channel}/columns", DescribeColumns, columns),
     Route("getChannelStorage", "GET", "channels/{channel}/storage", "channel.subscribe", storage),
     Route(
         "listChannelMissingIds", "GET", "channels/{channel}/missing", "channel.subscribe", missing
     ),
-    Route("purgeChannel", "POST", "channels/{channel}/purge", "channel.purge", purge),
-    Route("listQueues", "GET", "queues", "queue.list", list_queues),
-    Route("createQueue", "POST", "queues", "queue.create", create_queue, 201),
-    Route("getQueue", "GET", "queues/{queue}", "queue.describe", show),
-    Route("editQueue", "PATCH", "queues/{queue}", "queue.edit", edit_queue),
-    Route("deleteQueue", "DELETE", "queues/{queue}", "queue.delete", delete),
-    Route("maintainQueue", "POST", "queues/{queue}/maintain", "queue.maintain", maintain),
-    Route("listQueueColumns", "GET", "queues/{queue}/columns", "queue.peek", columns),
+    Route("purgeChannel", "POST", "channels/{channel}/purge", PurgeChannel, purge),
+    Route("listQueues", "GET", "queues", ListChannels, list_queues),
+    Route("createQueue", "POST", "queues", CreateChannel, create_queue, 201),
+    Route("getQueue", "GET", "queues/{queue}", DescribeChannel, show),
+    Route("editQueue", "PATCH", "queues/{queue}", EditChannel, edit_queue),
+    Route("deleteQueue", "DELETE", "queues/{queue}", DeleteChannel, delete),
+    Route("maintainQueue", "POST", "queues/{queue}/maintain", MaintainChannel, maintain),
+    Route("listQueueColumns", "GET", "queues/{queue}/columns", DescribeColumns, columns),
     Route("getQueueStorage", "GET", "queues/{queue}/storage", "queue.peek", storage),
     Route("listQueueMissingIds", "GET", "queues/{queue}/missing", "queue.peek", missing),
-    Route("purgeQueue", "POST", "queues/{queue}/purge", "queue.purge", purge),
+    Route("purgeQueue", "POST", "queues/{queue}/purge", PurgeChannel, purge),
 )

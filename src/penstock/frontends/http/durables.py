@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
-from penstock.api.durables import DurableInfo
+from penstock.api.durables import (
+    CountDurablePurge,
+    CreateDurable,
+    DeleteDurable,
+    DescribeDurable,
+    DurableInfo,
+    ListDurables,
+    PurgeDurable,
+    UnbindDurable,
+)
 from penstock.frontends.http import events
-from penstock.frontends.http.finding import found, may_read, start_of
+from penstock.frontends.http.finding import start_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import (
     After,
@@ -29,12 +39,9 @@ def answer_of(info: DurableInfo) -> DurableAnswer:
 
 async def list_durables(call: Call[After, None]) -> Page[DurableAnswer]:
     """List the durables of a channel, by name."""
-    store, query = await found(call), call.query
-    infos = [
-        info
-        for info in await call.realm.subscriptions.durables(store.number)
-        if info.name > query.after
-    ]
+    query = call.query
+    every = await call.ask_here(ListDurables, lambda now: ListDurables(now.channel))
+    infos = [info for info in every if info.name > query.after]
     more = len(infos) > query.limit
     return Page(
         items=[answer_of(info) for info in infos[: query.limit]],
@@ -44,34 +51,27 @@ async def list_durables(call: Call[After, None]) -> Page[DurableAnswer]:
 
 async def create(call: Call[NoQuery, NewDurable]) -> DurableAnswer:
     """Make a durable: for it the channel keeps what its clients have not acknowledged (SEM D)."""
-    store, wanted = await found(call), call.body
-    if wanted.selector:
-        may_read(call, store)
-    info = await call.realm.subscriptions.create_durable(
-        store.number,
-        wanted.name,
-        wanted.type,
-        start_of(wanted.start),
-        wanted.selector,
-        persistent=wanted.persistent,
-        max_deliveries=wanted.max_deliveries,
-        cluster_wide=wanted.cluster_wide,
-        strict_order=wanted.strict_order,
-        order_by=wanted.order_by,
+    given = structs.asdict(call.body)
+    kind, start = given.pop("type"), start_of(given.pop("start"))
+    return answer_of(
+        await call.ask_here(
+            CreateDurable, lambda now: CreateDurable(now.channel, kind=kind, start=start, **given)
+        )
     )
-    return answer_of(info)
 
 
 async def show(call: Call[NoQuery, None]) -> DurableAnswer:
     """Show a durable: position, what is outstanding, clients (SEM D17)."""
-    store = await found(call)
-    return answer_of(await call.realm.subscriptions.durable(store.number, call.params["durable"]))
+    name = call.params["durable"]
+    return answer_of(
+        await call.ask_here(DescribeDurable, lambda now: DescribeDurable(now.channel, name))
+    )
 
 
 async def delete(call: Call[NoQuery, None]) -> Done:
     """Remove a durable; nothing is kept for it any more."""
-    store = await found(call)
-    await call.realm.subscriptions.delete_durable(store.number, call.params["durable"])
+    name = call.params["durable"]
+    await call.ask_here(DeleteDurable, lambda now: DeleteDurable(now.channel, name))
     return Done()
 
 
@@ -82,35 +82,29 @@ async def browse(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
     """Take events off what is outstanding, or only count them; other durables keep them."""
-    store, wanted = await found(call), call.body
-    if wanted.selector or wanted.dry_run:
-        may_read(call, store)
-    count = await call.realm.subscriptions.purge_durable(
-        store.number,
-        call.params["durable"],
-        wanted.start,
-        wanted.end,
-        wanted.selector,
-        dry_run=wanted.dry_run,
+    wanted, name = call.body, call.params["durable"]
+    asked = CountDurablePurge if wanted.dry_run else PurgeDurable
+    count = await call.ask_here(
+        asked, lambda now: asked(now.channel, name, wanted.start, wanted.end, wanted.selector)
     )
     return Purged(count=count, dry_run=wanted.dry_run)
 
 
 async def unbind(call: Call[NoQuery, None]) -> Counted:
     """End all subscriptions of a durable; what they held goes back (SEM D14)."""
-    store = await found(call)
-    ended = await call.realm.subscriptions.unbind(store.number, call.params["durable"])
+    name = call.params["durable"]
+    ended = await call.ask_here(UnbindDurable, lambda now: UnbindDurable(now.channel, name))
     return Counted(count=ended)
 
 
 _DURABLE = "channels/{channel}/durables/{durable}"
 
 ROUTES = (
-    Route("listDurables", "GET", "channels/{channel}/durables", "durable.list", list_durables),
-    Route("createDurable", "POST", "channels/{channel}/durables", "durable.create", create, 201),
-    Route("getDurable", "GET", _DURABLE, "durable.describe", show),
-    Route("deleteDurable", "DELETE", _DURABLE, "durable.delete", delete),
+    Route("listDurables", "GET", "channels/{channel}/durables", ListDurables, list_durables),
+    Route("createDurable", "POST", "channels/{channel}/durables", CreateDurable, create, 201),
+    Route("getDurable", "GET", _DURABLE, DescribeDurable, show),
+    Route("deleteDurable", "DELETE", _DURABLE, DeleteDurable, delete),
     Route("browseDurable", "GET", f"{_DURABLE}/events", "durable.browse", browse),
-    Route("purgeDurable", "POST", f"{_DURABLE}/purge", "durable.purge", purge),
-    Route("unbindDurable", "POST", f"{_DURABLE}/unbind", "durable.unbind", unbind),
+    Route("purgeDurable", "POST", f"{_DURABLE}/purge", PurgeDurable, purge),
+    Route("unbindDurable", "POST", f"{_DURABLE}/unbind", UnbindDurable, unbind),
 )

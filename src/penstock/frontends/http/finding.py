@@ -20,7 +20,7 @@ from penstock.core.vocabulary.start_positions import (
     FromLatest,
     FromTime,
 )
-from penstock.frontends.http.routing import Call
+from penstock.frontends.http.routing import Call, named
 from penstock.runtime.realm import RunningRealm
 
 _MICROSECONDS = 1_000_000
@@ -33,12 +33,6 @@ class Store(Struct, frozen=True):
     name: str
     kind: Kind
     definition: Definition
-
-
-def named(call: Call[Any, Any]) -> tuple[str, Kind]:
-    """The channel or queue that a path names."""
-    params = call.params
-    return (params["queue"], "queue") if "queue" in params else (params["channel"], "channel")
 
 
 async def found(call: Call[Any, Any]) -> Store:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.api.access import AclInfo
+from penstock.api.access import (
+    AclInfo,
+    ChangeGroup,
+    CreateGroup,
+    DeleteGroup,
+    DeleteUser,
+    Grant,
+    ListEntries,
+    ListGroups,
+    ListUsers,
+    ReadAudit,
+    Revoke,
+)
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.frontends.http.finding import cursor_of
@@ -28,8 +40,7 @@ from penstock.frontends.http.people_shapes import (
 )
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import After, Done, NoQuery, Page
-from penstock.runtime.access.accounts import checked_resource, new_password
-from penstock.runtime.operations.handlers import check_exists
+from penstock.runtime.access.accounts import new_password
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -105,7 +116,7 @@ async def list_users(call: Call[After, None]) -> Page[UserAnswer]:
     """List users, by name."""
     users = [
         UserAnswer(name=user.name, groups=list(user.groups), has_password=user.has_password)
-        for user in call.guard.access.accounts.users()
+        for user in await call.ask(ListUsers())
     ]
     return _page(users, call.query)
 
@@ -128,7 +139,7 @@ async def set_password(call: Call[NoQuery, Password]) -> Done:
 
 async def delete_user(call: Call[NoQuery, None]) -> Done:
     """Remove a user."""
-    await call.guard.access.accounts.delete_user(call.params["user"])
+    await call.ask(DeleteUser(call.params["user"]))
     return Done()
 
 
@@ -136,29 +147,27 @@ async def list_groups(call: Call[After, None]) -> Page[GroupAnswer]:
     """List groups and their members, by name."""
     groups = [
         GroupAnswer(name=group.name, members=list(group.members))
-        for group in call.guard.access.accounts.groups()
+        for group in await call.ask(ListGroups())
     ]
     return _page(groups, call.query)
 
 
 async def create_group(call: Call[NoQuery, NewGroup]) -> GroupAnswer:
     """Make a group."""
-    made = await call.guard.access.accounts.create_group(call.body.name, call.body.members)
+    made = await call.ask(CreateGroup(call.body.name, tuple(call.body.members)))
     return GroupAnswer(name=made.name, members=list(made.members))
 
 
 async def change_group(call: Call[NoQuery, GroupChange]) -> GroupAnswer:
     """Take users into a group, or out of it."""
     body = call.body
-    changed = await call.guard.access.accounts.change_group(
-        call.params["group"], body.add, body.remove
-    )
+    changed = await call.ask(ChangeGroup(call.params["group"], tuple(body.add), tuple(body.remove)))
     return GroupAnswer(name=changed.name, members=list(changed.members))
 
 
 async def delete_group(call: Call[NoQuery, None]) -> Done:
     """Remove a group; what it was granted is granted to nobody."""
-    await call.guard.access.accounts.delete_group(call.params["group"])
+    await call.ask(DeleteGroup(call.params["group"]))
     return Done()
 
 
@@ -167,28 +176,22 @@ async def delete_group(call: Call[NoQuery, None]) -> Done:
 
 async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
     """Who may do what with the realm, or with a channel or queue."""
-    kind = call.query.kind
-    name = checked_resource(kind, call.query.name)
-    call.may(f"{kind}.acl.read", name)
-    return Page(items=_entries(call.guard.access.accounts.entries(kind, name)))
+    return Page(items=_entries(await call.ask(ListEntries(call.query.kind, call.query.name))))
 
 
 async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
     """Grant rights to a subject; gives all entries of the resource."""
-    kind, subject, accounts = call.body.kind, call.body.subject, call.guard.access.accounts
-    name = checked_resource(kind, call.body.name)
-    async with call.act(f"{kind}.acl.change", name, subject=subject, granted=call.body.rights):
-        check_exists(call.realm.directory, kind, name)
-        changed = await accounts.grant(kind, name, subject, call.body.rights)
+    body = call.body
+    asked = Grant(body.kind, body.name, body.subject, tuple(body.rights))
+    changed = await call.ask(asked, subject=body.subject, granted=body.rights)
     return Page(items=_entries(changed))
 
 
 async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
     """Take rights from a subject, all when none is named; gives all entries of the resource."""
-    kind, subject, accounts = call.body.kind, call.body.subject, call.guard.access.accounts
-    name = checked_resource(kind, call.body.name)
-    async with call.act(f"{kind}.acl.change", name, subject=subject, revoked=call.body.rights):
-        changed = await accounts.revoke(kind, name, subject, call.body.rights)
+    body = call.body
+    asked = Revoke(body.kind, body.name, body.subject, tuple(body.rights))
+    changed = await call.ask(asked, subject=body.subject, revoked=body.rights)
     return Page(items=_entries(changed))
 
 
@@ -201,9 +204,8 @@ def _entries(info: AclInfo) -> list[AclEntry]:
 
 async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
     """What administrators have done, who has signed in, or what was refused; the newest first."""
-    records = await call.guard.access.audit.read(
-        kind=call.query.kind, before=cursor_of(call.query.after), limit=call.query.limit
-    )
+    query = call.query
+    records = await call.ask(ReadAudit(query.limit, cursor_of(query.after), query.kind))
     items = [
         AuditEntry(
             number=record.number,
@@ -225,16 +227,16 @@ ROUTES = (
     Route("logout", "POST", "logout", "session.open", logout),
     Route("getMe", "GET", "me", "me.read", me),
     Route("changeMyPassword", "POST", "me/password", "me.password", change_password),
-    Route("listUsers", "GET", "users", "user.list", list_users),
+    Route("listUsers", "GET", "users", ListUsers, list_users),
     Route("createUser", "POST", "users", "user.change", create_user, 201),
-    Route("deleteUser", "DELETE", "users/{user}", "user.change", delete_user),
+    Route("deleteUser", "DELETE", "users/{user}", DeleteUser, delete_user),
     Route("setUserPassword", "POST", "users/{user}/password", "user.change", set_password),
-    Route("listGroups", "GET", "groups", "group.list", list_groups),
-    Route("createGroup", "POST", "groups", "group.change", create_group, 201),
-    Route("editGroup", "PATCH", "groups/{group}", "group.change", change_group),
-    Route("deleteGroup", "DELETE", "groups/{group}", "group.change", delete_group),
+    Route("listGroups", "GET", "groups", ListGroups, list_groups),
+    Route("createGroup", "POST", "groups", CreateGroup, create_group, 201),
+    Route("editGroup", "PATCH", "groups/{group}", ChangeGroup, change_group),
+    Route("deleteGroup", "DELETE", "groups/{group}", DeleteGroup, delete_group),
     Route("listRights", "GET", "acl", "session.open", list_acl),
     Route("grantRights", "POST", "acl/grant", "session.open", grant),
     Route("revokeRights", "POST", "acl/revoke", "session.open", revoke),
-    Route("readAuditLog", "GET", "audit", "audit.read", audit),
+    Route("readAuditLog", "GET", "audit", ReadAudit, audit),
 )

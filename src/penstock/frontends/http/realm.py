@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from penstock.api.joins import JoinInfo
+from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
+from penstock.api.joins import Redrive as RedriveDead
 from penstock.api.operations import READING
+from penstock.api.realm import DescribeRealm, PausePublishing, RealmInfo
 from penstock.api.requests import Kind
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock.core.vocabulary.names import destination_name
@@ -21,7 +22,6 @@ from penstock.frontends.http.finding import (
     cursor_of,
     found,
     may_read_at,
-    may_write_at,
     store_of,
 )
 from penstock.frontends.http.joining import join_id, join_of
@@ -53,8 +53,11 @@ def moment(us: int) -> datetime:
 
 async def show(call: Call[NoQuery, None]) -> RealmAnswer:
     """Show the realm: what it holds and what it may hold."""
+    return _told(call, await call.ask(DescribeRealm()))
+
+
+def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
     realm = call.realm
-    info = await realm.describe(call.server.version)
     return RealmAnswer(
         **msgspec.structs.asdict(info),
         identity=realm.identity,
@@ -68,8 +71,8 @@ async def show(call: Call[NoQuery, None]) -> RealmAnswer:
 
 async def pause(call: Call[NoQuery, Pause]) -> RealmAnswer:
     """Refuse publishes of clients, or take them again (SEM X5)."""
-    await call.realm.pause(call.body.paused)
-    return await show(call)  # type: ignore[arg-type]  # it does not look at the body
+    await call.ask(PausePublishing(call.body.paused))
+    return _told(call, await call.realm.describe(call.server.version))
 
 
 # --- joins --------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ def _join(info: JoinInfo) -> JoinAnswer:
 async def list_joins(call: Call[After, None]) -> Page[JoinAnswer]:
     """List joins, by source and destination."""
     place = cursor_of(call.query.after) or 0
-    infos = await call.realm.joins.list()
+    infos = await call.ask(ListJoins())
     end = place + call.query.limit
     return Page(
         items=[_join(info) for info in infos[place:end]],
@@ -93,14 +96,7 @@ async def list_joins(call: Call[After, None]) -> Page[JoinAnswer]:
 
 async def create_join(call: Call[NoQuery, NewJoin]) -> JoinAnswer:
     """Copy what is published on one store to another from now on (SEM L1)."""
-    wanted = call.body
-    may_read_at(call, wanted.source)
-    may_write_at(call, wanted.destination)
-    return _join(
-        await call.realm.joins.create(
-            wanted.source, wanted.destination, wanted.selector, wanted.archive, call.principal
-        )
-    )
+    return _join(await call.ask(CreateJoin(**msgspec.structs.asdict(call.body))))
 
 
 async def delete_join(call: Call[NoQuery, None]) -> Done:
@@ -109,7 +105,7 @@ async def delete_join(call: Call[NoQuery, None]) -> Done:
     pair = join_of(text)
     if pair is None:
         raise NameDoesNotExist(f"no join has the id {text[:80]!r}; GET joins lists them")
-    await call.realm.joins.delete(*pair)
+    await call.ask(DeleteJoin(*pair))
     return Done()
 
 
@@ -133,21 +129,8 @@ async def dead(call: Call[DeadQuery, None]) -> DeadAnswer:
 
 async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
     """Publish dead events again, each once, and take them out of their store (SEM T10)."""
-    wanted = call.body
-    source = destination_name(wanted.source)
-    operation = f"{call.seen_as(source)}.redrive"
-    async with call.act(operation, source, dry_run=wanted.dry_run):
-        if wanted.destination or wanted.selector or wanted.dry_run:  # which tell what is there
-            may_read_at(call, source)
-        if wanted.destination:
-            may_write_at(call, wanted.destination)
-        done = await call.realm.redrive(
-            wanted.source,
-            wanted.destination,
-            wanted.selector,
-            dry_run=wanted.dry_run,
-            may=partial(call.guard.access.require_publish, call.principal),
-        )
+    wanted = RedriveDead(**msgspec.structs.asdict(call.body))
+    done = await call.ask(wanted, dry_run=wanted.dry_run)
     return msgspec.convert(msgspec.structs.asdict(done), RedrivenAnswer)
 
 
@@ -286,11 +269,11 @@ async def watch_rates(call: Call[RatesQuery, None]) -> Events:
 
 
 ROUTES = (
-    Route("getRealm", "GET", "realm", "realm.describe", show),
-    Route("editRealm", "PATCH", "realm", "realm.pause", pause),
-    Route("listJoins", "GET", "joins", "join.list", list_joins),
-    Route("createJoin", "POST", "joins", "join.create", create_join, 201),
-    Route("deleteJoin", "DELETE", "joins/{id}", "join.delete", delete_join),
+    Route("getRealm", "GET", "realm", DescribeRealm, show),
+    Route("editRealm", "PATCH", "realm", PausePublishing, pause),
+    Route("listJoins", "GET", "joins", ListJoins, list_joins),
+    Route("createJoin", "POST", "joins", CreateJoin, create_join, 201),
+    Route("deleteJoin", "DELETE", "joins/{id}", DeleteJoin, delete_join),
     Route(
         "summarizeChannelDeadEvents", "GET", "channels/{channel}/dead", "channel.subscribe", dead
     ),

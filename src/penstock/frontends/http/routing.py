@@ -12,9 +12,17 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
+from penstock.api.channels import ChannelOpened
+from penstock.api.operations import operation_on
+from penstock.api.requests import AnswerT, Kind, Request
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.core.vocabulary.names import destination_name
+from penstock.frontends.http.joining import join_of
+from penstock.frontends.http.people_shapes import AclChange
+from penstock.frontends.http.realm_shapes import NewJoin
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import execute, execute_on
 
 if TYPE_CHECKING:
     from penstock.frontends.http.access import Guard
@@ -86,6 +94,7 @@ class Call(Generic[QueryT, BodyT]):
 
     __slots__ = (
         "body",
+        "caller",
         "guard",
         "headers",
         "host",
@@ -110,6 +119,7 @@ class Call(Generic[QueryT, BodyT]):
         self.server = server
         self.guard = guard
         self.principal = principal
+        self.caller = Caller(server.realm, principal, version=server.version)
         self.host = host
         self.headers = headers
         self.params = params
@@ -121,6 +131,22 @@ class Call(Generic[QueryT, BodyT]):
     @property
     def realm(self) -> RunningRealm:
         return self.server.realm
+
+    @property
+    def target(self) -> str:
+        """What the audit log says that the request is about."""
+        return target_of(self.params, self.body)
+
+    async def ask(self, request: Request[AnswerT], **detail: Any) -> AnswerT:
+        """Ask at the realm's door. Raises ``AccessDenied``, and what the operation raises."""
+        return await execute(self.caller, request, target=self.target, **detail)
+
+    async def ask_here(
+        self, asked: type[Request[AnswerT]], request_of: Callable[[ChannelOpened], Request[AnswerT]]
+    ) -> AnswerT:
+        """As :meth:`ask`, of a request about the channel or queue that the path names."""
+        name, kind = named(self)
+        return await execute_on(self.caller, kind, name, asked, request_of, target=self.target)
 
     def may(self, operation: str, name: str = "") -> None:
         """Ask for one more right than the route's own. Raises ``AccessDenied``."""
@@ -160,8 +186,9 @@ class Route(NamedTuple):
     method: str
     path: str
     """Below :data:`BASE`; ``{name}`` is one part, percent-encoded."""
-    operation: str
-    """What has to be allowed: a key of ``OPERATIONS``."""
+    asks: type[Request[Any]] | str
+    """The request that it asks at the realm's door, or, where the endpoint asks several or none,
+    what has to be allowed: a key of ``OPERATIONS``."""
     endpoint: Endpoint
     status: int = 200
     is_open: bool = False
@@ -173,6 +200,13 @@ class Route(NamedTuple):
     def reads(self) -> bool:
         """Whether it changes nothing: it may end in the middle."""
         return self.only_asks or self.method not in WRITES
+
+    @property
+    def operation(self) -> str:
+        """What has to be allowed: a key of ``OPERATIONS``."""
+        if isinstance(self.asks, str):
+            return self.asks
+        return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")
 
 
 class Signature(NamedTuple):
@@ -195,6 +229,23 @@ def signature_of(route: Route) -> Signature:
     return Signature(
         query, None if body is type(None) else body, hints["return"], summary, rest.strip()
     )
+
+
+def named(call: Call[Any, Any]) -> tuple[str, Kind]:
+    """The channel or queue that a path names."""
+    params = call.params
+    return (params["queue"], "queue") if "queue" in params else (params["channel"], "channel")
+
+
+def target_of(params: Mapping[str, str], body: Any) -> str:
+    """What the audit log says an act was about."""
+    if isinstance(body, AclChange):
+        return ""  # what the entries are of
+    if isinstance(body, NewJoin):
+        return f"{body.source} -> {body.destination}"
+    if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
+        return f"{pair[0]} -> {pair[1]}"
+    return "/".join(params.values()) or getattr(body, "name", "")
 
 
 class Found(NamedTuple):

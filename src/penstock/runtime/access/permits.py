@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from penstock.api.channels import (
@@ -144,21 +144,40 @@ class Permits:
             return error
         return None
 
-    async def permitted(self, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do what ``request`` asks, if all it asks for is allowed; acts of administration are
-        written down, refused ones too."""
-        if not isinstance(request, CreateChannel | DeleteChannel):
-            return await self._done(request, work)
-        async with self._access.naming(destination_name(request.name)):
-            return await self._done(request, work)
+    def check_rest(self, request: Request[Any]) -> None:
+        """As :meth:`check`, where the operation it is known by is allowed already."""
+        (_, name), *rest = self.asked(request)
+        self._names.add(name)
+        for operation, about in rest:
+            self._require(request, operation, about)
 
-    async def _done(self, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> Any:
+    async def permitted(
+        self,
+        request: Request[Any],
+        work: Callable[[], Awaitable[Any]],
+        target: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Do what ``request`` asks, if all it asks for is allowed; acts of administration are
+        written down, refused ones too, with ``target`` and ``detail``."""
+        if not isinstance(request, CreateChannel | DeleteChannel):
+            return await self._done(request, work, target, detail or {})
+        async with self._access.naming(destination_name(request.name)):
+            return await self._done(request, work, target, detail or {})
+
+    async def _done(
+        self,
+        request: Request[Any],
+        work: Callable[[], Awaitable[Any]],
+        target: str | None,
+        detail: Mapping[str, Any],
+    ) -> Any:
         self._still_moving(request)
         asked = list(self.asked(request))
         operation, name = asked[0] if asked else ("session.open", "")
-        about = REQUESTS[type(request)].about(request)
+        about = REQUESTS[type(request)].about(request) if target is None else target
         try:
-            async with self._access.act(self.principal, operation, name, about):
+            async with self._access.act(self.principal, operation, name, about, **detail):
                 for other, other_name in asked[1:]:
                     self._require(request, other, other_name)
                 self._names.add(name)

@@ -10,12 +10,15 @@ instead, which does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.api.requests import AnswerT, Request
+from penstock.api.channels import ChannelOpened
+from penstock.api.operations import operation_on
+from penstock.api.requests import AnswerT, Kind, Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
 from penstock.api.transfers import PutImport
+from penstock.core.vocabulary.names import destination_name
 from penstock.runtime.access.permits import Opening
 from penstock.runtime.delivery.byte_credit import Room
 from penstock.runtime.delivery.delivery import Outlet
@@ -27,9 +30,15 @@ from penstock.runtime.writer.requests import Reply
 
 
 async def execute(
-    caller: Caller, request: Request[AnswerT], content: memoryview | None = None
+    caller: Caller,
+    request: Request[AnswerT],
+    content: memoryview | None = None,
+    *,
+    target: str | None = None,
+    **detail: Any,
 ) -> AnswerT:
-    """Do what ``request`` asks, if ``caller`` may. ``content``: bytes that come beside it.
+    """Do what ``request`` asks, if ``caller`` may. ``content``: bytes that come beside it;
+    ``target`` and ``detail``: what an audit record says of it.
 
     Raises ``AccessDenied`` naming the missing right, and what the operation raises.
     """
@@ -38,9 +47,36 @@ async def execute(
         answer = await answer_to(caller, request, content)
     else:
         answer = await caller.permits.permitted(
-            request, lambda: answer_to(caller, request, content)
+            request, lambda: answer_to(caller, request, content), target, detail
         )
     return answer
+
+
+async def execute_on(
+    caller: Caller,
+    kind: Kind,
+    name: str,
+    asked: type[Request[AnswerT]],
+    request_of: Callable[[ChannelOpened], Request[AnswerT]],
+    *,
+    target: str = "",
+) -> AnswerT:
+    """As :func:`execute`, of a request about the channel or queue ``name``, which is looked for
+    once it is known that ``caller`` may: ``request_of`` makes it of what was found.
+
+    Raises ``NameDoesNotExist`` besides.
+    """
+
+    async def work() -> AnswerT:
+        request = request_of(await caller.realm.open_channel(name, kind))
+        if caller.permits is not None:
+            caller.permits.check_rest(request)
+        answer: AnswerT = await answer_to(caller, request)
+        return answer
+
+    operation = operation_on(asked, kind)
+    async with caller.realm.access.act(caller.principal, operation, destination_name(name), target):
+        return await work()
 
 
 def answer_to(

@@ -8,6 +8,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import astuple
+
 from penstock.api import (
     access,
     channels,
@@ -40,18 +42,9 @@ def _on(
 
 
 def _create_durable(by: Caller, asked: durables.CreateDurable) -> Awaitable[durables.DurableInfo]:
-    return by.realm.subscriptions.create_durable(
-        asked.channel,
-        asked.name,
-        asked.kind,
-        asked.start,
-        asked.selector,
-        persistent=asked.persistent,
-        max_deliveries=asked.max_deliveries,
-        cluster_wide=asked.cluster_wide,
-        strict_order=asked.strict_order,
-        order_by=asked.order_by,
-    )
+    number, name, kind, start, selector, *_ = astuple(asked)
+    attributes = {each: getattr(asked, each) for each in asked.__struct_fields__[5:]}
+    return by.realm.subscriptions.create_durable(number, name, kind, start, selector, **attributes)
 
 
 def _redrive(by: Caller, asked: joins.Redrive) -> Awaitable[joins.Redriven]:
@@ -148,6 +141,12 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 ),
             ),
             _on(
+                channels.CountPurge,
+                lambda by, it: by.realm.subscriptions.purge(
+                    it.channel, it.first_id, it.last_id, it.selector, dry_run=True
+                ),
+            ),
+            _on(
                 channels.DescribeColumns,
                 lambda by, it: by.realm.subscriptions.columns(it.channel),
             ),
@@ -177,6 +176,12 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 durables.PurgeDurable,
                 lambda by, it: by.realm.subscriptions.purge_durable(
                     it.channel, it.name, it.first_id, it.last_id, it.selector
+                ),
+            ),
+            _on(
+                durables.CountDurablePurge,
+                lambda by, it: by.realm.subscriptions.purge_durable(
+                    it.channel, it.name, it.first_id, it.last_id, it.selector, dry_run=True
                 ),
             ),
             _on(
