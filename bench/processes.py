@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
@@ -82,7 +82,7 @@ def server_process(
             cwd=directory,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment() | dict(more or {}),
+            env=environment() | dict(more or {}),
             user=user,
         )
     try:
@@ -110,16 +110,24 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> No
     raise RuntimeError(f"the server does not listen on {port}:\n{log.read_text()[-2_000:]}")
 
 
-def run_client(shape: str, case: Case, peer_name: str, directory: Path) -> Figures:
+def run_client(
+    shape: str,
+    case: Case,
+    peer_name: str,
+    directory: Path,
+    beside: Callable[[Job], AbstractContextManager[None]] | None = None,
+) -> Figures:
     """Serve ``peer_name``, let a client process do the work of ``shape``: its figures, and the
-    bytes the server has left on disk."""
+    bytes the server has left on disk. ``beside`` has others at work meanwhile."""
     peer = peers()[peer_name]
     if reason := peer.missing():
         raise Missing(reason)
     stored = directory / "stored"
     stored.mkdir()
     with peer.serve(stored, case.durability) as server:
-        figures = client_figures(Job(shape, peer_name, case, server))
+        job = Job(shape, peer_name, case, server)
+        with nullcontext() if beside is None else beside(job):
+            figures = client_figures(job)
     if "events" in figures:
         figures["disk_bytes_per_event"] = bytes_below(stored) / figures["events"]
     return figures
@@ -146,7 +154,7 @@ def printed_by(
     """What a process prints as JSON on its last such line."""
     done = subprocess.run(
         [*command, *([] if job is None else [msgspec.json.encode(job).decode()])],
-        env=_environment() | dict(more or {}),
+        env=environment() | dict(more or {}),
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
@@ -160,8 +168,8 @@ def printed_by(
     return msgspec.json.decode(printed, type=kind)
 
 
-def _environment() -> dict[str, str]:
-    """Our environment, with these sources first, and free to keep what Python compiles.
+def environment() -> dict[str, str]:
+    """What processes started here have: these sources first, and free to keep what Python compiles.
 
     An installed package is compiled, as the peers' are; a checkout that may not keep it is compiled
     by each process.

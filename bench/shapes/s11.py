@@ -1,4 +1,4 @@
-"""S11: how long one publish takes, alone and at a fixed rate."""
+"""S11: how long one publish takes: alone, at a fixed rate, beside another client that floods."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.flooding import flooding
 from bench.measuring import cpu_s_of_all, percentiles_us
 from bench.pacing import at_rate
 from bench.processes import run_client
@@ -19,7 +20,9 @@ WARM_UP = 200
 class Latency:
     """From the call to its confirmation; a durable exists, nobody reads it.
 
-    At a rate each latency counts from the instant the event was due (``bench.pacing``).
+    At a rate each latency counts from the instant the event was due (``bench.pacing``). ``beside a
+    flood``: one after the other, while another process publishes event after event to a stream of
+    its own, a thousand of them unconfirmed; the measure is the same case without it.
     """
 
     name = "S11"
@@ -31,13 +34,19 @@ class Latency:
     def cases(self, *, quick: bool) -> Sequence[Case]:
         seconds = 0.2 if quick else 3.0
         return [
-            Case(label, durability, {"rate": rate, "seconds": seconds})
+            Case(label, durability, {"rate": rate, "seconds": seconds, "floods": floods})
             for durability in (("D1",) if quick else ("D1", "D2"))
-            for label, rate in (("one after the other", 0), ("1 k/s", 1_000), ("10 k/s", 10_000))
+            for label, rate, floods in (
+                ("one after the other", 0, False),
+                ("beside a flood", 0, True),
+                ("1 k/s", 1_000, False),
+                ("10 k/s", 10_000, False),
+            )
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
-        return run_client(self.name, case, contender, directory)
+        beside = flooding if case["floods"] else None
+        return run_client(self.name, case, contender, directory, beside)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         await broker.prepare(case.durability, consumes=False)

@@ -1,0 +1,59 @@
+"""A client process that publishes as fast as it can, to a stream of its own: a neighbour of whoever
+is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, cast
+
+import msgspec
+
+from bench.processes import Job, environment
+from bench.shape import BATCH, Crowded, peers
+from bench.workload import pool
+from penstock.client.connection.threads import fast_loop
+
+STREAM: Final = "flooded"
+SAYS: Final = "flooding"
+"""What it prints once it is at work."""
+
+
+@contextmanager
+def flooding(job: Job) -> Iterator[None]:
+    """Somebody publishes event after event meanwhile, a thousand of them unconfirmed."""
+    command = [sys.executable, "-m", "bench.flooding", msgspec.json.encode(job).decode()]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None, "it was asked for"
+            if process.stdout.readline().strip() != SAYS:  # it has ended
+                raise RuntimeError(f"nobody floods {job.peer}")
+            yield
+        finally:
+            process.kill()
+
+
+async def flood(job: Job) -> None:
+    """Until the process is ended."""
+    broker = cast("Crowded", await peers()[job.peer].connect(job.server.url))
+    await broker.prepare_streams(job.case.durability, [STREAM])
+    await broker.attach(STREAM, consumes=False)
+    events = pool(1, BATCH, 128)[0]
+    is_at_work = False
+    while True:
+        for row in range(len(events)):
+            await broker.send(events, row)
+        await broker.flush()
+        if not is_at_work:
+            is_at_work = True
+            print(SAYS, flush=True)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=fast_loop) as runner:
+        runner.run(flood(msgspec.json.decode(sys.argv[1], type=Job)))
