@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.columns.events.event import Event
+from penstock.columns.protobuf import Messages
 from penstock.columns.selectors import Selector
 from penstock.columns.selectors.patterns import _Walk
 from penstock.core.ids.ids import IdSet, Span
@@ -19,6 +20,7 @@ from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.writer import asked, looking
 from penstock.testing.loop import pass_time, simulated
+from tests.protocols import shop
 from tests.runtime.lives import Lives, Outlet, datas
 
 pytestmark = pytest.mark.spec("F5")
@@ -189,6 +191,35 @@ async def test_selectors_where_joins_lead_are_asked_aside_too(
         events = {event.event_id: event for event in await lives.stored("fewer")}
         assert datas([events[i] for i in found]) == wanted
         assert 0 < len(wanted) < len(copied)
+
+
+@pytest.mark.spec("P1")
+@simulated
+async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_property_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random, messages = Random(1), Messages("orders", shop())
+    told = [
+        messages.event("shop.Order", {"note": "".join(random.choices(LETTERS, k=500))})
+        for _ in range(200)
+    ]
+    for event in told:
+        event.properties["note"] = "".join(random.choices(LETTERS, k=500))
+    text = costly(1).replace("s LIKE", "note LIKE")
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", descriptors=shop())
+        await lives.create("copies")
+        await lives.realm.joins.create("orders", "copies", "", archive=False)
+        for name in ("orders", "copies"):
+            await lives.durable(name, "team", selector=text)
+        elsewhere = Elsewhere(lives, monkeypatch)
+        await lives.put("orders", *told)
+        assert elsewhere.on_loop == 0
+        by_field, by_property = [await outstanding(lives, n, "team") for n in ("orders", "copies")]
+        assert by_field == await expected(lives, "orders", text)
+        assert by_property == await expected(lives, "copies", text)
+        assert by_field != by_property
 
 
 @simulated
