@@ -347,7 +347,10 @@ class World:
                 snapshot_tail_bytes_max=4_000,
                 interval_s=0.05,
                 retry_s=0.1,
-                maintenance=MaintenanceLimits(dead_bytes=500, interval_s=0.1, retry_s=0.1),
+                retry_max_s=3.0,
+                maintenance=MaintenanceLimits(
+                    dead_bytes=500, interval_s=0.1, retry_s=0.1, retry_max_s=3.0
+                ),
             ),
         )
 

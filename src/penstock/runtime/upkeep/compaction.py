@@ -43,6 +43,7 @@ from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.open_files import OpenFiles
 from penstock.runtime.store.records import Rewritten
 from penstock.runtime.store.sealed_file import SealedFile, publishers_within
+from penstock.runtime.upkeep.backoff import Backoff
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
@@ -54,6 +55,10 @@ ROUNDS_MAX = 4
 _log = structlog.get_logger("penstock.maintaining")
 
 
+RETRY_MAX_S = 30.0
+"""A disk that is free again is found within this time, however long it has refused."""
+
+
 class MaintenanceLimits(Struct, frozen=True):
     dead_share: float = 0.5
     """Maintenance starts when more than this share of a channel's files is dead ..."""
@@ -62,7 +67,9 @@ class MaintenanceLimits(Struct, frozen=True):
     interval_s: float = 1.0
     """How often to look."""
     retry_s: float = 5.0
-    """Pause after the disk refused."""
+    """Pause after the disk refused; twice as long after each time that follows ..."""
+    retry_max_s: float = RETRY_MAX_S
+    """... but not longer than this."""
 
 
 class Maintainer:
@@ -83,6 +90,7 @@ class Maintainer:
         self._limits = limits
         self._has_gaps = has_gaps
         """Whether files may hold events that nobody knows of: none is replaced (SEM S1)."""
+        self._backoff = Backoff(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
         self._given_up: set[int] = set()
         """Channels with a damaged file: for ``penstock store repair``."""
@@ -113,9 +121,10 @@ class Maintainer:
     async def _try(self, number: int) -> None:
         try:
             await self.maintain(number)
+            self._backoff.succeeded()
         except StorageFailed as failure:
             _log.warning("maintenance.postponed", channel=number, reason=str(failure))
-            await asyncio.sleep(self._limits.retry_s)
+            await asyncio.sleep(self._backoff.failed())
         except NameDoesNotExist:
             return  # deleted meanwhile
         except (Damaged, pa.ArrowException) as error:

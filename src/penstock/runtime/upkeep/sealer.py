@@ -52,7 +52,8 @@ from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, encode_block
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 from penstock.runtime.store.tail_batch import Piece, stored_together
-from penstock.runtime.upkeep.compaction import Maintainer, MaintenanceLimits, new_file
+from penstock.runtime.upkeep.backoff import Backoff
+from penstock.runtime.upkeep.compaction import RETRY_MAX_S, Maintainer, MaintenanceLimits, new_file
 from penstock.runtime.upkeep.recovery import SNAPSHOTS, snapshot_names, snapshot_stem
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
@@ -74,7 +75,9 @@ class SealingLimits(Struct, frozen=True):
     interval_s: float = 0.25
     """How often to look for work."""
     retry_s: float = 5.0
-    """Pause after the disk refused."""
+    """Pause after the disk refused; twice as long after each time that follows ..."""
+    retry_max_s: float = RETRY_MAX_S
+    """... but not longer than this."""
     remade_bytes_max: int = 64 << 20
     """A single file up to this size is written anew when its channel gets more columns; a larger
     one stays as it is, and a further file begins."""
@@ -112,6 +115,7 @@ class Sealer:
         """Of the newest snapshot of this run: what it costs to free some of the journal."""
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
+        self._backoff = Backoff(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
         """Channels of which something is being sealed: one at a time."""
         self.maintainer = Maintainer(
@@ -141,9 +145,10 @@ class Sealer:
                 await asyncio.sleep(self._limits.interval_s)
                 try:
                     await self._look()
+                    self._backoff.succeeded()
                 except StorageFailed as failure:
                     _log.warning("sealing.postponed", reason=str(failure))
-                    await asyncio.sleep(self._limits.retry_s)
+                    await asyncio.sleep(self._backoff.failed())
         except RealmStopping:
             return
         except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback

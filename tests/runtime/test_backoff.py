@@ -1,0 +1,95 @@
+"""While the disk refuses, what has to be written is made anew less and less often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.ports import Buffer
+from penstock.runtime.upkeep.backoff import Backoff
+from penstock.runtime.upkeep.compaction import MaintenanceLimits
+from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import pass_time, simulated
+from tests.runtime.living import body, events, living, publish
+
+HOUR_S = 3_600.0
+LIMITS = SealingLimits(
+    segment_bytes_max=1, maintenance=MaintenanceLimits(dead_bytes=1, dead_share=0.1)
+)
+KINDS = [Storage(events_per_spindle=0), Storage(events_per_spindle=10)]
+
+
+class Refusing(MemoryBlobs):
+    """A disk without room for new files while it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.refused = 0
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        if self.is_full:
+            self.refused += 1
+            raise StorageFailed("no space left")
+        await super().put(name, chunks)
+
+
+def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success() -> None:
+    backoff = Backoff(5.0, 30.0)
+
+    assert [backoff.failed() for _ in range(5)] == [5.0, 10.0, 20.0, 30.0, 30.0]
+    backoff.succeeded()
+    assert backoff.failed() == 5.0
+
+
+def test_a_first_pause_longer_than_the_bound_stays_what_it_is() -> None:
+    backoff = Backoff(60.0, 30.0)
+
+    assert [backoff.failed(), backoff.failed()] == [60.0, 60.0]
+
+
+@pytest.mark.parametrize("storage", KINDS, ids=["one file", "files"])
+@simulated
+async def test_sealing_is_tried_rarely_and_goes_on_soon_when_there_is_room(
+    storage: Storage,
+) -> None:
+    blobs = Refusing()
+    async with living(MemoryJournal(), blobs, sealing=LIMITS) as realm:
+        kept = Definition(type="persistent", retain_consumed=True, storage=storage)
+        orders = (await realm.create_channel("orders", kept)).channel
+        blobs.is_full = True
+        await publish(realm, orders, body([b"x"] * 10))
+
+        await pass_time(HOUR_S)
+        assert HOUR_S / 31 < blobs.refused < HOUR_S / 29, "twice a minute"
+        blobs.is_full = False
+        await pass_time(31)
+
+        assert (await realm.describe_channel("orders")).storage.sealed_files == 1
+        assert len(await events(realm, orders)) == 10
+
+
+@simulated
+async def test_maintenance_is_tried_rarely_and_goes_on_soon_when_there_is_room() -> None:
+    blobs = Refusing()
+    async with living(MemoryJournal(), blobs, sealing=LIMITS) as realm:
+        kept = Definition(
+            type="persistent", retain_consumed=True, storage=Storage(events_per_spindle=0)
+        )
+        orders = (await realm.create_channel("orders", kept)).channel
+        await publish(realm, orders, body([b"x" * 1_000] * 10))
+        await pass_time(0.5)
+        before = (await realm.describe_channel("orders")).storage.sealed_bytes
+        blobs.is_full = True
+        await realm.subscriptions.purge(orders, 0, 7, "")
+
+        await pass_time(HOUR_S)
+        assert HOUR_S / 32 < blobs.refused < HOUR_S / 29, "twice a minute"
+        blobs.is_full = False
+        await pass_time(32)
+
+        assert (await realm.describe_channel("orders")).storage.sealed_bytes < before / 2
