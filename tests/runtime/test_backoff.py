@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
+from penstock.bootstrap import rules
 from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.messages import Definition, Storage
-from penstock.core.vocabulary.ports import Buffer
+from penstock.core.vocabulary.ports import Buffer, inline
+from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep.backoff import Backoff
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
+from penstock.testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import body, events, living, publish
 
 HOUR_S = 3_600.0
@@ -30,6 +33,13 @@ class Refusing(MemoryBlobs):
         super().__init__()
         self.is_full = False
         self.refused = 0
+        self.keeps = False
+        """Nothing can be deleted."""
+
+    async def delete(self, name: str) -> None:
+        if self.keeps:
+            raise StorageFailed("input/output error")
+        await super().delete(name)
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         if self.is_full:
@@ -93,3 +103,42 @@ async def test_maintenance_is_tried_rarely_and_goes_on_soon_when_there_is_room()
         await pass_time(32)
 
         assert (await realm.describe_channel("orders")).storage.sealed_bytes < before / 2
+
+
+class BreaksDown(MemoryJournal):
+    """Takes its time over a block, and fails, once it is told to."""
+
+    fails = False
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        if self.fails:
+            await pass_time(5)
+            raise StorageFailed("the disk is gone")
+        return await super().append(expected, block, sync=sync)
+
+
+@simulated
+async def test_a_realm_ends_with_its_disk_also_while_a_file_is_rewritten() -> None:
+    """What is left of the file cannot be removed then; why all ends matters more."""
+    journal, blobs = BreaksDown(), Refusing()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    realm = await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), loop, inline, identity="i", sealing=LIMITS
+    )
+    running = loop.create_task(realm.run())
+    kept = Definition(
+        type="persistent", retain_consumed=True, storage=Storage(events_per_spindle=0)
+    )
+    orders = (await realm.create_channel("orders", kept)).channel
+    await publish(realm, orders, body([b"x" * 1_000] * 10))
+    await pass_time(0.5)
+    await realm.subscriptions.purge(orders, 0, 7, "")
+
+    journal.fails = True
+    blobs.keeps = True
+    realm.publish(orders, [body([b"y"])], "", 0, lambda *_: None)
+    await asyncio.wait([running], timeout=60)
+
+    assert running.done()
+    assert isinstance(running.exception(), ExceptionGroup)

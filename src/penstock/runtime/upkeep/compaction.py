@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -210,7 +211,10 @@ class _Rewriting:
             switched = await self._shard.act(self._switch)
         finally:
             if not switched and self._copy.name:
-                await self._blobs.delete(self._copy.name)
+                # A cancellation has to get out whatever the disk says: else nothing ends. What
+                # is left is a file that nobody knows; the next start removes it.
+                with suppress(StorageFailed):
+                    await self._blobs.delete(self._copy.name)
         if not switched:
             raise NameDoesNotExist(f"channel number {self._number} was deleted meanwhile")
         for file in self._copied:
