@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.access.lockout import LockoutRules
+from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.errors import InvalidArgument
 
 HTTP_PORT: Final = 9_080
@@ -495,7 +496,7 @@ class _Reading:
         try:
             return msgspec.convert(self._tree, Settings, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(self._refusal(str(error))) from error
+            raise InvalidArgument(self._refusal(error)) from error
 
     def _from_file(self, section: Mapping[str, Any], prefix: str) -> None:
         for key, value in section.items():
@@ -503,7 +504,7 @@ class _Reading:
             if path in _sections():
                 if not isinstance(value, dict):
                     raise InvalidArgument(
-                        f"{self._where}: {path} is {value!r}; it has to be a table, [{path}]"
+                        f"{self._where}: {path} must be a table, [{path}], not {value!r}"
                     )
                 self._from_file(value, f"{path}.")
                 continue
@@ -530,20 +531,17 @@ class _Reading:
         tree[key] = value
         self.origins[path] = origin
 
-    def _refusal(self, said: str) -> str:
+    def _refusal(self, fault: msgspec.ValidationError) -> str:
         """What a bad value is told with: whoever gave it knows it by the name given here."""
-        reason, _, at = said.partition(" - at `$.")
-        path = at.rstrip("`")
-        choices = _choices(path) if path in self.origins else ()
-        wanted = f"it is {' or '.join(choices)}" if choices else reason[:1].lower() + reason[1:]
+        said = explain(fault, self._tree, kind=Settings, whole="settings", words=TOML)
+        path = said.partition(" ")[0]
         match self.origins.get(path):
             case "environment":
-                given = f"{variable_of(path)} is {_value_at(self._tree, path)!r} ({path})"
+                return f"{variable_of(path)} ({path}){said.removeprefix(path)}"
             case "file":
-                given = f"{self._where}: {path} is {_value_at(self._tree, path)!r}"
+                return f"{self._where}: {said}"
             case _:
-                given = f"settings: {path} is {_value_at(self._tree, path)!r}"
-        return f"{given}: {wanted}"
+                return f"settings: {said}"
 
 
 def variable_of(path: str) -> str:
@@ -611,15 +609,6 @@ def _value_at(tree: Any, path: str) -> Any:
 def described() -> Sequence[tuple[str, Any, str]]:
     """Path, default and sentence of every option, for the reference page."""
     return tuple(_described(Settings, ""))
-
-
-def _choices(path: str) -> Sequence[str]:
-    """The words an option may be, where it is one of some."""
-    kind: Any = msgspec.inspect.type_info(Settings)
-    for part in path.split("."):
-        kind = next(field.type for field in kind.fields if field.name == part)
-    kind = getattr(kind, "type", kind)  # without its description
-    return [str(each) for each in getattr(kind, "values", ())]
 
 
 @cache

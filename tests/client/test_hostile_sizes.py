@@ -41,7 +41,7 @@ def test_no_room_is_made_for_events_that_are_only_claimed(tmp_path: Path) -> Non
 def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
         orders = session.channels.create("orders")
-        with pytest.raises(InvalidArgument, match="DropStages: stages may have at most 10000"):
+        with pytest.raises(InvalidArgument, match="stages must have at most 10000"):
             ask(session, DropStages(("s",) * 10_001))
         with pytest.raises(InvalidArgument, match=r"CreateChannel takes .* bytes; a request may"):
             session._loop.call(_large(session))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.api.requests import Kind
+from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Storage
 
@@ -37,7 +38,7 @@ def definition_of(
         )
     storage = attributes.get("storage")
     if storage is not None and not isinstance(storage, Mapping):
-        raise InvalidArgument(f"storage is {type(storage).__name__}; pass a dictionary")
+        raise InvalidArgument(f"storage must be a dictionary, not {type(storage).__name__}")
     _check_storage(storage or {})
     changed = {**tree.get("storage", {}), **(storage or {})}
     if attributes.get("descriptors"):
@@ -45,10 +46,21 @@ def definition_of(
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
     try:
         found = msgspec.convert(tree, Definition)
-        msgspec.msgpack.encode(found)  # a number may be too large to be sent
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise InvalidArgument(f"{kind} attributes: {error}") from error
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            explain(error, tree, kind=Definition, whole=f"the {kind}", words=PYTHON)
+        ) from error
+    _check_integers(tree)
     return found
+
+
+def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises ``InvalidArgument`` for a number that is too large to be sent."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            _check_integers(value, f"{prefix}{name}.")
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise InvalidArgument(f"{prefix}{name} must fit into 64 bits, not {value}")
 
 
 def _descriptors(given: object) -> bytes:
@@ -71,4 +83,4 @@ def _check_storage(given: Mapping[str, Any]) -> None:
             f"no storage property {', '.join(unknown)}; there are {', '.join(known)}"
         )
     if given.get("sync", "group") not in ("group", "none"):
-        raise InvalidArgument(f"storage.sync is {given['sync']!r}; it is 'group' or 'none'")
+        raise InvalidArgument(f"storage.sync must be 'group' or 'none', not {given['sync']!r}")

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.argument_errors import ABSENT, explain
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
@@ -329,7 +330,9 @@ class Request:
         try:
             return msgspec.convert(dict(pairs), found.signature.query, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"the query: {error}") from None
+            raise InvalidArgument(
+                explain(error, dict(pairs), kind=found.signature.query, whole="the query")
+            ) from None
 
     async def _given(self, found: Found, principal: Principal) -> Any:
         """The body as the route wants it."""
@@ -406,7 +409,7 @@ class Request:
         try:
             return msgspec.json.decode(content.data, type=wanted)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArgument(f"the body: {error}") from None
+            raise InvalidArgument(_explained(error, content.data, wanted)) from None
 
     # --- what is answered ----------------------------------------------------------------
 
@@ -530,3 +533,12 @@ def _store_in(found: Found) -> str:
     """The channel or queue a request is about; empty: none."""
     named = found.params.get("channel") or found.params.get("queue")
     return destination_name(named) if named else ""
+
+
+def _explained(fault: Exception, body: bytes, wanted: Any) -> str:
+    """What is wrong with a body, with the value that is wrong where there is one."""
+    given = ABSENT
+    if isinstance(fault, msgspec.ValidationError):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            given = msgspec.json.decode(body)
+    return explain(fault, given, kind=wanted, whole="the body")

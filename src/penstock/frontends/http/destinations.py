@@ -21,6 +21,7 @@ from penstock.api.channels import (
 from penstock.api.requests import Kind
 from penstock.columns.schema.ipc import schema_from
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.http.documents import channel_answer
@@ -159,7 +160,7 @@ def _definition(given: Struct, current: Definition) -> Definition:
     try:
         return msgspec.convert(tree, Definition)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"attributes: {error}") from error
+        raise InvalidArgument(explain(error, tree, kind=Definition, whole="the body")) from error
 
 
 async def delete(call: Call[NoQuery, None]) -> Done:

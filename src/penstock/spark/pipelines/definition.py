@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from penstock.client.connection.urls import parse_url
+from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.sources import Source
@@ -32,7 +33,6 @@ RESTARTS: Final = 5
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_AT: Final = re.compile(r"(?s)(.*) - at `\$(.*)`")
 
 
 class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -245,7 +245,9 @@ def converted(kind: type[T], table: Mapping[str, Any], *places: str) -> T:
         try:
             return msgspec.convert(table, kind)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(_said(str(error), table)) from error
+            raise InvalidArgument(
+                explain(error, table, kind=kind, whole="the table", words=TOML)
+            ) from error
 
 
 def refuse_unknown(table: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -255,23 +257,12 @@ def refuse_unknown(table: Mapping[str, Any], known: Sequence[str]) -> None:
             raise InvalidArgument(f"unknown key {key!r}: {nearest(key, tuple(known))}")
 
 
-def _said(text: str, table: Mapping[str, Any]) -> str:
-    """What msgspec says of a wrong value, the key first."""
-    found = _AT.fullmatch(text)
-    if found is None:
-        return text[:1].lower() + text[1:]
-    what, key = found[1], found[2].lstrip(".")
-    value = table.get(key)
-    has = f" is {value!r};" if isinstance(value, str | int | float | bool) else ":"
-    return f"{key}{has} {what[:1].lower()}{what[1:]}"
-
-
 def _step(table: Mapping[str, Any], file: str, place: str) -> Step:
     given = dict(table)
     with _naming(file, place):
         kind = given.pop("kind", "query")
         if not isinstance(kind, str):
-            raise InvalidArgument(f"kind is {kind!r}; it is a text")
+            raise InvalidArgument(f"kind must be a string, not {kind!r}")
         wanted = step_class(kind)
     return converted(wanted, given, file, place)
 

@@ -9,14 +9,13 @@ import msgspec
 
 from penstock.api.requests import Request
 from penstock.core.bounds import HEADER_BYTES_MAX
+from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.wire.native import messages as wire
 
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)
 """What cannot be encoded raises one of the last three, such as text with half a surrogate."""
-_WANTED = {str: "text, in Unicode", bool: "True or False", int: "a whole number"}
-_SAID = {"kind": "type"}
-"""What users call a field by another name than the protocol."""
+_WANTED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
 _SHOWN = 80
 """Most characters of a value in a message."""
 
@@ -42,14 +41,16 @@ def check_request(message: Request[Any]) -> None:
 
 
 def _what_is_wrong(message: Request[Any]) -> str:
-    wanted = typing.get_type_hints(type(message))
+    kinds = typing.get_type_hints(type(message), include_extras=True)
     for name in message.__struct_fields__:
-        given = getattr(message, name)
+        given, said = getattr(message, name), wire.name_for_users(name)
         try:
-            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=wanted[name])
+            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=kinds[name])
+        except msgspec.ValidationError as error:
+            return explain(error, given, kind=kinds[name], whole=said, words=PYTHON)
         except _UNREADABLE as error:
-            said, shown = _SAID.get(name, name), repr(given)[:_SHOWN]
-            if wanted[name] in _WANTED:
-                return f"{said} is {shown}; give {_WANTED[wanted[name]]}"
-            return f"{said} is {shown}: {error}"
+            kind = typing.get_type_hints(type(message))[name]
+            if kind in _WANTED:
+                return f"{said} must be {_WANTED[kind]}, not {repr(given)[:_SHOWN]}"
+            return f"{said} cannot be sent: {error}"
     return ""

@@ -23,6 +23,7 @@ from penstock.core.bounds import (
     Number,
     Text,
 )
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native.tags import TAGS
@@ -200,18 +201,11 @@ _from_client: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
 )
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
 
-_PLACE = re.compile(r" - at `\$\[(\d+)\].*", re.DOTALL)
-_FAULTS = (
-    (re.compile(r"Expected `str` of length <= (\d+)"), r"may have at most \1 characters"),
-    (
-        re.compile(r"Expected `bytes` of length (>=|<=) (\d+)"),
-        r"is of another length than \2 bytes",
-    ),
-    (re.compile(r"Expected `array` of length <= (\d+)"), r"may have at most \1 entries"),
-    (re.compile(r"Expected `\w+` <= (\d+)"), r"has to be at most \1"),
-    (re.compile(r"Expected `\w+` >= (-?\d+)"), r"has to be at least \1"),
-)
-"""Bounds a decoder finds exceeded, and how a person would say it."""
+_PLACE = re.compile(r" - at `\$\[(\d+)\]")
+_BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
+"""What a decoder says of a value beyond its bound, and not of one of another type."""
+_NAMES = {"kind": "type"}
+"""Fields that users know by another name than the protocol."""
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are none; the last one for nesting without end."""
@@ -239,9 +233,9 @@ def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
     except msgspec.ValidationError as error:
         if (refused := _unreadable(header, str(error))) is not None:
             return refused
-        raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
+        raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
     except _NO_MESSAGE as error:
-        raise RemoteProtocolViolation(f"a header that is no client message: {error}") from error
+        raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
     kind = _kind_by_framed.get(type(found))
     if kind is None:
         return cast("FromClient", found)
@@ -260,15 +254,18 @@ def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
         return None
     if (place := _PLACE.search(fault)) is None:
         return None  # not about a field: a header that is too short, say
+    if _BEYOND.match(fault) is None:
+        return None  # of another type altogether
     fields = msgspec.structs.fields(kind)
     at = int(place[1]) - 2  # behind the tag and the number
-    name = fields[at].name if 0 <= at < len(fields) else "a field"
-    told = fault[: place.start()]
-    for pattern, words in _FAULTS:
-        if (found := pattern.fullmatch(told)) is not None:
-            said = f"{kind.__name__}: {name} {found.expand(words)}"
-            return Unreadable(request, InvalidArgument(said))
-    return None  # of another type altogether
+    name = name_for_users(fields[at].name) if 0 <= at < len(fields) else "field"
+    named = f"{fault[: place.start()]} - at `$.{name}{fault[place.end() :]}"
+    return Unreadable(request, InvalidArgument(explain(msgspec.ValidationError(named))))
+
+
+def name_for_users(field: str) -> str:
+    """What users of a client call a field of a request."""
+    return _NAMES.get(field, field)
 
 
 def decode_from_server(header: memoryview) -> FromServer:
@@ -276,4 +273,4 @@ def decode_from_server(header: memoryview) -> FromServer:
     try:
         return _from_server.decode(header)
     except _NO_MESSAGE as error:
-        raise RemoteProtocolViolation(f"a header that is no server message: {error}") from error
+        raise RemoteProtocolViolation(f"the header is not a server message: {error}") from error
