@@ -81,7 +81,7 @@ class ListenSettings(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="PEM file of the authorities whose client certificates are believed; the "
-            "certificate's common name is the user (SEM A5)."
+            "certificate's common name is the user."
         ),
     ] = ""
     tls_client_required: Annotated[
@@ -109,7 +109,7 @@ class AccessSettings(Section, frozen=True, kw_only=True):
         Literal["off", "optional", "mandatory"],
         Meta(
             description="Authentication: off (loopback only, everyone may do everything), optional "
-            "(who does not sign in is anonymous), mandatory (SEM A4)."
+            "(who does not sign in is anonymous), mandatory."
         ),
     ] = "off"
     password_rounds: Annotated[
@@ -302,21 +302,21 @@ class HttpSettings(Section, frozen=True, kw_only=True):
 
 class LimitSettings(Section, frozen=True, kw_only=True):
     max_event_bytes: Annotated[
-        int, Meta(ge=1_024, le=60 << 20, description="Largest event, in bytes (SEM E7).")
+        int, Meta(ge=1_024, le=60 << 20, description="Largest event, in bytes.")
     ] = 20 << 20
     memory_bytes: Annotated[
         int,
         Meta(
             ge=0,
             description="Bytes for events that live in memory only: reliable and simple channels, "
-            "events of mixed ones that are not persistent (SEM C6).",
+            "events of mixed ones that are not persistent.",
         ),
     ] = 1 << 30
     off_heap_bytes: Annotated[
-        int, Meta(ge=0, description="Bytes for events of off-heap channels (SEM C6).")
+        int, Meta(ge=0, description="Bytes for events of off-heap channels.")
     ] = 1 << 30
     paged_bytes: Annotated[
-        int, Meta(ge=0, description="Bytes for events of paged channels, on disk (SEM C6).")
+        int, Meta(ge=0, description="Bytes for events of paged channels, on disk.")
     ] = 4 << 30
     property_names_max: Annotated[
         int,
@@ -334,7 +334,7 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             description="How long an event without a TTL waits on a JMS channel for a subscriber "
-            "that has lost its connection (SEM J5).",
+            "that has lost its connection.",
         ),
     ] = 60.0
     unsealed_bytes: Annotated[
@@ -382,7 +382,7 @@ class StorageSettings(Section, frozen=True, kw_only=True):
         int, Meta(ge=1, description="How often to look for events to move into segment files.")
     ] = 250
     sweep_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often to look for expired events (SEM T1).")
+        int, Meta(ge=1, description="How often to look for expired events.")
     ] = 1_000
 
 
@@ -483,7 +483,7 @@ class _Reading:
         try:
             written = tomllib.loads(document)
         except tomllib.TOMLDecodeError as error:
-            raise InvalidArgument(f"{file or 'the settings'} is no TOML: {error}") from error
+            raise InvalidArgument(f"{file or 'the settings'} is not TOML: {error}") from error
         self._from_file(written, "")
         for path, text in _from_environment(environment):
             self._put(path, text, "environment")
@@ -521,7 +521,7 @@ class _Reading:
         known = [each for each, *_ in described()]
         if path not in known:
             near = _nearest(path, [*known, *_sections()])
-            raise InvalidArgument(f"{path} is no {what}{near}")
+            raise InvalidArgument(f"{path} is not a {what}{near}")
 
     def _put(self, path: str, value: Any, origin: Origin) -> None:
         *sections, key = path.split(".")
@@ -569,7 +569,7 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
             if _ORCHESTRATED(f"{name}={environment[name]}"):
                 continue
             near = _nearest(name, [*known, *OTHER_VARIABLES])
-            raise InvalidArgument(f"the environment variable {name} is no setting{near}")
+            raise InvalidArgument(f"the environment variable {name} is not a setting{near}")
     return found
 
 

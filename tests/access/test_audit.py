@@ -160,7 +160,7 @@ def test_lines_of_before_there_were_checksums_are_read_up_to_the_first_that_has_
     old = msgspec.json.encode(record(1))
     reader = LineReader()
     assert reader.record(old) == reader.record(old) == record(1)
-    with pytest.raises(Damaged, match="no record"):
+    with pytest.raises(Damaged, match="not a record"):
         reader.record(b"nothing")
     reader.record(line_of(record(2)).removesuffix(b"\n"))
 

@@ -249,7 +249,7 @@ def test_verify_reads_the_logs_and_tells_what_was_changed_and_what_is_missing(
     assert sound["audit_lines"] == 7
     assert [(each["file"], each["reason"].partition(":")[0]) for each in found["findings"]] == [
         ("audit.ndjson", "a line of the audit log"),
-        ("audit.ndjson", "1 records of the audit log before this are gone"),
+        ("audit.ndjson", "1 records before this one are missing from the audit log"),
     ]
     begins = len(first) + len(rest[0])
     assert found["findings"][0]["first_byte"] == begins

@@ -161,7 +161,10 @@ def test_what_is_typed_wrong_is_said(run: Run) -> None:
     ):
         assert run(*arguments).exit_code == 2, arguments
     wrong = run("acl", "grant", "realm", "bob@*", "publish")
-    assert "'publish' is no right on a realm; there are manage_acl, full, access" in wrong.stderr
+    assert (
+        "'publish' is not a right on a realm; the rights are manage_acl, full, access"
+        in wrong.stderr
+    )
 
 
 def test_a_password_is_changed_and_never_shown(run: Run) -> None:

@@ -47,7 +47,7 @@ def test_new_passwords_are_kept_slowly_and_have_a_least_length_unless_told_other
 
 
 def test_a_short_password_is_refused_by_client_and_realm(realm: penstock.Realm) -> None:
-    said = r"a password of 5 characters; 6 \(access.password_length_min\) are the fewest"
+    said = r"the password has 5 characters; it must have at least 6 \(access.password_length_min\)"
     with realm.connect() as session:
         with pytest.raises(InvalidArgument, match=said):
             session.access.create_user("bob", "short")

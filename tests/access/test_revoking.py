@@ -162,9 +162,9 @@ def test_a_list_that_is_none_is_refused(
     [
         (0o700, ""),
         (0o750, ""),
-        (0o755, "everybody may look in"),
-        (0o770, "its group may write"),
-        (0o777, "its group may write, everybody may write"),
+        (0o755, "every user may read it"),
+        (0o770, "its group may write to it"),
+        (0o777, "its group may write to it, every user may write to it"),
     ],
 )
 def test_an_open_data_directory_is_warned_of(tmp_path: Path, mode: int, found: str) -> None:

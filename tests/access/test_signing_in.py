@@ -68,7 +68,9 @@ def test_verifiers_of_fewer_rounds_than_the_realm_wants_are_refused() -> None:
         async def create() -> None:
             await session._inner.request(CreateUser("alice", weak))
 
-        with pytest.raises(InvalidArgument, match=r"4096 rounds; 12345 \(access.password_r"):
+        with pytest.raises(
+            InvalidArgument, match=r"4096 rounds; allowed are 12345 \(access.password_r"
+        ):
             session._loop.call(create())
 
 
@@ -176,7 +178,7 @@ def test_a_user_that_is_deleted_is_out(realm: penstock.Realm) -> None:
             with pytest.raises(AuthenticationFailed):
                 session.info()
         assert [each.name for each in trusted.access.users()] == ["admin"]
-        with pytest.raises(IllegalState, match="the last one"):
+        with pytest.raises(IllegalState, match="the last user"):
             trusted.access.delete_user("admin")
 
 

@@ -106,14 +106,14 @@ def test_a_good_token_names_user_and_groups_until_it_ends() -> None:
         (signed(exp=NOW_S - 60), "expired"),
         (signed(exp=None), "exp"),
         (signed(exp="soon"), "refused|no time"),
-        (signed(nbf=NOW_S + 3_600), "not good yet"),
+        (signed(nbf=NOW_S + 3_600), "not valid yet"),
         (signed(OTHER), "[Ss]ignature"),
-        (signed(kid="two"), "nobody knows"),
+        (signed(kid="two"), "that the issuer does not publish"),
         (signed(sub=None), "names no user"),
         (signed(sub="anonymous"), "names no user"),
-        (signed(sub="a b"), "no name of a user"),
-        ("no token", "no token"),
-        ("", "no token"),
+        (signed(sub="a b"), "not a valid name of a user"),
+        ("not a token", "not a token"),
+        ("", "not a token"),
         (
             jwt.encode(CLAIMS, "a shared secret of some length!!", "HS256", {"kid": "one"}),
             "refused",
@@ -218,7 +218,7 @@ def test_rules_under_which_anybodys_token_would_do_are_refused(rules: TokenRules
 
 
 def test_a_realm_without_keys_takes_no_tokens() -> None:
-    with pytest.raises(AuthenticationFailed, match="takes no tokens"):
+    with pytest.raises(AuthenticationFailed, match="does not accept tokens"):
         who(signed(), tokens(Provider(), rules=TokenRules()))
 
 
@@ -228,7 +228,7 @@ def test_what_is_no_key_set_is_said(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("[]")
     rules = TokenRules(str(tmp_path / "keys.json"), "i", "a")
 
-    with pytest.raises(Unavailable, match="no JSON Web Key Set"):
+    with pytest.raises(Unavailable, match="not a JSON Web Key Set"):
         who(signed(), Tokens(rules, fetched, FixedClock(), inline))
 
 
@@ -277,8 +277,8 @@ def rsa_key(bits: int, **more: Any) -> tuple[Any, dict[str, Any]]:
     ("bits", "more", "why"),
     [
         (1_024, {}, "of 1024 bits; an RSA key has at least 2048"),
-        (2_048, {"use": "enc"}, "not for signatures"),
-        (2_048, {"key_ops": ["encrypt"]}, "not for signatures"),
+        (2_048, {"use": "enc"}, "not meant for signatures"),
+        (2_048, {"key_ops": ["encrypt"]}, "not meant for signatures"),
     ],
 )
 def test_a_key_that_is_short_or_for_encryption_signs_nothing(
@@ -332,7 +332,7 @@ def test_an_admin_of_tokens_is_not_the_realms(tmp_path: Path) -> None:
             penstock.connect(url, token=text)
         with realm.connect() as trusted:
             trusted.access.grant("token:admin@*", "access")
-            with pytest.raises(InvalidArgument, match="no name of a user"):
+            with pytest.raises(InvalidArgument, match="not a valid name of a user"):
                 trusted.access.create_user("token:admin", "a long password")
         with penstock.connect(url, token=text) as session:
             assert session.access.me().realm == ("access",)

@@ -129,7 +129,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
     refused = run(url, command, answer="y\n")
 
     assert refused.exit_code == 2
-    assert "There is no terminal to answer at: say --yes" in " ".join(refused.stderr.split())
+    assert "There is no terminal to answer on; pass --yes" in " ".join(refused.stderr.split())
     assert state(realm) == before
 
 

@@ -57,7 +57,7 @@ def test_nothing_published_is_a_sum_too() -> None:
 def test_a_sum_that_is_wrong_is_said_to_be() -> None:
     info = info_of(Counters(published=5, purged=1, redelivered=7), events=2)
 
-    assert equation(info).startswith("5 published != 3 = 2 live + 1 purged; this should never be")
+    assert equation(info).startswith("5 published != 3 = 2 live + 1 purged; this must not happen")
     assert channel_document(info)["conservation"]["holds"] is False
 
 

@@ -149,7 +149,7 @@ def test_another_server_on_the_http_port_is_unhealthy(stranger: Callable[[bytes]
         result = health("--port", native, "--http-port", stranger(answer), "--format", "json")
 
     assert result.exit_code == 1
-    assert said(result)["http"] == (False, "is no realm's: status 200")
+    assert said(result)["http"] == (False, "is not a realm's answer: status 200")
 
 
 def test_a_port_that_only_the_realm_knows_has_to_be_told() -> None:

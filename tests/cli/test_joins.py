@@ -90,11 +90,11 @@ def test_a_copy_says_where_it_came_from(
     ("arguments", "message", "code"),
     [
         (["create", "orders", "orders"], "to itself", "invalid-argument"),
-        (["create", "work", "orders"], "source of a join is a channel", "invalid-argument"),
+        (["create", "work", "orders"], "source of a join must be a channel", "invalid-argument"),
         (["create", "orders", "nowhere"], "nowhere", "name-does-not-exist"),
         (["create", "orders", "held"], "already", "name-already-bound"),
         (["create", "orders", "work", "--selector", "a >"], "expected", "invalid-selector"),
-        (["create", "orders", "dead", "--archive"], "ends in a queue", "invalid-argument"),
+        (["create", "orders", "dead", "--archive"], "must be a queue", "invalid-argument"),
         (
             ["delete", "orders", "work", "--yes"],
             "no join from orders to work",

@@ -99,10 +99,10 @@ def test_wrong_usage_is_said(penstock_command: Run, rates: Channel, session: Ses
     on_durable = penstock_command("subscribe", "rates", "--durable", "d", "--merged")
     typed = penstock_command("channel", "state", "rates", "int:x")
 
-    assert "engine default: updates are for channels with engine merge" in on_plain.stderr
+    assert "engine default; only channels with engine merge accept updates" in on_plain.stderr
     assert "without a value of 'ccy'" in without_key.stderr
     assert "leave out --merged" in on_durable.stderr
-    assert "'x' is no int" in typed.stderr
+    assert "'x' is not a valid int" in typed.stderr
 
 
 @pytest.mark.spec("K3")

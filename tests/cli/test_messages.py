@@ -101,7 +101,7 @@ def test_what_was_printed_is_published_again(
         (("--message", "shop.Nothing", "{}"), "no message type 'shop.Nothing'"),
         (("--message", "shop.Order", '{"nope": 1}'), "not a shop.Order"),
         (("--message", "shop.Order"), "give the message as DATA or a --file"),
-        (("--message", "shop.Order", "--file", "x.csv"), "messages come as lines of JSON"),
+        (("--message", "shop.Order", "--file", "x.csv"), "messages are read from lines of JSON"),
     ],
 )
 def test_what_is_no_such_message_is_not_published(
@@ -155,6 +155,6 @@ def test_a_file_that_is_no_descriptor_set_is_refused(penstock_command: Run, tmp_
     missing = penstock_command("channel", "create", "orders", "--descriptors", "no-such-file")
 
     assert (refused.exit_code, missing.exit_code) == (1, 2)
-    assert "no FileDescriptorSet" in refused.output
+    assert "not a FileDescriptorSet" in refused.output
     assert "no-such-file" in missing.output
     assert penstock_command("channel", "list", "--format", "json").stdout.strip() == "[]"

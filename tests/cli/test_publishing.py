@@ -175,16 +175,16 @@ def test_an_empty_file_has_no_events(
     ("name", "content", "message"),
     [
         ("missing.csv", None, "cannot be read: No such file or directory"),
-        ("trades.xls", b"", ".xls says not what is in it; there are .ndjson"),
-        ("trades.parquet", b"rubbish", "is not what its name says"),
-        ("trades.arrow", b"rubbish", "is not what its name says"),
-        ("trades.ndjson", b'{"a": 1}\nrubbish\n', "line 2: no JSON"),
-        ("trades.ndjson", b"[1]\n", "line 1: an event is an object"),
-        ("trades.ndjson", b'{"data": 5}\n', "line 1: 'data' is 5; it has to be a string"),
-        ("trades.ndjson", b'{"data_base64": "?"}\n', "line 1: 'data_base64' is no base64"),
+        ("trades.xls", b"", ".xls does not tell the format; known endings are .ndjson"),
+        ("trades.parquet", b"rubbish", "cannot be read in the format its name ends in"),
+        ("trades.arrow", b"rubbish", "cannot be read in the format its name ends in"),
+        ("trades.ndjson", b'{"a": 1}\nrubbish\n', "line 2: not JSON"),
+        ("trades.ndjson", b"[1]\n", "line 1: an event must be an object"),
+        ("trades.ndjson", b'{"data": 5}\n', "line 1: 'data' is 5; it must be a string"),
+        ("trades.ndjson", b'{"data_base64": "?"}\n', "line 1: 'data_base64' is not base64"),
         ("trades.ndjson", b'{"properties": {}, "price": 5}\n', "price beside 'properties'"),
         ("trades.ndjson", b'{"ttl": "soon"}\n', "line 1: ttl 'soon'"),
-        ("trades.csv", b"a,b\n1\n", "is not what its name says"),
+        ("trades.csv", b"a,b\n1\n", "cannot be read in the format its name ends in"),
     ],
 )
 def test_a_file_that_cannot_be_events_is_refused_whole(
@@ -227,7 +227,7 @@ def test_a_file_that_fails_half_way_says_what_was_published(
     refused = penstock_command("publish", "trades", "--file", str(file))
 
     assert refused.exit_code == 1
-    assert "line 16385: no JSON" in refused.stderr
+    assert "line 16385: not JSON" in refused.stderr
     assert "16,384 events before it were published, ids 0 .. 16383" in refused.stderr
     assert trades.info().events == 16_384
 
@@ -236,11 +236,11 @@ def test_a_file_that_fails_half_way_says_what_was_published(
     ("arguments", "message"),
     [
         ([], "give DATA, a --property or a --file"),
-        (["x", "--file", "a.csv"], "--file brings whole events"),
-        (["--file", "a.csv", "--tag", "t"], "--file brings whole events"),
-        (["--property", "price"], "'price' is no property"),
+        (["x", "--file", "a.csv"], "--file contains whole events"),
+        (["--file", "a.csv", "--tag", "t"], "--file contains whole events"),
+        (["--property", "price"], "'price' is not a property"),
         (["--property", "price:money=5"], "no type 'money'; there are string, int"),
-        (["--property", "price:int=cheap"], "'cheap' is no int"),
+        (["--property", "price:int=cheap"], "'cheap' is not a valid int"),
         (["--property", "a=1", "--property", "a=2"], "property 'a' is given twice"),
         (["x", "--priority", "10"], "--priority"),
     ],

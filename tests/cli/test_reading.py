@@ -163,9 +163,12 @@ def test_a_held_durable_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--from", "yesterday"], "'yesterday' is none of earliest, latest, an event id"),
-        (["--durable", "d", "--from", "0"], "--from and --selector belong to the durable"),
-        (["--durable", "d", "--selector", "a = 1"], "--from and --selector belong to"),
+        (
+            ["--from", "yesterday"],
+            "'yesterday' is not a start position; give earliest, latest, an event id",
+        ),
+        (["--durable", "d", "--from", "0"], "a durable has its own start and selector"),
+        (["--durable", "d", "--selector", "a = 1"], "a durable has its own start and selector"),
         (["--durable", "d", "--format", "arrow"], "use --format json"),
         (["--format", "xml"], "xml"),
         (["--count", "0"], "--count"),

@@ -141,4 +141,4 @@ def test_a_url_that_is_none_is_refused(penstock_command: Run) -> None:
     refused = penstock_command("info", "--url", "http://localhost")
 
     assert refused.exit_code == 1
-    assert "one looks like penstock://localhost:9000" in refused.stderr
+    assert "a URL looks like penstock://localhost:9000" in refused.stderr

@@ -68,10 +68,10 @@ def test_what_is_cancelled_is_never_published(penstock_command: Run, orders: Cha
     cancelled = penstock_command("schedule", "cancel", "orders", "0", "--yes")
     again = penstock_command("schedule", "cancel", "orders", "0", "--yes")
 
-    assert cancelled.stdout == "event 0 does not wait on orders any more\n"
+    assert cancelled.stdout == "event 0 is no longer waiting on orders\n"
     assert orders.scheduled.list() == []
     assert (again.exit_code, again.stdout) == (1, "")
-    assert "number 0 does not wait on orders" in again.stderr
+    assert "number 0 is not waiting on orders" in again.stderr
     assert again.stderr.endswith("[illegal-state]\n")
 
 

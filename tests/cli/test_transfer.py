@@ -38,7 +38,7 @@ def test_an_import_that_is_refused_says_why_in_one_line(
     damaged = penstock_command("channel", "import", str(folder), "new")
 
     assert (taken.exit_code, damaged.exit_code) == (1, 1)
-    assert taken.stderr == "error: orders exists already [name-already-bound]\n"
+    assert taken.stderr == "error: orders already exists [name-already-bound]\n"
     assert damaged.stderr == f"error: {folder}: state.msgpack is missing [damaged-export]\n"
 
 

@@ -258,7 +258,9 @@ def test_only_who_received_an_event_may_settle_it(
             else:
                 await do(thief.open)
                 for steal in (thief.ack, thief.rollback):
-                    with pytest.raises(penstock.IllegalState, match="only its receiver"):
+                    with pytest.raises(
+                        penstock.IllegalState, match="only the subscription that holds it"
+                    ):
                         await do(steal, [1])
             assert (await numbers(durable))[1:] == (3, 3, 0)
             await do(seat.ack, [0, 1, 2])

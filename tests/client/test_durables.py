@@ -104,7 +104,7 @@ def test_a_window_that_cannot_be_is_refused(
 def test_a_window_and_auto_ack_exclude_each_other(orders: Channel) -> None:
     durable = orders.durables.create("d")
 
-    with pytest.raises(penstock.InvalidArgument, match="leave out one of the two"):
+    with pytest.raises(penstock.InvalidArgument, match="give only one of the two"):
         durable.subscribe(window=3, auto_ack=True)
 
 
@@ -180,7 +180,9 @@ def test_only_the_receiver_may_settle_and_a_second_ack_changes_nothing(ten: Chan
         own, other = mine.next_batch(30), theirs.next_batch(30)
         assert own is not None
         assert other is not None
-        with pytest.raises(penstock.IllegalState, match="only its receiver may settle it"):
+        with pytest.raises(
+            penstock.IllegalState, match="only the subscription that holds it may settle it"
+        ):
             mine.ack(other.event_ids.tolist())
 
         mine.ack(own.event_ids.tolist())
@@ -473,7 +475,7 @@ def test_a_name_may_be_longer_as_it_is_given(session: Session) -> None:
 
     assert made.name == "\u00e9" * 255
     assert session.channels.get(given).name == made.name
-    with pytest.raises(penstock.InvalidName, match="256 characters; 255 may be"):
+    with pytest.raises(penstock.InvalidName, match="256 characters; at most 255 are allowed"):
         session.channels.create("x" + given)
     session.channels.delete(given)
     assert session.channels.list() == []

@@ -88,11 +88,11 @@ def test_nothing_is_published_without_a_known_type(session: Session, orders: Cha
 
 @pytest.mark.spec("P4", "C3")
 def test_bad_descriptors_change_nothing(session: Session, orders: Channel) -> None:
-    with pytest.raises(InvalidDescriptor, match="no FileDescriptorSet"):
+    with pytest.raises(InvalidDescriptor, match="not a FileDescriptorSet"):
         session.channels.create("other", descriptors=b"message Order {}")
-    with pytest.raises(InvalidDescriptor, match="no FileDescriptorSet"):
+    with pytest.raises(InvalidDescriptor, match="not a FileDescriptorSet"):
         orders.edit(descriptors=b"message Order {}")
-    with pytest.raises(penstock.InvalidArgument, match="descriptors: int is no descriptor set"):
+    with pytest.raises(penstock.InvalidArgument, match="descriptors: int is not a descriptor set"):
         orders.edit(descriptors=5)
 
     with pytest.raises(NameDoesNotExist):

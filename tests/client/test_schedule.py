@@ -41,7 +41,7 @@ def test_what_is_cancelled_once_is_gone(orders: Channel) -> None:
 def test_where_nothing_ever_waited_there_is_nothing_to_cancel(orders: Channel) -> None:
     assert orders.scheduled.list() == []
     assert orders.scheduled.cancel(0) is False
-    with pytest.raises(penstock.InvalidArgument, match="is no number of a schedule"):
+    with pytest.raises(penstock.InvalidArgument, match="is not the number of a scheduled event"):
         orders.scheduled.cancel(-1)
 
 

@@ -117,7 +117,8 @@ def test_a_session_is_of_no_use_after_a_fork(session: Session) -> None:
         said = answer.read()
 
     assert said == (
-        "SessionClosed: this session was opened before a fork; open another one in the child"
+        "SessionClosed: this session was opened before a fork; open a new session in the child "
+        "process"
     )
     assert session.info().connections == 1
 

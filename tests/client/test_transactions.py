@@ -264,7 +264,7 @@ def test_where_to_publish_has_to_be_given(session: Session) -> None:
         session.transaction() as tx,
         pytest.raises(
             penstock.InvalidArgument,
-            match="bytes is no channel or queue; give where to publish first",
+            match="bytes is not a channel or queue; the first argument is where to publish",
         ),
     ):
         tx.publish(b"data")  # type: ignore[arg-type]  # that is the point

@@ -28,19 +28,20 @@ def test_a_url_names_addresses_and_who_asks(text: str, expected: RealmUrl) -> No
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("localhost:9000", "no realm URL; one looks like penstock://localhost:9000"),
-        ("http://localhost", "no realm URL"),
-        ("", "no realm URL"),
-        ("penstock://", "names no host"),
-        ("penstock://a,,b", "names no host"),
-        ("penstock://:9000", "names no host"),
+        ("localhost:9000", "not the URL of a realm; a URL looks like penstock://localhost:9000"),
+        ("http://localhost", "not the URL of a realm"),
+        ("", "not the URL of a realm"),
+        ("penstock://", "has no host"),
+        ("penstock://a,,b", "has no host"),
+        ("penstock://:9000", "has no host"),
         (
             "penstock://a:port",
-            r"what follows the ':' in 'penstock://a:\*{3}' is no port; 1 to 65535",
+            r"what follows the ':' in 'penstock://a:\*{3}' is not a port; give a number from 1 to "
+            r"65535",
         ),
-        ("penstock://a:0", "is no port"),
-        ("penstock://a:65536", "is no port"),
-        ("penstock://a:9000/orders", "is no port"),
+        ("penstock://a:0", "is not a port"),
+        ("penstock://a:65536", "is not a port"),
+        ("penstock://a:9000/orders", "is not a port"),
         ("penstock://[::1", r"looks like \[::1\]:9000"),
         ("penstock://[::1]9000", r"looks like \[::1\]:9000"),
     ],
@@ -51,7 +52,7 @@ def test_what_is_no_url_is_refused_and_says_what_one_looks_like(text: str, says:
 
 
 def test_something_that_is_no_text_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="no realm URL"):
+    with pytest.raises(InvalidArgument, match="not the URL of a realm"):
         parse_url(9000)  # type: ignore[arg-type]  # that is the point
 
 

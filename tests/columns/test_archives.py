@@ -145,5 +145,5 @@ def test_a_batch_in_which_all_is_there_is_read_without_detours() -> None:
 
 
 def test_another_table_is_no_archive() -> None:
-    with pytest.raises(InvalidArgument, match="no archive of a channel"):
+    with pytest.raises(InvalidArgument, match="not an archive of a channel"):
         identity_of(pa.schema([("event_id", pa.int64())]))

@@ -45,8 +45,8 @@ def test_a_proper_body_passes() -> None:
     ("columns", "said"),
     [
         ({"price": pa.array([1])}, "no column is named 'price'; there are tag"),
-        ({"event_id": pa.array([1])}, "'event_id' is given by the realm"),
-        ({"published": pa.array([1])}, "'published' is given by the realm"),
+        ({"event_id": pa.array([1])}, "'event_id' is set by the realm"),
+        ({"published": pa.array([1])}, "'published' is set by the realm"),
         ({"data": pa.array(["x"])}, "'data' has type string; it must be binary"),
         ({"tag": pa.array(["x"], pa.large_string())}, "it must be string"),
         ({"ttl": pa.array([1], pa.int32())}, "it must be int64"),
@@ -54,7 +54,7 @@ def test_a_proper_body_passes() -> None:
         ({"headers": pa.array([1])}, "must be a struct"),
         ({"headers": struct(pa.string(), "nope")}, "no header is named 'nope'"),
         ({"headers": struct(pa.int8(), "user")}, "header 'user' has type int8; it must be string"),
-        ({"headers": pa.nulls(1, pa.struct([]))}, "headers has no field"),
+        ({"headers": pa.nulls(1, pa.struct([]))}, "headers must have fields"),
         ({"properties": struct(pa.uint8())}, "properties.p has type uint8"),
         ({"properties": struct(pa.list_(pa.date32()))}, r"properties.p\[\] has type date32"),
         ({"properties": struct(pa.timestamp("ns"))}, r"timestamp\[ns\]"),
@@ -62,8 +62,8 @@ def test_a_proper_body_passes() -> None:
         ({"properties": struct(pa.struct([]))}, "struct without fields"),
         ({"properties": struct(pa.int8(), "$penstock")}, "reserved"),
         ({"properties": struct(pa.struct([("", pa.int8())]))}, "name is empty"),
-        ({"properties": twins(pa.int8(), pa.int64())}, "two fields of types that fit in one"),
-        ({"properties": twins(pa.int8(), pa.null())}, "two fields of types that fit in one"),
+        ({"properties": twins(pa.int8(), pa.int64())}, "two fields whose types could share one"),
+        ({"properties": twins(pa.int8(), pa.null())}, "two fields whose types could share one"),
         (
             {"properties": pa.nulls(1, pa.struct([(f"p{n}", pa.int8()) for n in range(257)]))},
             "257 columns; at most 256",
@@ -136,7 +136,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 def test_only_the_realm_writes_where_an_event_came_from() -> None:
     forged = for_join(body_of_columns([b"x"]), 0, 0, "elsewhere")
 
-    with pytest.raises(InvalidEvent, match="column 'origin' is given by the realm; leave it out"):
+    with pytest.raises(InvalidEvent, match="column 'origin' is set by the realm; leave it out"):
         check_body(forged)
 
 

@@ -161,10 +161,10 @@ def test_a_file_is_what_its_index_says() -> None:
     wrong: dict[str, dict[str, Any]] = {
         "describe it differently": {"rows": 5},
         "describes another file": {"batches": ()},
-        "lies nowhere": {"batches": (replace(first, offset=-1),)},
+        "has no position in the file": {"batches": (replace(first, offset=-1),)},
         "fail their checksum": {"batches": (replace(first, offset=8),)},
         "other events than it should": {"batches": (replace(first, end_id=9),)},
-        "is no file of events": {"schema": b"none"},
+        "is not a file of events": {"schema": b"none"},
         "file ends at byte": {"batches": (replace(first, length=1 << 30),)},
     }
     for reason, changes in wrong.items():

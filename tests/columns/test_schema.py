@@ -198,7 +198,7 @@ def test_a_schema_survives_its_bytes() -> None:
 
     assert again.arrow.equals(schema.arrow, check_metadata=True)
     assert again.grown(schema.arrow) is again
-    with pytest.raises(InvalidEvent, match="no Arrow schema"):
+    with pytest.raises(InvalidEvent, match="not an Arrow schema"):
         ChannelSchema.from_bytes(b"garbage")
 
 

@@ -40,7 +40,7 @@ def toml(data: bytes) -> Mapping[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"this is no TOML: {error}") from error
+        raise InvalidArgument(f"this is not TOML: {error}") from error
 
 
 def _files(folder: Path) -> list[Path]:

@@ -126,10 +126,10 @@ def is_healthy(session: Session) -> bool:
     ("said", "answer"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "this is the native Penstock port"),
-        (b"PENSTCK\x02", "wire version 2; this one speaks 1"),
+        (b"PENSTCK\x02", "wire version 2; this side speaks 1"),
         (PREFACE + struct.pack("<II", 1 << 30, 4), "1073741824 bytes was announced; 65536 are"),
         (PREFACE + struct.pack("<II", 10, 90) + bytes(90), "header of 90 bytes does not fit"),
-        (PREFACE + struct.pack("<II", 12, 8) + b"\xff" * 8, "no client message"),
+        (PREFACE + struct.pack("<II", 12, 8) + b"\xff" * 8, "not a client message"),
         (
             PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, ListJoins()))))),
             "be a Hello",

@@ -171,7 +171,7 @@ def test_damage_is_found_and_repaired_and_the_rest_is_sound(
     report = verify(directory)
     assert report.findings, "it is found"
     assert all(found.reason for found in report.findings)
-    assert content(directory) == before, "looking changes nothing"
+    assert content(directory) == before, "looking is not a change"
 
     repaired = repair(directory)
     assert len(repaired.findings) >= len(report.findings)

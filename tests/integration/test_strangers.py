@@ -193,7 +193,9 @@ def test_more_connections_than_allowed_are_told_so() -> None:
         second.greet()
         third.send(PREFACE)
 
-        assert third.hear(wire.Goodbye).text == "the realm takes no more connections now"
+        assert (
+            third.hear(wire.Goodbye).text == "the realm accepts no more connections at the moment"
+        )
         assert third.is_closed_by_the_realm
 
 

@@ -31,7 +31,7 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_right_one(
 ) -> None:
     said = refusal(environment={variable: "hush-hush"})
 
-    assert said == f"the environment variable {variable} is no setting; did you mean {meant}?"
+    assert said == f"the environment variable {variable} is not a setting; did you mean {meant}?"
 
 
 def test_a_variable_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
@@ -51,7 +51,7 @@ def test_variables_of_clients_of_others_and_of_kubernetes_are_left_alone() -> No
     }
 
     assert load(environment=environment) == load()
-    assert "PENSTOCK_PORT is no setting" in refusal(environment={"PENSTOCK_PORT": "9001"})
+    assert "PENSTOCK_PORT is not a setting" in refusal(environment={"PENSTOCK_PORT": "9001"})
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_a_bad_value_in_a_file_names_file_and_option() -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ("[listen]\nprot = 1", "listen.prot is no setting (r.toml); did you mean listen.port?"),
-        ("[lisen]\nport = 1", "lisen is no setting (r.toml); did you mean listen?"),
+        ("[listen]\nprot = 1", "listen.prot is not a setting (r.toml); did you mean listen.port?"),
+        ("[lisen]\nport = 1", "lisen is not a setting (r.toml); did you mean listen?"),
         ("listen = 5", "r.toml: listen must be a table, [listen], not 5"),
-        ("port: 5", "r.toml is no TOML"),
+        ("port: 5", "r.toml is not TOML"),
     ],
 )
 def test_what_a_file_may_not_say_is_told(document: str, said: str) -> None:

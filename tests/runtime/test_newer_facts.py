@@ -112,5 +112,5 @@ def test_it_is_no_damage_to_those_who_look_for_some(
     ],
 )
 def test_bytes_that_are_no_block_are_damage(data: bytes) -> None:
-    with pytest.raises(Damaged, match="does not decode"):
+    with pytest.raises(Damaged, match="cannot be decoded"):
         decode_block(memoryview(data))

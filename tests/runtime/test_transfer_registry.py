@@ -37,7 +37,7 @@ def test_no_more_are_under_way_than_may_be() -> None:
     exports = begun(Watch())
     names = [exports.add(UnderWay("ann", 0)) for _ in range(2)]
 
-    with pytest.raises(Unavailable, match="2 exports are under way"):
+    with pytest.raises(Unavailable, match="2 exports are running"):
         exports.check_room()
     exports.remove(names[0])
     exports.check_room()

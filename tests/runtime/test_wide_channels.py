@@ -168,7 +168,7 @@ async def test_a_channel_has_so_many_names_and_who_brings_more_is_told() -> None
         await lives.put("orders", Event(properties={"a": 1, "d": {"x": 1, "l": [{"y": 1}]}}))
         await lives.put("orders", Event(properties={"a": "of another type"}))
         said = (
-            r"orders has 5 property names, and 'b' would make it 6: there may be 5 "
+            r"orders has 5 property names, and 'b' would make it 6; the limit is 5 "
             r"\(limits.property_names_max\)"
         )
         for late in (Event(properties={"b": 1}), Event(properties={"b": [1, "x"]})):

@@ -184,7 +184,7 @@ def test_a_circle_of_dead_event_stores_is_refused() -> None:
     found.apply(found.decide_create("a", Definition()))
     found.apply(found.decide_create("b", Definition(dead_event_store="a")))
 
-    with pytest.raises(InvalidArgument, match="a -> b -> a; dead events would go round"):
+    with pytest.raises(InvalidArgument, match="a -> b -> a; dead events would move in a circle"):
         found.checked("a", Definition(dead_event_store="b"))
 
 
@@ -209,7 +209,7 @@ def test_a_redrive_evicts_nothing_and_is_refused_where_there_is_no_room() -> Non
     play = play_of(capacity=2, events=1)
     brought = publish(2).digest
 
-    with pytest.raises(CapacityReached, match="1 of 2 events are stored, 2 more offered"):
+    with pytest.raises(CapacityReached, match="1 of 2 events are stored and 2 more were offered"):
         play.do(Publish(brought, evicts=False))
     assert list(play.channel.state.stored) == [0]
     play.do(Publish(publish(1).digest, evicts=False))

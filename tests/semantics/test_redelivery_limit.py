@@ -157,7 +157,7 @@ def test_a_queues_limit_can_be_edited(how: str) -> None:
         (
             CreateDurable("d", "shared", max_deliveries=-1),
             {"dead_event_store": "dead"},
-            "max_deliveries is -1; it may be 0 to 1000000",
+            "max_deliveries is -1; allowed are 0 to 1000000",
         ),
     ],
 )

@@ -350,7 +350,7 @@ def test_a_selector_that_is_the_durables_is_what_is_read_and_acknowledged(
     assert Query(url, selector="third = 1").batch() == []
     with pytest.raises(IllegalState, match=r"has selector 'third = 1', which decides.*third = 2"):
         Query(url, selector="third = 2").batch()
-    with pytest.raises(IllegalState, match="leave it out"):
+    with pytest.raises(IllegalState, match="leave the option out"):
         read(url, selector="third = 2")
 
 
@@ -401,7 +401,7 @@ def test_a_second_query_is_refused(url: str, orders: Channel, lake: Durable) -> 
     publish(orders, 0, 5)
     query = Query(url)
     query.batch(2)
-    with pytest.raises(DurableInUse, match="give this one a durable of its own"):
+    with pytest.raises(DurableInUse, match="give this one its own durable"):
         Query(url).begin()
     with pytest.raises(DurableInUse, match="held as a whole"):
         lake.fetch(1)
@@ -464,7 +464,7 @@ def test_the_durable_says_where_a_stream_begins(
     url: str, orders: Channel, lake: Durable, option: str
 ) -> None:
     publish(orders, 0, 1)
-    with pytest.raises(InvalidArgument, match="says where the stream begins"):
+    with pytest.raises(InvalidArgument, match="decides where the stream begins"):
         stream(url, **{option: "5"})
 
 

@@ -260,7 +260,7 @@ def test_a_stream_has_no_end_of_its_own(url: str, client: Session) -> None:
     published(client, "orders", 0, 1)
 
     for option in ("endingOffsets", "endingTimestamp"):
-        with pytest.raises(InvalidArgument, match="are for a batch; a stream that ends"):
+        with pytest.raises(InvalidArgument, match="are for a batch; for a stream that ends"):
             stream(url, "orders", **{option: "5"})
 
 

@@ -62,7 +62,9 @@ def test_a_time_without_a_zone_is_refused_wherever_it_is_said() -> None:
     for text in ("2013-01-31T09:30:00", '{"orders": "2013-01-31T09:30:00"}'):
         for side in ("starting", "ending"):
             given = {"url": URL, "channel": "orders", f"{side}Timestamp": text}
-            with pytest.raises(InvalidArgument, match=r"without a zone.*2013-01-31T09:30:00Z for"):
+            with pytest.raises(
+                InvalidArgument, match=r"without a time zone.*2013-01-31T09:30:00Z for"
+            ):
                 source_options(given)
     with pytest.raises(InvalidArgument, match="starting is 2013-01-31T09:30:00, a time without"):
         Source(name="a", channel="a", starting="2013-01-31T09:30:00").format_options()
@@ -115,10 +117,10 @@ def test_a_value_among_other_columns_is_a_property_as_any() -> None:
     check_writable(readings, SinkOptions(where), overwrite=False)
 
     says = SinkOptions(where, value="data")
-    with pytest.raises(InvalidArgument, match="the column value is double; a payload is"):
+    with pytest.raises(InvalidArgument, match="the column value is double; a payload must be"):
         check_writable(kafkas(DoubleType()), says, overwrite=False)
     both = kafkas(StringType()).add("data", BinaryType())
-    with pytest.raises(InvalidArgument, match="the rows have a column data, too"):
+    with pytest.raises(InvalidArgument, match="the rows also have a column data"):
         check_writable(both, says, overwrite=False)
     with pytest.raises(InvalidArgument, match="the rows have no column value"):
         check_writable(StructType().add("n", StringType()), says, overwrite=False)

@@ -175,7 +175,7 @@ def test_rows_that_are_too_many_to_travel_fail_the_commit_and_the_next_try_succe
     realm.restart()
 
     writer.commit([again], 0)  # answered, though its rows are gone, too
-    with pytest.raises(NoSuchStage, match="most likely in a restart"):
+    with pytest.raises(NoSuchStage, match="most likely by a restart"):
         writer.commit([small, large], 1)  # all or nothing
     assert stored(realm) == [[], [1]]
     writer.commit([task(writer, 0, 2, batch=1), task(writer, 1, *range(3, 103), batch=1)], 1)

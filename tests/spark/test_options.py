@@ -102,25 +102,25 @@ def test_a_start_may_be_a_time(text: str) -> None:
         ("maxEventPerTriger", "1", "did you mean maxEventsPerTrigger?"),
         ("zzz", "1", "there are url, channel"),
         ("durables", "lake", "did you mean durable"),
-        ("txnAppId", "app", "txnAppId is for a write"),
+        ("txnAppId", "app", "txnAppId is only for a write"),
         ("startingoffsets", "yesterday", '"earliest", "latest", an event id, or JSON'),
         ("startingoffsets", "-3", '"earliest", "latest", an event id, or JSON'),
         ("startingoffsets", '{"trades": 1}', "names trades; this reads orders"),
-        ("startingoffsets", "{", "no JSON"),
+        ("startingoffsets", "{", "not JSON"),
         ("startingtimestamp", "soon", "milliseconds since 1970"),
         ("endingtimestamp", '{"orders": []}', "endingTimestamp is"),
         ("endingtimestamp", '{"trades": 1}', "endingTimestamp names trades; this reads orders"),
-        ("endingoffsets", '{"orders": "earliest"}', "nothing lies before it"),
+        ("endingoffsets", '{"orders": "earliest"}', "there is nothing before it"),
         ("startingoffsets", '{"orders": true}', '"earliest", "latest", an event id, or JSON'),
         ("queue", "orders", "the option channel or the option queue, not both"),
-        ("endingoffsets", "earliest", "nothing lies before it"),
+        ("endingoffsets", "earliest", "there is nothing before it"),
         ("maxeventspertrigger", "0", "1 or more"),
         ("minpartitions", "many", "1 or more"),
         ("includeheaders", "yes", "false or true"),
         ("access", "near", "auto or local or remote"),
-        ("url", "http://x", "is no realm URL"),
+        ("url", "http://x", "is not the URL of a realm"),
         ("channel", "", "set the option channel"),
-        ("path", "trades", "give one of them"),
+        ("path", "trades", "give only one of them"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(option: str, text: str, says: str) -> None:
@@ -147,7 +147,7 @@ def test_a_write_takes_a_name_and_a_number_for_its_transaction() -> None:
 
 
 def test_a_write_refuses_what_is_for_reading() -> None:
-    with pytest.raises(InvalidArgument, match="startingOffsets is for a read"):
+    with pytest.raises(InvalidArgument, match="startingOffsets is only for a read"):
         sink_options(HERE | {"startingoffsets": "1"})
     with pytest.raises(InvalidArgument, match="whole number"):
         sink_options(HERE | {"txnversion": "v1"})

@@ -74,12 +74,12 @@ def test_more_than_the_limit_are_no_poison() -> None:
 def test_what_does_not_fail_again_is_no_poison() -> None:
     with pytest.raises(NotPoison, match="does not fail when it is run again"):
         Trial().found()
-    with pytest.raises(NotPoison, match="owes nothing"):
+    with pytest.raises(NotPoison, match="has no unacknowledged event"):
         Trial(count=0).found()
 
 
 def test_what_fails_without_events_is_no_poison() -> None:
-    with pytest.raises(NotPoison, match="without any event, too: no such table"):
+    with pytest.raises(NotPoison, match="also fails without any event: no such table"):
         isolated([("orders", 1)], lambda keys: "no such table", 10)
 
 
@@ -89,7 +89,7 @@ def test_what_fails_only_beside_others_is_no_poison() -> None:
     def pair(part: Sequence[EventKey]) -> str:
         return "twice" if {2, 5} <= {n for _, n in part} else ""
 
-    with pytest.raises(NotPoison, match=r"event \d of orders fails only beside others"):
+    with pytest.raises(NotPoison, match=r"event \d of orders fails only together with others"):
         isolated(keys, pair, 10)
 
 

@@ -376,7 +376,7 @@ def test_a_position_from_before_the_ids_began_again_is_refused(tmp_path: Path) -
             published(realm, kind)  # now its ids reach beyond the position
             url = realm.listen()
             if begin_again:
-                with pytest.raises(IllegalState, match="ids have begun again with the realm"):
+                with pytest.raises(IllegalState, match="ids restarted with the realm"):
                     stream(url).latestOffset(position, ReadAllAvailable())
             lenient = stream(url, failOnDataLoss="false")
             end = lenient.latestOffset(position, ReadAllAvailable())

@@ -148,8 +148,8 @@ def test_nulls_may_be_absent_properties() -> None:
     ("given", "says"),
     [
         ({"channelColumn": "chanel"}, "no such column: did you mean channel"),
-        ({"channelColumn": "n"}, "a column of type int64; it has to be STRING"),
-        ({"deltaColumn": "n"}, "a column of type int64; it has to be BOOLEAN"),
+        ({"channelColumn": "n"}, "a column of type int64; it must be STRING"),
+        ({"deltaColumn": "n"}, "a column of type int64; it must be BOOLEAN"),
         ({"deltaColumn": "is_delta", "delta": "true"}, "not both"),
         ({"nulls": "none"}, "it is keep or absent"),
         ({"delta": "yes"}, "it is false or true"),
@@ -168,7 +168,7 @@ def test_options_that_do_not_fit_the_rows_are_refused_before_any_task(
 def test_rows_with_nothing_but_a_channel_are_no_events() -> None:
     schema = StructType().add("channel", StringType())
 
-    with pytest.raises(InvalidEvent, match="no column that could be an event"):
+    with pytest.raises(InvalidEvent, match="no column that an event could be made of"):
         check_writable(schema, options(channelColumn="channel"), overwrite=False)
 
 
@@ -181,9 +181,9 @@ def test_a_column_named_channel_routes_unless_something_else_is_said() -> None:
     assert column() == "channel"
     assert column(channel="out", channelColumn="channel") == "channel"
     assert column(channel="out", channelColumn="") == ""
-    with pytest.raises(InvalidArgument, match=r'\.drop\("channel"\), say channelColumn=channel'):
+    with pytest.raises(InvalidArgument, match=r'\.drop\("channel"\), set channelColumn=channel'):
         column(channel="out")
-    with pytest.raises(InvalidArgument, match="no channel is named"):
+    with pytest.raises(InvalidArgument, match="no channel is given"):
         column(channelColumn="")
     with pytest.raises(InvalidArgument, match="give the rows a column channel"):
         with_routes(options(), ["n"], {})

@@ -219,11 +219,11 @@ async def test_a_failed_sync_is_the_end_until_the_next_start(disk: FaultyDisk) -
     with pytest.raises(StorageFailed, match="could not be synced"):
         await journal.append(1, [b"two"])
     syncs = disk.syncs
-    with pytest.raises(StorageFailed, match="takes nothing more"):
+    with pytest.raises(StorageFailed, match="accepts no more"):
         await journal.append(1, [b"two"])
-    with pytest.raises(StorageFailed, match="takes nothing more"):
+    with pytest.raises(StorageFailed, match="accepts no more"):
         await journal.sync()
-    with pytest.raises(StorageFailed, match="takes nothing more"):
+    with pytest.raises(StorageFailed, match="accepts no more"):
         await journal.trim(1)
 
     assert disk.syncs == syncs, "a failed sync is never asked for again"

@@ -209,7 +209,7 @@ async def test_a_file_that_was_cut_or_is_gone_is_damage(disk: FaultyDisk) -> Non
     assert bytes(pages.view(1, places[0])) == b"a" * 500
     with pytest.raises(Damaged, match="ends at byte 700, before the body at its 1004"):
         pages.view(1, places[1])
-    with pytest.raises(Damaged, match=r"0002\.page is not there"):
+    with pytest.raises(Damaged, match=r"0002\.page is missing"):
         pages.view(1, places[2])
     more = await put(pages, [b"d" * 500])
     assert await pages.check(1, [places[0], *more]) == []
@@ -310,7 +310,9 @@ async def test_after_a_failed_sync_only_reads_are_left(disk: FaultyDisk) -> None
         lambda: pages.allocate(1, b"x"),
     ]
     for refused in refusals:
-        with pytest.raises(StorageFailed, match=r"take nothing more: .*could not be synced"):
+        with pytest.raises(
+            StorageFailed, match=r"accept no more bodies after a failure: .*could not be synced"
+        ):
             await asyncio.to_thread(refused)
     assert bytes(pages.view(1, place)) == b"one"
     assert pages.info(1).used == 3

@@ -93,13 +93,13 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path, "orders", ORDERS)
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(penstock.InvalidArgument, match="data directory of a realm: say which"):
+    with pytest.raises(penstock.InvalidArgument, match="data directory of a realm: name a channel"):
         penstock.segments(tmp_path)
     with pytest.raises(penstock.NameDoesNotExist, match="has no files of other: there is no such"):
         penstock.segments(tmp_path, "other")
     with pytest.raises(penstock.NameDoesNotExist, match="there is no folder"):
         penstock.segments(tmp_path / "nowhere")
-    with pytest.raises(penstock.NameDoesNotExist, match="nothing was sealed there yet"):
+    with pytest.raises(penstock.NameDoesNotExist, match="nothing has been sealed there yet"):
         penstock.segments(tmp_path / "empty")
     with pytest.raises(penstock.InvalidArgument, match="no column qty; there are event_id"):
         penstock.segments(folder, columns=["qty"])

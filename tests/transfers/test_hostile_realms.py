@@ -69,7 +69,7 @@ def test_an_export_writes_only_files_an_export_has(
     before = all_below(tmp_path)
     lying(monkeypatch, lambda part, _: replace(part, file=replace(part.file, name=name)))
 
-    with pytest.raises(DamagedExport, match="which no export has"):
+    with pytest.raises(DamagedExport, match="which cannot be part of an export"):
         stocked.channels.export("orders", tmp_path / "export")
     assert [path for path in all_below(tmp_path) if not path.startswith("here")] == [
         path for path in before if not path.startswith("here")
@@ -132,7 +132,7 @@ def test_a_backup_writes_only_files_a_data_directory_has(
 ) -> None:
     captured(monkeypatch, files=(CapturedFile(name, 5, 0),))
 
-    with pytest.raises(DamagedBackup, match="which no data directory has"):
+    with pytest.raises(DamagedBackup, match="which cannot be part of a data directory"):
         stocked.back_up(tmp_path / to)
     assert not is_data_file(name)
     assert all_below(tmp_path / "backup") == []
@@ -145,7 +145,7 @@ def test_a_backup_of_no_time_is_refused(
 ) -> None:
     captured(monkeypatch, at_us=at_us)
 
-    with pytest.raises(DamagedBackup, match="which is no time"):
+    with pytest.raises(DamagedBackup, match="which is not a valid time"):
         stocked.back_up(tmp_path / "backup")
 
 
@@ -156,7 +156,7 @@ def test_a_copy_writes_only_files_a_realm_has(
 
     captured(monkeypatch, files=(CapturedFile("segments/../../outside", 5, 0),))
 
-    with pytest.raises(InvalidArgument, match="which no data directory has"):
+    with pytest.raises(InvalidArgument, match="which cannot be part of a data directory"):
         copy_files(stocked, str(tmp_path / "copy"))
     assert all_below(tmp_path / "copy") == []
 

@@ -250,7 +250,7 @@ def test_an_export_belongs_to_its_connection(realm: penstock.Realm, here: Sessio
         assert refusal(other, EndExport(begun.export)).code == IllegalState.code
         peer.say(wire.Asked(2, EndExport(begun.export)))
         peer.hear(wire.Done)
-        assert "is not under way" in refusal(peer, read).text
+        assert "is not running" in refusal(peer, read).text
 
 
 def test_an_export_is_read_in_order_and_within_its_files(

@@ -101,7 +101,7 @@ def test_another_protocol_is_told_what_this_port_is(first: bytes) -> None:
 
 
 def test_another_wire_version_is_told_both_versions() -> None:
-    with pytest.raises(RemoteProtocolViolation, match="wire version 9; this one speaks 1"):
+    with pytest.raises(RemoteProtocolViolation, match="wire version 9; this side speaks 1"):
         read(FrameReader(preface=PREFACE), PREFACE[:7] + b"\x09")
 
 

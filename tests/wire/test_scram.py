@@ -67,7 +67,7 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     client = ScramClient("user", "pencil", CLIENT_NONCE)
     client.final(SERVER_FIRST)
 
-    with pytest.raises(AuthenticationFailed, match="may be another one"):
+    with pytest.raises(AuthenticationFailed, match="may be an impostor"):
         client.check(b"v=" + base64.b64encode(bytes(32)))
 
 

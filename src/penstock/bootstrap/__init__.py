@@ -154,7 +154,7 @@ def tls(settings: Settings) -> Tls | None:
     wanted = settings.listen
     if not wanted.tls_certificate:
         if wanted.tls_key or wanted.tls_client_ca or wanted.tls_client_required:
-            raise InvalidArgument("listen.tls_certificate is missing: the other files are for TLS")
+            raise InvalidArgument("listen.tls_certificate is missing; the other TLS files need it")
         return None
     return Tls(
         wanted.tls_certificate,
@@ -173,7 +173,7 @@ def with_certificate(directory: Path | None, settings: Settings) -> Settings:
         return settings
     if directory is None:
         raise InvalidArgument(
-            "listen.tls_self_signed needs a data directory, for clients to take it from"
+            "listen.tls_self_signed needs a data directory, where clients can find the certificate"
         )
     from penstock.bootstrap.self_signed import own_certificate  # slow to import, and rarely needed
 

@@ -42,5 +42,6 @@ def _check_no_realm(found: Place, what: str) -> None:
         raise StorageFailed(f"{found.shown} could not be read: {reason}") from error
     if any(info.type != fs.FileType.NotFound for info in infos):
         raise InvalidArgument(
-            f"{what} {found.shown} is the data directory of a realm; give an empty place"
+            f"{what} {found.shown} is the data directory of a realm; give an empty folder or "
+            f"bucket prefix"
         )

@@ -57,7 +57,7 @@ def _name(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
     except ValueError as error:
         raise InvalidArgument(
-            f"listen.tls_self_signed has {text!r}, which is no name of a host: {error}"
+            f"listen.tls_self_signed has {text!r}, which is not a valid host name: {error}"
         ) from error
 
 

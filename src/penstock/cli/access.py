@@ -349,7 +349,9 @@ def list_entries(
       penstock acl list channel orders --format json
     """
     if (kind == "realm") != (not name):
-        raise typer.BadParameter("the realm has no name; a channel or queue has one")
+        raise typer.BadParameter(
+            "a grant on the realm takes no name; only channels and queues have names"
+        )
     with session(url) as realm:
         found = realm.access.entries(**_where(kind, name))
     if format == "json":
@@ -413,7 +415,7 @@ def audit(
     columns = ("time", "principal", "operation", "target", "outcome", "detail")
     write_table(columns, rows, f"no {kind} yet")
     if not records:
-        note("a realm without authentication writes none down")
+        note("a realm without authentication keeps no audit log")
 
 
 def _detail(record: AuditRecord) -> str:

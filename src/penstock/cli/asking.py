@@ -22,7 +22,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     question = plain(question)
     if not is_asked():
-        raise typer.BadParameter(f"{question} There is no terminal to answer at: say --yes.")
+        raise typer.BadParameter(f"{question} There is no terminal to answer on; pass --yes.")
     if not typer.confirm(question, err=True):
         note("nothing was changed")
         raise typer.Exit(1)

@@ -114,7 +114,12 @@ def data_directory(directory: Path) -> Iterator[Check]:
     if look.others:
         shown = ", ".join(look.others[:5])
         remedy = "name an empty directory, or one that is not there yet"
-        yield Check("data", "failed", f"{directory} is not empty and no realm's: {shown}", remedy)
+        yield Check(
+            "data",
+            "failed",
+            f"{directory} is not empty and is not the data directory of a realm: {shown}",
+            remedy,
+        )
         return
     if not look.is_realm:
         yield Check("data", "ok", f"{directory} is empty; a realm can begin there")

@@ -31,7 +31,7 @@ def equation(info: ChannelInfo) -> str:
     right = " + ".join(shown) or "0 live"
     if found == published:
         return f"{published:,} published = {right}"
-    return f"{published:,} published != {found:,} = {right}; this should never be: please report it"
+    return f"{published:,} published != {found:,} = {right}; this must not happen: please report it"
 
 
 def write_sum(info: ChannelInfo) -> None:

@@ -83,7 +83,7 @@ def edit(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
     """Change the attributes that were given, and no others."""
     chosen = attributes.chosen(given)
     if not chosen:
-        raise typer.BadParameter("say what to change, e.g. --ttl 1h")
+        raise typer.BadParameter("name at least one attribute to change, e.g. --ttl 1h")
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         found.edit(**chosen)

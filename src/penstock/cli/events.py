@@ -47,7 +47,7 @@ def printer(style: Format, messages: Messages | None = None) -> Printer:
     if style == "table":
         return _Rows(messages)
     if sys.stdout.isatty():
-        raise InvalidArgument("an Arrow stream is no text; send it to a file: > events.arrow")
+        raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > events.arrow")
     return _Stream()
 
 

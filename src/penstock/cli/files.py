@@ -64,7 +64,7 @@ def open_events(path: str, parse: Parse = event_of) -> Opened:
     reader = partial(_open_ndjson, parse=parse) if kind in LINES else _READERS.get(kind)
     if reader is None:
         raise InvalidArgument(
-            f"{path}: {kind or 'no ending'} says not what is in it; there are "
+            f"{path}: {kind or 'no ending'} does not tell the format; known endings are "
             f"{', '.join((*LINES, *_READERS))}"
         )
     with _explained(path):
@@ -82,7 +82,9 @@ def _explained(path: str) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise InvalidArgument(f"{path} cannot be read: {reason}") from error
     except (pa.ArrowException, ValueError) as error:
-        raise InvalidArgument(f"{path} is not what its name says: {error}") from error
+        raise InvalidArgument(
+            f"{path} cannot be read in the format its name ends in: {error}"
+        ) from error
 
 
 # --- lines of JSON --------------------------------------------------------------------------

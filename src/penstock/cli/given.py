@@ -31,8 +31,8 @@ def start(text: str) -> StartLike:
         return time(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is none of earliest, latest, an event id such as 42, or a time such as "
-            "2026-05-04T12:00:00"
+            f"{text!r} is not a start position; give earliest, latest, an event id such as 42, or "
+            f"a time such as 2026-05-04T12:00:00"
         ) from None
 
 
@@ -46,7 +46,9 @@ def milliseconds(text: str) -> int:
     """``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration; 500ms, 10s, 5m, 2h, 1d are")
+        raise typer.BadParameter(
+            f"{text!r} is not a duration; examples are 500ms, 10s, 5m, 2h and 1d"
+        )
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
@@ -73,7 +75,8 @@ def key(text: str) -> tuple[str, int]:
         return text, 1
     if not name or not depth.isdecimal():
         raise typer.BadParameter(
-            f"{text!r} is no publish key; name=depth is, e.g. sku=1 for the newest of each sku"
+            f"{text!r} is not a publish key; give name=depth, e.g. sku=1 for the newest event of "
+            f"each sku"
         )
     return name, int(depth)
 
@@ -86,7 +89,7 @@ def value(text: str) -> Any:
     try:
         return _TYPES[kind](rest)
     except ValueError:
-        raise typer.BadParameter(f"{rest!r} is no {kind}") from None
+        raise typer.BadParameter(f"{rest!r} is not a valid {kind}") from None
 
 
 def properties(given: Sequence[str]) -> dict[str, Any]:
@@ -104,7 +107,9 @@ def _property(text: str) -> tuple[str, Any]:
     left, equals, right = text.partition("=")
     name, colon, kind = left.partition(":")
     if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is no property; name=value is, or name:string=value")
+        raise typer.BadParameter(
+            f"{text!r} is not a property; give name=value or name:string=value"
+        )
     if not colon:
         return name, _guessed(right)
     parse = _TYPES.get(kind)
@@ -115,7 +120,7 @@ def _property(text: str) -> tuple[str, Any]:
     try:
         return name, parse(right)
     except ValueError:
-        raise typer.BadParameter(f"property {name!r}: {right!r} is no {kind}") from None
+        raise typer.BadParameter(f"property {name!r}: {right!r} is not a valid {kind}") from None
 
 
 def _guessed(text: str) -> Any:

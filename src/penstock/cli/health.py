@@ -100,8 +100,8 @@ def _place(wanted: Settings, host: str, port: int, option: str) -> Place:
 
     if not port:
         raise InvalidArgument(
-            f"{option} is 0, so the realm has taken any free port: say which it is "
-            f"(--{option.removeprefix('listen.').replace('.', '-').replace('_', '-')} N)"
+            f"{option} is 0, so the realm chose a free port itself: pass that port ("
+            f"--{option.removeprefix('listen.').replace('.', '-').replace('_', '-')} N)"
         )
     secure = bool(wanted.listen.tls_certificate or wanted.listen.tls_self_signed)
     return Place(host, port, secure, wanted.listen.tls_client_required)

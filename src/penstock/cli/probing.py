@@ -77,7 +77,7 @@ def over_http(place: Place, path: str, timeout_s: float) -> Answer:
     except (OSError, http.client.HTTPException) as error:
         return _failed(place, error)
     if '"status"' not in said:
-        return Answer(False, f"is no realm's: status {reply.status}")
+        return Answer(False, f"is not a realm's answer: status {reply.status}")
     return Answer(reply.status == http.client.OK, said)
 
 

@@ -157,10 +157,12 @@ def send(
 ) -> None:
     """Publish what was given on a channel, or push it to a queue."""
     if message is not None and delta:
-        raise typer.BadParameter("--delta changes properties; a message is data. Leave out one")
+        raise typer.BadParameter(
+            "--delta changes properties and a message is data; give one of them"
+        )
     if file is not None:
         if data is not None or parts:
-            raise typer.BadParameter("--file brings whole events; leave out DATA and its options")
+            raise typer.BadParameter("--file contains whole events; leave out DATA and its options")
         _publish_file(kind, name, file, url, message=message, delta=delta)
         return
     if data is None and (message is not None or not parts):
@@ -244,7 +246,7 @@ def _publish_file(
     from penstock.cli.files import LINES, open_events
 
     if message is not None and file != "-" and not file.lower().endswith(LINES):
-        raise typer.BadParameter(f"messages come as lines of JSON: {' or '.join(LINES)}")
+        raise typer.BadParameter(f"messages are read from lines of JSON: {' or '.join(LINES)}")
     with session(url) as realm:
         target = _target(realm, kind, name, delta=delta)
         if message is None:

@@ -129,14 +129,14 @@ def read(
       penstock queue read work --transactional --rollback --window 3 --timeout 1
     """
     if not transactional and (commit is not None or window is not None):
-        raise typer.BadParameter("--commit, --rollback and --window belong to --transactional")
+        raise typer.BadParameter("--commit, --rollback and --window need --transactional")
     rolls_back = commit is False
     room = window or (rolls_back and limit) or WINDOW
     if rolls_back:
         limit = room if limit is None else limit
         if limit > room:
             raise typer.BadParameter(
-                f"--rollback holds all it reads, so --count is at most the window of {room}"
+                f"--rollback holds all it reads, so --count may not exceed the window of {room}"
             )
     with session(url) as realm:
         queue = realm.queues.get(name)

@@ -94,16 +94,17 @@ def subscribe(
     """
     if durable is not None and (start is not None or selector):
         raise typer.BadParameter(
-            "--from and --selector belong to the durable: penstock durable create"
+            "a durable has its own start and selector: set --from and --selector with penstock "
+            "durable create"
         )
     if durable is not None and archive is not None:
-        raise typer.BadParameter("a durable is on the channel: leave out --archive")
+        raise typer.BadParameter("a durable reads from the channel only; leave out --archive")
     if durable is not None and merged:
-        raise typer.BadParameter("a durable gets whole events: leave out --merged")
+        raise typer.BadParameter("a durable always delivers whole events; leave out --merged")
     if durable is not None and format == "arrow":
         raise typer.BadParameter(
-            "an Arrow stream is written at the end, and a durable is acknowledged as it goes; "
-            "use --format json"
+            "an Arrow stream is written only at the end, but events of a durable are acknowledged "
+            "one by one; use --format json"
         )
     begin = given.start(start or "latest")
     with session(url) as realm:

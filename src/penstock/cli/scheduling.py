@@ -84,7 +84,8 @@ def cancel(
         confirm(f"Take event {number} off the schedule of {found.name}?", yes=yes)
         if not found.scheduled.cancel(number):
             raise IllegalState(
-                f"number {number} does not wait on {found.name}: it was published or cancelled "
-                f"before, or never was; penstock schedule list {found.name} shows what waits"
+                f"number {number} is not waiting on {found.name}: it was already published or "
+                f"cancelled, or never existed; penstock schedule list {found.name} shows the "
+                f"waiting events"
             )
-    write(f"event {number} does not wait on {found.name} any more")
+    write(f"event {number} is no longer waiting on {found.name}")

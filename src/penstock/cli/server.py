@@ -108,5 +108,5 @@ def _log_failure(error: Exception) -> None:
     if isinstance(error, PenstockError):
         _log.error("realm.failed", code=error.code, reason=str(error))
     else:
-        reason = "a fault of the realm; please report it"
+        reason = "an internal error of the realm; please report it"
         _log.error("realm.failed", code=Internal.code, reason=reason, exc_info=error)

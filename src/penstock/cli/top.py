@@ -98,7 +98,7 @@ def top(
       penstock top --once --format json
     """
     if not once and format == "table" and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise typer.BadParameter("this is no terminal; say --once, or --format json")
+        raise typer.BadParameter("standard output is not a terminal; pass --once or --format json")
     from penstock.cli.rates import Looker, between
     from penstock.runtime.clock import SystemClock
 

@@ -69,7 +69,7 @@ def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = Non
     """
     document = line if isinstance(line, dict) else _decoded(line)
     if not isinstance(document, dict):
-        raise InvalidArgument(f"an event is an object, {{...}}; this is {str(document)[:40]!r}")
+        raise InvalidArgument(f"an event must be an object, {{...}}, not {str(document)[:40]!r}")
     is_whole = isinstance(document.get("properties"), dict)
     known = _FIELDS if is_whole else _FIELDS - {"message", "transient"}
     fields = {name: value for name, value in document.items() if name in known}
@@ -95,7 +95,7 @@ def _decoded(line: bytes | str) -> Any:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).removeprefix("JSON is malformed: ")
-        raise InvalidArgument(f"no JSON: {reason}") from None
+        raise InvalidArgument(f"not JSON: {reason}") from None
 
 
 def _message(
@@ -105,10 +105,10 @@ def _message(
     kind = (fields.get("headers") or {}).get("message_type")
     if kind is None or messages is None:
         lacks = "the header message_type" if kind is None else "descriptors on the channel"
-        raise InvalidArgument(f"'message' needs {lacks}; what is no message belongs into 'data'")
+        raise InvalidArgument(f"'message' needs {lacks}; put other content into 'data'")
     for name in ("data", "data_base64"):
         if name in fields:
-            raise InvalidArgument(f"'message' and {name!r}; an event has one of them")
+            raise InvalidArgument(f"'message' and {name!r}; give only one of them")
     return messages.event(kind, fields.pop("message"), properties=properties, **fields)
 
 
@@ -117,7 +117,7 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
 
     data = _data(fields.pop("data", ""), fields.pop("data_base64", None))
     if "properties" in fields:
-        raise InvalidArgument("'properties' is no object")
+        raise InvalidArgument("'properties' must be an object")
     return Event(data, properties=properties, **fields)
 
 
@@ -136,7 +136,7 @@ def _time(given: Any) -> datetime:
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (TypeError, ValueError, OverflowError, OSError):
         raise InvalidArgument(
-            f"'deliver_at' is {str(given)[:40]!r}; it has to be a time such as "
+            f"'deliver_at' is {str(given)[:40]!r}; it must be a time such as "
             "2026-05-04T12:00:00, or seconds since 1970"
         ) from None
 
@@ -146,9 +146,9 @@ def _data(text: Any, encoded: Any) -> bytes:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise InvalidArgument(f"'data_base64' is no base64: {error}") from None
+            raise InvalidArgument(f"'data_base64' is not base64: {error}") from None
     if text is None:
         return b""
     if not isinstance(text, str):
-        raise InvalidArgument(f"'data' is {str(text)[:40]}; it has to be a string")
+        raise InvalidArgument(f"'data' is {str(text)[:40]}; it must be a string")
     return text.encode()

@@ -15,5 +15,6 @@ def incident() -> str:
 def told(incident: str) -> Internal:
     """What whoever asked may know: texts of failures tell paths, names and values of others."""
     return Internal(
-        f"the realm failed to do this (incident {incident}); its log says why, under this incident"
+        f"internal error of the realm (incident {incident}); its log has the details under this "
+        f"number"
     )

@@ -460,7 +460,9 @@ def _keep_unknown(recovered: Recovered) -> None:
     for store in recovered.state.stores.values():
         for file in store.empty_files():
             store.keep_damaged(
-                file, f"{file.name} is kept: the journal is damaged and knows none of its events"
+                file,
+                f"{file.name} is kept because the journal is damaged and has no record of its "
+                f"events",
             )
 
 

@@ -146,9 +146,9 @@ def _check_same(table: Table, lake: Lake, channel: str, epoch: str) -> None:
         raise InvalidArgument(f"{lake.uri_of(channel)}: {error}; choose another") from error
     if (name, known) != (channel, epoch):
         raise IllegalState(
-            f"the table at {lake.uri_of(channel)} is the archive of channel {name} as it was "
-            f"before, or in another realm: {channel} has other events under the same ids. Give "
-            "the step another table"
+            f"the table at {lake.uri_of(channel)} is the archive of channel {name} of an earlier "
+            f"time or another realm: {channel} has other events under the same ids. Give the step "
+            f"another table"
         )
 
 

@@ -110,8 +110,9 @@ class Bound:
     def __init__(self, options: SourceOptions) -> None:
         if options.starting.otherwise is not None or options.starting.named:
             raise InvalidArgument(
-                f"durable {options.durable} says where the stream begins: at its first event that "
-                "is not acknowledged; leave out startingOffsets and startingTimestamp, or create "
+                f"durable {options.durable} decides where the stream begins, at its first "
+                f"unacknowledged event; leave out "
+                "startingOffsets and startingTimestamp, or create "
                 "a durable that starts where you want"
             )
         self._options = options
@@ -171,8 +172,9 @@ def _opened(durable: Durable, channel: str) -> DurableHold:
         return hold.open()
     except DurableInUse as error:
         raise DurableInUse(
-            f"durable {durable.name} of channel {channel} is in use, and a query has it for "
-            f"itself: stop the other one, or give this one a durable of its own ({error})"
+            f"durable {durable.name} of channel {channel} is in use, and a query needs a durable "
+            f"for itself: stop the other query, or give this one its own durable "
+            f"({error})"
         ) from error
 
 
@@ -201,8 +203,8 @@ def durable_of(options: SourceOptions, link: Link) -> Durable:
         theirs = f"selector {info.selector!r}" if info.selector else "no selector"
         raise IllegalState(
             f"durable {name} of channel {channel} is {info.type} and has {theirs}, which decides "
-            f"what it keeps; the option selector says {options.selector!r}: leave it out, or "
-            "create a durable with it"
+            f"what it keeps, but the option selector is {options.selector!r}: leave the option "
+            f"out, or create a durable with that selector"
         )
     return durable
 

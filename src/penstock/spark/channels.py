@@ -90,7 +90,7 @@ def still_there(
     if strange and (fails or len(strange) == len(positions)):
         raise InvalidArgument(
             f"the checkpoint is for channel {', '.join(positions)}, the query reads "
-            f"{options.choice.text}; give each query a checkpoint of its own"
+            f"{options.choice.text}; give each query its own checkpoint"
         )
     found = {}
     for name, position in positions.items():
@@ -106,12 +106,14 @@ def _gone(name: str, position: Position, *, is_there: bool) -> str:
     if is_there:
         return (
             f"channel {name} is not the one this checkpoint was made with: it was deleted and "
-            "created again, the realm's data were exchanged, or its ids have begun again with the "
-            f"realm, as those of simple channels do; {remedy} to read the new one"
+            "created again, the realm's data were exchanged, or its ids restarted with the realm, "
+            "as those of simple channels do"
+            f"; {remedy} to read the new one"
         )
     return (
-        f"channel {name} is no more, and the checkpoint of this query is at its event "
-        f"{position.event_id}: it was deleted; {remedy} to go on without it"
+        f"channel {name} was deleted, and the checkpoint of this query is at its event "
+        f"{position.event_id}"
+        f"; {remedy} to go on without it"
     )
 
 
@@ -121,6 +123,6 @@ def check_not_ahead(options: SourceOptions, at: Positions, there: Mapping[str, S
         if there[name].end < position.event_id != options.starting.of(name):
             raise IllegalState(
                 f"the checkpoint of this query is at event {position.event_id}, but the next "
-                f"event of channel {name} will be {there[name].end}: were older data restored? "
-                "Start with a new checkpoint"
+                f"event of channel {name} will be {there[name].end}; older data may have been "
+                f"restored. Start with a new checkpoint"
             )

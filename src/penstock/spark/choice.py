@@ -65,7 +65,7 @@ def choice_of(text: str, *, queues: bool = False) -> Choice:
         bare = re.sub(r"[*?]+", "x", pattern)
         destination_name(unescaped(bare))  # what is not wild has to be what names are made of
     if not parts:
-        raise InvalidArgument("no channel is named")
+        raise InvalidArgument("no channel is given")
     return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)
 
 

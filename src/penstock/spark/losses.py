@@ -27,7 +27,7 @@ _WORDS: Final = {
     "redelivery_limit": "were rolled back too often",
     "buried": "were buried",
     "quarantined": "are damaged",
-    "forgotten": "left too long ago to say why",
+    "forgotten": "left too long ago to know why",
 }
 _ADVICE: Final = {
     "expired": "a longer TTL",
@@ -70,7 +70,7 @@ def check(link: Link, span: Span, *, bound: bool = False) -> None:
         return
     kind = "queue" if isinstance(link.store, Queue) else "channel"
     advice = [_ADVICE[each.cause] for each in lost if each.cause in _ADVICE]
-    remedy = f"; it would have helped to give the {kind} {' and '.join(advice)}" if advice else ""
+    remedy = f"; to prevent this, give the {kind} {' and '.join(advice)}" if advice else ""
     raise DataLost(
         f"{kind} {link.name}: before this query read them, {', '.join(map(_said, lost))}. "
         f"Set failOnDataLoss to false to go on without them{remedy}"

@@ -138,7 +138,9 @@ class SourceOptions(Struct, frozen=True):
     def where(self) -> Where:
         """The channel. Raises ``InvalidArgument`` where there may be several."""
         if not self.choice.is_one:
-            raise InvalidArgument(f"one channel is needed here; this reads {self.choice.text}")
+            raise InvalidArgument(
+                f"exactly one channel is needed here; this reads {self.choice.text}"
+            )
         return self.where_is(self.choice.names[0])
 
     def either(self, *, fails_on_loss: bool) -> SourceOptions:
@@ -238,15 +240,16 @@ def with_routes(
     if "channel" not in names or said:
         if not options.where.channel and not options.channel_column:
             raise InvalidArgument(
-                'no channel is named: set the option channel, or save("orders"), or give the '
+                'no channel is given: set the option channel, or save("orders"), or give the '
                 "rows a column channel"
             )
         return options
     if options.where.channel:
         name = options.where.channel
         raise InvalidArgument(
-            f"the write names the channel {name} and the rows have a column channel: leave it "
-            f'out with .drop("channel"), say channelColumn=channel to publish each row where it '
+            f"the write names the channel {name} and the rows have a column channel: leave the "
+            f"column "
+            f'out with .drop("channel"), set channelColumn=channel to publish each row where it '
             f'says ({name} where that is null), or channelColumn="" to keep it as a property'
         )
     return replace(options, channel_column="channel")
@@ -272,7 +275,7 @@ def _known(
             texts[names[lower]] = text
         elif lower in others:
             side = "write" if known is _SOURCE else "read"
-            raise InvalidArgument(f"option {others[lower]} is for a {side}")
+            raise InvalidArgument(f"option {others[lower]} is only for a {side}")
         elif lower not in _SPARKS_OWN and not lower.startswith("spark."):
             raise InvalidArgument(f"unknown option {key!r}: {nearest(key, known)}")
     return texts
@@ -315,7 +318,7 @@ def _url(texts: Mapping[str, str], default_url: str) -> str:
     url = texts.get("url") or default_url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise InvalidArgument(
-            f"no realm is named: set the option url, or {URL_VARIABLE} before Spark starts; "
+            f"no realm is given: set the option url, or {URL_VARIABLE} before Spark starts; "
             "it looks like penstock://localhost:9000"
         )
     parse_url(url)
@@ -342,7 +345,8 @@ def _files(texts: Mapping[str, str]) -> str:
         return ""
     if _one_of("access", texts, _ACCESS) == "remote":
         raise InvalidArgument(
-            "access=remote reads no files, and files says where they are: leave out one of them"
+            "access=remote does not read files, but the option files says where they are: leave "
+            "out one of the two"
         )
     return check_place(text, "files")
 
@@ -350,7 +354,7 @@ def _files(texts: Mapping[str, str]) -> str:
 def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
     named = _said(given, texts, option)
     if not named:
-        raise InvalidArgument('no channel is named: set the option channel, or load("orders")')
+        raise InvalidArgument('no channel is given: set the option channel, or load("orders")')
     return named
 
 
@@ -359,7 +363,7 @@ def _said(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> st
     named = texts.get(option) or path.strip("/")
     if texts.get(option) and path and path.strip("/") != texts[option]:
         raise InvalidArgument(
-            f"the option {option} says {texts[option]}, the path says {path}; give one of them"
+            f"the option {option} is {texts[option]} but the path is {path}; give only one of them"
         )
     return named
 

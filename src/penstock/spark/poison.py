@@ -108,9 +108,7 @@ def bury_poison(
     """
     given = source_options(options)
     if not given.durable:
-        raise InvalidArgument(
-            "poison is buried through a durable: give the source the option durable"
-        )
+        raise InvalidArgument("poison needs a durable: give the source the option durable")
     runs: list[int] = []
     try:
         failed = last_begun(spark, checkpoint, given)
@@ -136,9 +134,9 @@ def isolated(
     Raises ``NotPoison``.
     """
     if not keys:
-        raise NotPoison("the durable owes nothing of the micro-batch any more")
+        raise NotPoison("the durable has no unacknowledged event of the micro-batch left")
     if error := fails(()):
-        raise NotPoison(f"it fails without any event, too: {error}")
+        raise NotPoison(f"it also fails without any event: {error}")
     if not (error := fails(keys)):
         raise NotPoison("the micro-batch does not fail when it is run again")
     found: dict[EventKey, str] = {}
@@ -149,7 +147,9 @@ def isolated(
         if len(part) == 1:
             error = error or fails(part)
             if not error:
-                raise NotPoison(f"event {part[0][1]} of {part[0][0]} fails only beside others")
+                raise NotPoison(
+                    f"event {part[0][1]} of {part[0][0]} fails only together with others"
+                )
             found[part[0]] = error
             if len(found) > limit:
                 raise NotPoison(
@@ -182,7 +182,7 @@ def _check_graves(links: Links, names: Sequence[str]) -> None:
     for name in names:
         if not links[name].channel.info().definition.dead_event_store:
             raise NotPoison(
-                f"channel {name} has no dead event store to bury events in; give it one: "
+                f"channel {name} has no dead event store to bury events in; set one: "
                 f"penstock channel edit {name} --dead-event-store NAME"
             )
 
@@ -215,7 +215,9 @@ def _failing(
             attempt(reader.load())
         except Exception as error:
             if blameless(error):
-                raise NotPoison(f"no event is to blame: {reason_of(error)}") from error
+                raise NotPoison(
+                    f"no single event causes the failure: {reason_of(error)}"
+                ) from error
             return reason_of(error)
         return ""
 

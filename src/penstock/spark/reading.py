@@ -387,8 +387,8 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Fo
 def _browse(link: Link, selector: str, epoch: str, span: Span) -> Any:
     if link.epoch != epoch:
         raise IllegalState(
-            f"channel {link.name} was deleted and created again since this was planned, or its "
-            "ids have begun again with the realm"
+            f"channel {link.name} was deleted and created again after this was planned, or its "
+            f"ids restarted with the realm"
         )
     reading = link.store.browse(start=span.first, end=span.end - 1, selector=selector)
     reading.open()

@@ -29,8 +29,8 @@ SHOWN_CHARACTERS_MAX: Final = 40
 """Characters of each of them."""
 
 _RIGHT: Final = {
-    "ttl": "give milliseconds, 0 or more; null or 0 for none of its own",
-    "priority": "give 0 to 9; null for that of the channel",
+    "ttl": "give milliseconds, 0 or more; null or 0 for no own TTL",
+    "priority": "give 0 to 9; null for the channel's priority",
 }
 _PAYLOADS: Final = (pa.binary(), pa.string())
 _KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
@@ -68,13 +68,13 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     if overwrite:
         raise InvalidArgument(
             "a channel only ever grows: write with mode append, a stream with output mode "
-            "append; to begin anew, purge the channel first"
+            "append; to start over, purge the channel first"
         )
     given = [name for name in STAMPED if name in schema.names]
     if given:
         names = ", ".join(repr(name) for name in given)
         raise InvalidEvent(
-            f"the realm gives {' and '.join(given)}; leave them out with .drop({names}), or "
+            f"the realm sets {' and '.join(given)} itself; leave them out with .drop({names}), or "
             "rename them to keep them as properties"
         )
     kinds = arrow_schema(schema)
@@ -83,7 +83,7 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     taken = (options.channel_column, options.delta_column)
     left = [field for field in kinds if field.name not in taken]
     if not left:
-        raise InvalidEvent("the rows have no column that could be an event")
+        raise InvalidEvent("the rows have no column that an event could be made of")
     nulls = [pa.nulls(1, field.type) for field in left]
     _check_value(kinds, options)
     batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in left])
@@ -97,10 +97,10 @@ def _check_column(
         return
     if name not in schema.names:
         hint = nearest(name, tuple(schema.names))
-        raise InvalidArgument(f"{option} is {name}, and the rows have no such column: {hint}")
+        raise InvalidArgument(f"{option} is {name}, but the rows have no such column: {hint}")
     if schema.field(name).type != kind:
         raise InvalidArgument(
-            f"{option} is {name}, a column of type {schema.field(name).type}; it has to be {spoken}"
+            f"{option} is {name}, a column of type {schema.field(name).type}; it must be {spoken}"
         )
 
 
@@ -108,16 +108,16 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
     """What writers for Kafka call ``value`` is asked about: it is the message there."""
     if options.value == "data":
         if "value" not in schema.names:
-            raise InvalidArgument("value=data, and the rows have no column value")
+            raise InvalidArgument("value=data, but the rows have no column value")
         if "data" in schema.names:
             raise InvalidArgument(
-                "value=data, and the rows have a column data, too: an event has one payload; "
+                "value=data, but the rows also have a column data; an event has one payload: "
                 "leave out one of them"
             )
         if schema.field("value").type not in _PAYLOADS:
             raise InvalidArgument(
-                f"value=data, and the column value is {schema.field('value').type}; a payload is "
-                "BINARY or STRING"
+                f"value=data, and the column value is {schema.field('value').type}; a payload "
+                f"must be BINARY or STRING"
             )
         return
     others = set(schema.names) - {"value", options.channel_column}
@@ -125,7 +125,8 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
         return
     if schema.field("value").type in _PAYLOADS:
         raise InvalidArgument(
-            "the rows look as for Kafka: a column value, and no others but Kafka's own. Here the "
+            "the rows look like rows for Kafka: they have a column value and otherwise only "
+            "Kafka's columns. Here the "
             'payload is the column data, and any other one a property: say .option("value", '
             '"data") to publish value as the payload, or "property" to keep it as a property'
         )
@@ -159,8 +160,8 @@ def routed(table: pa.Table, first_row: int, partition: int, options: SinkOptions
             row = int(np.argmax(names.is_null().to_numpy()))
             whole = Rows("", table, numbers, partition)
             reason = (
-                f"names no channel: {options.channel_column} is null; give it one, or the write "
-                "the option channel for such rows"
+                f"names no channel: {options.channel_column} is null; give it a value, or give "
+                f"the write the option channel"
             )
             raise whole.refused(row, reason, InvalidEvent)
         names = names.fill_null(default)

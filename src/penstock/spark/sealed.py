@@ -61,7 +61,7 @@ def opened(part: FileRows, copy: Copy | None) -> Opened | Absent | None:
     if copy is None:
         return None if is_here(part) else Absent(f"{part.path} cannot be read here")
     if not part.name:
-        return Absent("the realm does not say what its files are called: it is of an older version")
+        return Absent("the realm does not report the names of its files: it is an older version")
     try:
         return Opened(copy, copy.open(part.name, part.size))
     except (Missing, OSError) as error:

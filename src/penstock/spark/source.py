@@ -60,8 +60,8 @@ class PenstockSource(DataSource):
         options = self._source()
         if options.ending != Places():
             raise InvalidArgument(
-                "endingOffsets and endingTimestamp are for a batch; a stream that ends is one "
-                "with trigger(availableNow=True)"
+                "endingOffsets and endingTimestamp are for a batch; for a stream that ends, use "
+                "trigger(availableNow=True)"
             )
         return ChannelStreamReader(options, schema)
 
@@ -104,7 +104,8 @@ def _stored(session: Session, options: SourceOptions) -> list[pa.Schema]:
         there = session.queues.list() if options.choice.queues else session.channels.list()
         raise NameDoesNotExist(
             f"no {options.choice.kind} fits {options.choice.text}; there are "
-            f"{', '.join(there) or 'none'}. A stream may start without any, with .schema(...)"
+            f"{', '.join(there) or 'none'}. A stream may start without one if you give it a "
+            f".schema(...)"
         )
     return [found.store.columns() for found in links.values()]
 

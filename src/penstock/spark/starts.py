@@ -40,7 +40,7 @@ def places(side: str, texts: Mapping[str, str], choice: Choice) -> Places:
         return _places(moment, texts[moment], choice)
     found = _places(offsets, texts.get(offsets), choice)
     if side == "ending" and "earliest" in (found.otherwise, *found.named.values()):
-        raise InvalidArgument('endingOffsets is "earliest": nothing lies before it')
+        raise InvalidArgument('endingOffsets is "earliest": there is nothing before it')
     return found
 
 
@@ -52,7 +52,7 @@ def _places(option: str, text: str | None, choice: Choice) -> Places:
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise InvalidArgument(f"{option} is no JSON: {error}") from error
+        raise InvalidArgument(f"{option} is not JSON: {error}") from error
     named = {}
     for key, value in given.items():
         name = destination_name(key)
@@ -90,7 +90,7 @@ def _moment(option: str, given: Any, text: str) -> datetime:
         ) from error
     if moment.tzinfo is None:
         raise InvalidArgument(
-            f"{option} is {text!r}, a time without a zone: say which one, as in "
+            f"{option} is {text!r}, a time without a time zone: add one, as in "
             f"{moment.isoformat()}Z for UTC or {moment.isoformat()}+02:00"
         )
     return moment

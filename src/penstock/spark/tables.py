@@ -100,7 +100,7 @@ class TableSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
-            raise InvalidArgument("rows are added to a table: write with mode append")
+            raise InvalidArgument("rows can only be appended to a table: write with mode append")
         to = msgspec.json.decode(self.options["to"], type=_To)
         return _Writer(to, to_arrow_schema(schema, timezone="UTC"))
 

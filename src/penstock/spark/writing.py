@@ -92,7 +92,7 @@ class ChannelWriter(DataSourceArrowWriter):
         if (options.version is None) != (not options.app):
             missing = "txnVersion" if options.app else "txnAppId"
             raise InvalidArgument(
-                f"txnAppId and txnVersion belong together; {missing} is not given"
+                f"txnAppId and txnVersion must be given together; {missing} is missing"
             )
         self._options = options
         self._work = uuid.uuid4().hex
@@ -119,7 +119,7 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         if options.version is not None:
             raise InvalidArgument(
-                "txnVersion is for batch writes; a stream counts its micro-batches itself"
+                "txnVersion is only for batch writes; a stream counts its micro-batches itself"
             )
         self._options = options
 
@@ -237,7 +237,7 @@ class _Task:
         key = self._keys[channel.name]
         first = int(np.argmax(deltas))
         if key is None:
-            reason = f"is a delta, and the engine of {channel.name} is not merge: write whole rows"
+            reason = f"is a delta, but the engine of {channel.name} is not merge: write whole rows"
             raise rows.refused(first, reason, IllegalState)
         if key in rows.table.column_names:
             empty = np.asarray(rows.table.column(key).is_null().to_numpy(), dtype=np.bool_)
@@ -304,8 +304,9 @@ def publish(
         except NoSuchStage as error:
             if attempt == options.realm_restarts or not _is_carried(found):
                 raise NoSuchStage(
-                    "the realm has lost rows of this write before they were published, most likely "
-                    f"in a restart; nothing was published: start the query again ({error})"
+                    "the realm lost rows of this write before they were published, most likely by "
+                    "a restart; nothing was published: start the query again "
+                    f"({error})"
                 ) from error
         # Nothing was published under this number, and the rows are here.
         found = _put_again(options, found)
@@ -320,8 +321,9 @@ def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, seq
     def commit(session: Session) -> None:
         if realms != {session.realm_id}:
             raise IllegalState(
-                f"another realm answers at {safe(options.where.url)} than the rows were written "
-                "to; nothing was published: start the query again"
+                f"the realm that now answers at {safe(options.where.url)} is not the one the rows "
+                f"were written to; "
+                "nothing was published: start the query again"
             )
         if of_channel:
             _commit_to_channel(session, names, stages, producer, sequence)
@@ -353,7 +355,7 @@ def _put_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]
     def put(session: Session, part: Part, group: str) -> Part:
         channel = session.channels.get(part.channel)
         if channel.number != part.number:
-            raise NameDoesNotExist(f"channel {part.channel} is another one now")
+            raise NameDoesNotExist(f"channel {part.channel} was replaced by another one")
         batches = [batch for each in part.rows or () for batch in pa.ipc.open_stream(each)]
         return part._replace(stages=tuple(session.stage(channel, batches, group=group)))
 
@@ -389,7 +391,7 @@ def _commit_to_channel(
     for number, name in names.items():
         channel = session.channels.get(name)
         if channel.number != number or len(names) > 1:
-            raise NameDoesNotExist(f"channel {name} is another one now")
+            raise NameDoesNotExist(f"channel {name} was replaced by another one")
         channel.commit_stages(stages[number], producer=producer, sequence=sequence)
 
 

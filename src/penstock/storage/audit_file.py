@@ -70,7 +70,7 @@ class FileAudit:
             self._disk.pwrite(file, [line], self._size)
             self._disk.datasync(file)
         except OSError as error:
-            raise StorageFailed(f"the audit log {self._path} takes nothing: {error}") from error
+            raise StorageFailed(f"the audit log {self._path} cannot be written: {error}") from error
         self._size += len(line)
 
     def _last_lines(self) -> list[bytes]:

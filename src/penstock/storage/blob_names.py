@@ -20,6 +20,6 @@ def check_blob_name(name: str) -> None:
     for part in parts:
         if not _PART.fullmatch(part):
             raise InvalidName(
-                f"blob {name!r}: {part!r} cannot be a part of a name; letters, digits and "
-                "_ # ~ - . may be in one, and no dot at its start"
+                f"blob {name!r}: {part!r} cannot be a part of a name; use letters, digits and _ # "
+                f"~ - . and no dot at the start"
             )

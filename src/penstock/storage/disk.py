@@ -127,7 +127,7 @@ class RealDisk:
         while start < len(queue):
             written = os.pwritev(file, queue[start : start + _VECTORS_MAX], offset)
             if written == 0:
-                raise OSError(errno.EIO, "the disk took no bytes")
+                raise OSError(errno.EIO, "the disk accepted no bytes")
             offset += written
             while start < len(queue) and written >= queue[start].nbytes:
                 written -= queue[start].nbytes

@@ -48,7 +48,9 @@ class MemoryJournal:
             return tail + 1
         if self._floor <= expected < tail and self._blocks[expected - self._floor] == written:
             return expected + 1
-        raise Fenced(f"expected the tail to be {expected}, it is {tail}: somebody wrote here")
+        raise Fenced(
+            f"expected the tail to be {expected}, it is {tail}: another writer has been here"
+        )
 
     async def reserve(self, size: int) -> None:
         """Nothing to do: there is no disk that could be full."""
@@ -62,7 +64,7 @@ class MemoryJournal:
         if first <= self._floor:
             raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
         if limit < 1:
-            raise InvalidArgument(f"limit {limit}: at least 1 block has to be asked for")
+            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
         start = first - self._floor - 1
         found = self._blocks[start : start + limit]
         return [Block(first + i, memoryview(block)) for i, block in enumerate(found)]
@@ -224,7 +226,7 @@ class MemoryPages:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StorageFailed("the pages take nothing more: they are closed")
+            raise StorageFailed("the pages accept no more bodies after a failure: they are closed")
 
 
 class MemoryRegistry:

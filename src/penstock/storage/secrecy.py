@@ -38,11 +38,11 @@ def openness(root: Path) -> str:
     mode = root.stat().st_mode
     found = []
     if mode & stat.S_IWGRP:
-        found.append("its group may write")
+        found.append("its group may write to it")
     if mode & stat.S_IWOTH:
-        found.append("everybody may write")
+        found.append("every user may write to it")
     elif mode & stat.S_IRWXO:
-        found.append("everybody may look in")
+        found.append("every user may read it")
     return ", ".join(found)
 
 

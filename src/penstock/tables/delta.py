@@ -46,8 +46,8 @@ class DeltaLog:
         self._where = str(local_path(uri)) if is_local(uri) else uri
         if is_local(uri) and (found := _ESCAPE.search(self._where)):
             raise InvalidArgument(
-                f"{uri} has {found[0]} in it, which programs that read Delta tables take for "
-                f"{unquote(found[0])!r}; choose a path without"
+                f"{uri} contains {found[0]}, which programs that read Delta tables take for "
+                f"{unquote(found[0])!r}; choose a path without it"
             )
         self._table: DeltaTable | None = None
         self._state = State(-1)
@@ -76,8 +76,8 @@ class DeltaLog:
             return
         if (path / "_penstock").is_dir():
             raise InvalidArgument(
-                f"{self.uri} is a table of plain Parquet files; give the format parquet, or "
-                "another folder"
+                f"{self.uri} is a table of plain Parquet files; set format to parquet, or choose "
+                f"another folder"
             )
 
     def _read(self, table: DeltaTable) -> State:
@@ -85,8 +85,9 @@ class DeltaLog:
         if features or table.protocol().min_reader_version == 2:
             what = ", ".join(sorted(features)) or "column mapping"
             raise InvalidArgument(
-                f"the Delta table at {self.uri} uses {what}, which is not read here; write it "
-                "without, for example with delta.enableDeletionVectors = false"
+                f"the Delta table at {self.uri} uses {what}, which is not supported here; write "
+                f"the table without it, for example with "
+                "delta.enableDeletionVectors = false"
             )
         schema = _as_arrow(table)
         partition_by = tuple(table.metadata().partition_columns)

@@ -41,8 +41,9 @@ class Folder:
             return False
         except PermissionError as error:  # what some mounted disks say to a hard link
             raise Unavailable(
-                f"{self.path}: this disk has no hard links ({error}), which a plain Parquet table "
-                "needs; keep it on another disk, or use a Delta table"
+                f"{self.path}: this disk does not support hard links ({error}), which a plain "
+                f"Parquet table needs; use another disk"
+                ", or use a Delta table"
             ) from error
         self.settle(target.parent)
         return True
@@ -129,5 +130,5 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
     except (ArrowException, ValueError, OSError) as error:
-        raise InvalidArgument(f"{uri!r} is no place for a table: {error}") from error
+        raise InvalidArgument(f"{uri!r} cannot hold a table: {error}") from error
     return found

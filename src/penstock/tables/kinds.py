@@ -97,8 +97,9 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
         other = taken.get(field.name.casefold())
         if other is not None:
             raise InvalidArgument(
-                f"columns {other!r} and {field.name!r} have one name for the programs that read "
-                "tables, which do not tell upper from lower case; rename one of them"
+                f"columns {other!r} and {field.name!r} differ only in case, which programs that "
+                f"read tables ignore"
+                "; rename one of them"
             )
         taken[field.name.casefold()] = field.name
         kind = stored_kind(field.type)

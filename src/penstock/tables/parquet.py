@@ -107,8 +107,8 @@ class ParquetLog:
         others = [name for name in self._folder.names(".") if not name.startswith((".", "_penst"))]
         if others:
             raise InvalidArgument(
-                f"{self.uri} is no table of Parquet files with a list of commits: it has "
-                f"{others[0]!r} in it and nothing in {COMMITS}; choose an empty folder"
+                f"{self.uri} is not a table of Parquet files with a list of commits: it contains "
+                f"{others[0]!r} and nothing in {COMMITS}; choose an empty folder"
             )
 
     def _advance(self, names: list[str], newest: int) -> None:

@@ -55,7 +55,7 @@ def segments(
     folder = _folder(Path(path), channel)
     files = sorted(folder.glob("*.arrow"))
     if not files:
-        raise NameDoesNotExist(f"{folder} has no segment files: nothing was sealed there yet")
+        raise NameDoesNotExist(f"{folder} has no segment files: nothing has been sealed there yet")
     schema = ChannelSchema.empty()
     found: list[pa.RecordBatch] = []
     for file in files:
@@ -79,7 +79,7 @@ def _folder(path: Path, channel: str) -> Path:
     if not channel:
         if (path / _SEGMENTS).is_dir():
             raise InvalidArgument(
-                f"{path} is the data directory of a realm: say which channel, as in "
+                f"{path} is the data directory of a realm: name a channel, as in "
                 f'penstock.segments("{path}", "orders")'
             )
         if not path.is_dir():
@@ -99,8 +99,8 @@ def _folder(path: Path, channel: str) -> Path:
     ]
     if not numbered:
         raise NameDoesNotExist(
-            f"{begun} has no files of {channel}: there is no such channel, or nothing of it was "
-            "sealed yet"
+            f"{begun} has no files of {channel}: there is no such channel, or none of its events "
+            f"has been sealed yet"
         )
     return max(numbered)[1]  # of a channel that was deleted and made again, the newest
 

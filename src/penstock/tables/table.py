@@ -113,7 +113,7 @@ class Table:
         if state.version >= 0 and self._partition_by not in ((), state.partition_by):
             raise InvalidArgument(
                 f"the table at {self.uri} is partitioned by {_listed(state.partition_by)}, not by "
-                f"{_listed(self._partition_by)}: give what it is, or nothing"
+                f"{_listed(self._partition_by)}: give the same columns, or leave partition_by out"
             )
         self._state = state
         return state
@@ -204,8 +204,8 @@ class Table:
 
     def _busy(self) -> Unavailable:
         return Unavailable(
-            f"{self.uri}: others have committed to this table {ATTEMPTS_MAX} times while this was "
-            "to be stored; nothing of it was: try again"
+            f"{self.uri}: other writers committed to this table {ATTEMPTS_MAX} times during this "
+            f"write; nothing was stored: try again"
         )
 
     def merge(self, rows: Any, key: str | Sequence[str], app: str, version: int) -> bool:
@@ -394,7 +394,8 @@ def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
     if twice.num_rows:
         first = twice.select(list(keys)).slice(0, 1).to_pylist()[0]
         raise InvalidArgument(
-            f"{twice.num_rows} keys are in several rows, the first is {first}: give one row a key"
+            f"{twice.num_rows} keys are in several rows, the first is {first}: give one row for "
+            f"each key"
         )
 
 
@@ -412,9 +413,9 @@ def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 def check_version(app: str, version: int) -> None:
     """Raises ``InvalidArgument``."""
     if not isinstance(app, str) or not app:
-        raise InvalidArgument(f"app is {app!r}; give the writer a name, which stays the same")
+        raise InvalidArgument(f"app is {app!r}; give the writer a name that stays the same")
     if type(version) is not int or not 0 <= version < 1 << 63:
-        raise InvalidArgument(f"version is {version!r}; writers count from 0")
+        raise InvalidArgument(f"version is {version!r}; versions count from 0")
 
 
 def _listed(names: Iterable[str]) -> str:

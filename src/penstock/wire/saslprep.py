@@ -31,7 +31,8 @@ def prepared(text: str) -> str:
     for at, each in enumerate(normal):
         if any(is_in(each) for is_in in _PROHIBITED):
             raise InvalidArgument(
-                f"character {at + 1} of a name or password is one that cannot be typed everywhere"
+                f"character {at + 1} of a name or password is not allowed, because it cannot be "
+                f"typed on every keyboard"
             )
     if any(stringprep.in_table_d1(each) for each in normal):
         _check_direction(normal)

@@ -32,7 +32,7 @@ def check_rounds(rounds: int) -> None:
     many that they would keep this process busy."""
     if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
         raise AuthenticationFailed(
-            f"the realm wants {rounds} rounds; between {ROUNDS_MIN} and {ROUNDS_MAX} are done"
+            f"the realm asks for {rounds} rounds; this client accepts {ROUNDS_MIN} to {ROUNDS_MAX}"
         )
 
 
@@ -45,7 +45,7 @@ def salted(password: str, salt: bytes, rounds: int) -> bytes:
 def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
     """The record of a password. Slow. Raises ``InvalidArgument``."""
     if not password:
-        raise InvalidArgument("an empty password protects nothing; give one")
+        raise InvalidArgument("the password is empty; choose one")
     key = salted(password, salt, rounds)
     return Verifier(salt, rounds, _digest(_hmac(key, b"Client Key")), _hmac(key, b"Server Key"))
 
@@ -54,8 +54,8 @@ def check_length(password: str, length_min: int) -> None:
     """Raises ``InvalidArgument`` for a new password that is shorter than the realm allows."""
     if len(password) < length_min:
         raise InvalidArgument(
-            f"a password of {len(password)} characters; {length_min} "
-            "(access.password_length_min) are the fewest"
+            f"the password has {len(password)} characters; it must have at least {length_min} "
+            f"(access.password_length_min)"
         )
 
 
@@ -101,7 +101,7 @@ class ScramClient:
         nonce, rounds = fields.get("r", ""), _number(fields.get("i", ""))
         salt = _decoded(fields.get("s", ""))
         if "m" in fields or not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
-            raise AuthenticationFailed("the realm's challenge is no answer to this sign-in")
+            raise AuthenticationFailed("the realm's challenge does not belong to this sign-in")
         check_rounds(rounds)
         key = salted(self._password, salt, rounds)
         client_key = _hmac(key, b"Client Key")
@@ -116,7 +116,7 @@ class ScramClient:
         given = _decoded(_fields(outcome).get("v", ""))
         if not self._expected or not hmac.compare_digest(given, self._expected):
             raise AuthenticationFailed(
-                "the realm could not prove that it knows the password: it may be another one"
+                "the realm could not prove that it knows the password: it may be an impostor"
             )
 
 
@@ -131,7 +131,8 @@ class ScramServer:
         fields = _fields(bare.encode())
         if not comma or binding not in ("n", "y") or authorization or "m" in fields:
             raise AuthenticationFailed(
-                "this is no SCRAM-SHA-256 sign-in without channel binding and other identity"
+                "the sign-in must be SCRAM-SHA-256 without channel binding and without another "
+                "identity"
             )
         if not fields.get("n") or not fields.get("r"):
             raise AuthenticationFailed("a SCRAM-SHA-256 sign-in names a user and a nonce")
@@ -177,7 +178,7 @@ def _fields(message: bytes) -> Mapping[str, str]:
     for part in _text(message).split(","):
         name, equals, value = part.partition("=")
         if not equals or len(name) != 1:
-            raise AuthenticationFailed(f"{part[:40]!r} is no part of a SCRAM message")
+            raise AuthenticationFailed(f"{part[:40]!r} is not a part of a SCRAM message")
         found.setdefault(name, value)
     return found
 
@@ -186,7 +187,7 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError as error:
-        raise AuthenticationFailed("a SCRAM message that is no UTF-8") from error
+        raise AuthenticationFailed("a SCRAM message must be UTF-8") from error
 
 
 def _number(text: str) -> int:

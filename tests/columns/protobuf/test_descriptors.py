@@ -47,7 +47,7 @@ def test_a_message_goes_in_and_out_as_json(descriptors: Descriptors) -> None:
         ("shop.Order", {"idd": "x"}, 'not a shop.Order: .*"idd"'),
         ("shop.Order", {"total": "many"}, "not a shop.Order: .*total"),
         ("shop.Order", "{", "not a shop.Order: "),
-        ("shop.Order", 5, "int is no shop.Order; pass a dictionary, JSON or a message"),
+        ("shop.Order", 5, "int is not a shop.Order; pass a dictionary, JSON or a message"),
         ("shop.Order", timestamp_pb2.Timestamp(), "a google.protobuf.Timestamp message is no"),
     ],
 )
@@ -59,9 +59,9 @@ def test_what_is_no_such_message_is_refused(
 
 
 def test_data_that_is_no_message_is_said_to_be_none(descriptors: Descriptors) -> None:
-    with pytest.raises(InvalidEvent, match=r"the data is no shop\.Order"):
+    with pytest.raises(InvalidEvent, match=r"the data is not a shop\.Order"):
         descriptors.decoded("shop.Order", b"\xff\xff")
-    with pytest.raises(InvalidEvent, match=r"no shop\.Order"):
+    with pytest.raises(InvalidEvent, match=r"not a shop\.Order"):
         descriptors.table("shop.Order", pa.array([b"\xff\xff"]))
 
 
@@ -75,7 +75,7 @@ def test_a_length_beyond_all_memory_is_told_like_other_broken_data(
     whole = descriptors.encoded("shop.Order", ORDER)
     tag = whole[:1]  # of a field that has a length
 
-    with pytest.raises(InvalidEvent, match=r"no shop\.Order"):
+    with pytest.raises(InvalidEvent, match=r"not a shop\.Order"):
         descriptors.table("shop.Order", pa.array([whole, tag + length]))
 
     assert descriptors.table("shop.Order", pa.array([whole])).num_rows == 1
@@ -109,7 +109,7 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (b"message Order {}", "no FileDescriptorSet .*protoc --include_imports"),
+        (b"message Order {}", "not a FileDescriptorSet .*protoc --include_imports"),
         (a_set(a_file("empty.proto")), "define no message type"),
         (
             a_set(a_file("shop.proto", "lines.proto")),
@@ -117,7 +117,7 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
         ),
         (
             a_set(a_file("a.proto", "b.proto"), a_file("b.proto", "a.proto")),
-            r"imports go round: a\.proto -> b\.proto -> a\.proto",
+            r"the imports form a circle: a\.proto -> b\.proto -> a\.proto",
         ),
         (
             a_set(
@@ -169,5 +169,5 @@ def test_a_set_is_made_of_a_module_or_a_message_class() -> None:
         assert "google.protobuf.Timestamp" in Descriptors(descriptor_set(given))
 
     assert descriptor_set(shop()) == shop()
-    with pytest.raises(TypeError, match="int is no descriptor set"):
+    with pytest.raises(TypeError, match="int is not a descriptor set"):
         descriptor_set(5)

@@ -59,7 +59,7 @@ def test_what_is_no_subject_is_refused_with_what_would_be_one(text: str) -> None
 
 @pytest.mark.parametrize("name", ["", "a" * 129, "a b", "a:b", "a,b", "*", "bell\x07"])
 def test_what_is_no_name_of_a_user_is_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="no name of a user"):
+    with pytest.raises(InvalidArgument, match="not a valid name of a user"):
         checked_name(name, "user")
 
 
@@ -74,7 +74,7 @@ def test_the_rights_are_those_of_the_semantics() -> None:
 
 def test_rights_are_kept_in_their_order_each_once() -> None:
     assert checked_rights("channel", ("publish", "purge", "publish")) == ("purge", "publish")
-    with pytest.raises(InvalidArgument, match="'pop' is no right on a channel; there are"):
+    with pytest.raises(InvalidArgument, match="'pop' is not a right on a channel; the rights are"):
         checked_rights("channel", ("pop",))
     with pytest.raises(InvalidArgument, match="at least one right on the queue"):
         checked_rights("queue", ())

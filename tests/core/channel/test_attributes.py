@@ -61,7 +61,7 @@ def test_an_attribute_that_never_counts_on_a_type_is_refused_there(name: str, ty
 
     assert bool(said) == (type in without)
     if said:
-        assert f"{name} has no effect on a {type} channel: it is for types that" in said
+        assert f"{name} has no effect on a {type} channel: it applies to types that" in said
         right = said.partition("(")[2].partition(")")[0].split(", ")
         assert right, "the message names what would be right"
         assert not any(refusal(type=each, **given(name)) for each in right)
@@ -74,7 +74,7 @@ def test_where_states_are_merged_properties_of_files_are_refused(name: str) -> N
 
     if name in OF_FILES:
         assert f"storage.{name} has no effect on engine merge" in said
-        assert "take engine default or jms" in said
+        assert "use engine default or jms" in said
         assert not any(refusal(engine=each, **given(name)) for each in ("default", "jms"))
     else:
         assert not said
@@ -84,7 +84,7 @@ def test_where_states_are_merged_properties_of_files_are_refused(name: str) -> N
 @pytest.mark.parametrize(
     ("storage", "right"),
     [
-        (Storage(sync="none", sync_each_write=True), "take sync 'group'"),
+        (Storage(sync="none", sync_each_write=True), "set sync to 'group'"),
         (Storage(enable_caching=False, cache_on_reload=True), "turn that on"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_client_that_is_not_alone_buries_what_it_holds() -> None:
     play.do(publish(4))
     mine = list(play.channel.state.seats[1][1].in_flight)
     theirs = list(play.channel.state.seats[2][1].in_flight)
-    with pytest.raises(IllegalState, match="only its receiver may settle it"):
+    with pytest.raises(IllegalState, match="only the subscription that holds it may settle it"):
         play.do(Bury(1, (span(theirs[0]),)))
     play.do(Bury(1, (span(mine[0]),)))
 
@@ -208,7 +208,7 @@ def test_no_more_is_buried_in_one_step_than_may_move_in_one() -> None:
 
 def test_only_a_sole_client_takes_by_id() -> None:
     play = durable_play("shared", 1, events=3)
-    with pytest.raises(IllegalState, match="does not hold durable d as a whole"):
+    with pytest.raises(IllegalState, match="has not taken hold of durable d"):
         play.do(Hold(1, Span(0, 3)))
 
 

@@ -76,7 +76,8 @@ def test_memory_that_is_short_refuses_what_would_live_there() -> None:
 def test_a_full_channel_that_honours_its_capacity_stores_nothing_more() -> None:
     play = play_of(capacity=3, storage=Storage(honour_capacity=True), events=2)
     with pytest.raises(
-        CapacityReached, match="orders has no room: 2 of 3 events are stored, 2 more offered"
+        CapacityReached,
+        match="orders has no room: 2 of 3 events are stored and 2 more were offered",
     ):
         play.do(publish(2))
     play.do(publish(1))

@@ -74,7 +74,7 @@ def test_a_seat_goes_with_its_durable() -> None:
     play = durable_play("shared", 10, events=2)
     play.do(DeleteDurable("d"))
 
-    with pytest.raises(IllegalState, match="its durable deleted"):
+    with pytest.raises(IllegalState, match="its durable was deleted"):
         play.do(Ack(1, (span(0),)))
 
 

@@ -283,13 +283,15 @@ def test_lanes_are_there_after_a_restart(how: str) -> None:
 @pytest.mark.spec("D11")
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "shared_queued"])
 def test_only_serial_durables_have_lanes(kind: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"type {kind} cannot have order_by.*take serial"):
+    with pytest.raises(
+        InvalidArgument, match=f"type {kind} cannot have order_by.*use a serial durable"
+    ):
         play_of().do(CreateDurable("d", kind, order_by="sku"))
 
 
 @pytest.mark.spec("D11")
 def test_strict_order_and_lanes_exclude_each_other() -> None:
-    with pytest.raises(InvalidArgument, match="give one of them"):
+    with pytest.raises(InvalidArgument, match="give only one of them"):
         play_of().do(CreateDurable("d", "serial", order_by="sku", strict_order=True))
 
 

@@ -123,7 +123,7 @@ def test_a_reader_commits_all_or_up_to_one_or_one(commit: Command, left: list[in
 @pytest.mark.spec("Q2", "D15")
 def test_what_another_reader_holds_cannot_be_committed() -> None:
     play = queue(1, 1, events=2)
-    with pytest.raises(IllegalState, match="only its receiver may settle it"):
+    with pytest.raises(IllegalState, match="only the subscription that holds it may settle it"):
         play.do(Ack(1, tuple(span(n) for n in held(play, 2))))
 
     assert outstanding(play, READERS) == [0, 1]
@@ -290,7 +290,7 @@ def test_a_queue_without_readers_keeps_its_events() -> None:
 
 def test_a_queue_has_readers_and_no_durables() -> None:
     play = queue()
-    with pytest.raises(IllegalState, match="orders is a queue: it has readers, not durables"):
+    with pytest.raises(IllegalState, match="orders is a queue; queues have readers, not durables"):
         play.do(CreateDurable("d", "shared"))
     with pytest.raises(NameDoesNotExist):
         play.do(Attach("d", 1, "s"))

@@ -43,7 +43,7 @@ def test_credit_is_what_a_subscriber_can_take() -> None:
     assert delivered(play.do(Subscribe(1, "s", 0, credit=2))) == {1: [0, 1]}
     assert not delivered(play.do(publish(1)))
     assert delivered(play.do(Credit(1, 3))) == {1: [2, 3, 4]}
-    with pytest.raises(InvalidArgument, match="a credit of -1"):
+    with pytest.raises(InvalidArgument, match="the credit must be 0 or more, not -1"):
         play.do(Credit(1, -1))
 
 

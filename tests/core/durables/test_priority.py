@@ -68,10 +68,10 @@ def test_an_ack_covers_all_lower_ids() -> None:
 @pytest.mark.spec("D9")
 def test_it_takes_no_window_and_no_selector() -> None:
     play = play_of()
-    with pytest.raises(InvalidArgument, match="keeps no selector"):
+    with pytest.raises(InvalidArgument, match="does not keep a selector"):
         play.do(CreateDurable("d", "priority", selector="a = 1"))
     play.do(CreateDurable("d", "priority"))
-    with pytest.raises(InvalidArgument, match="takes no window"):
+    with pytest.raises(InvalidArgument, match="does not take a window"):
         play.do(Attach("d", 1, "s1", window=5))
 
 

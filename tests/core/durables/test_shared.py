@@ -54,7 +54,7 @@ def test_the_window_is_ten_unless_told() -> None:
 def test_a_window_out_of_bounds_is_refused(window: int) -> None:
     play = durable_play("shared")
 
-    with pytest.raises(InvalidArgument, match=f"window is {window}; it may be 1 to"):
+    with pytest.raises(InvalidArgument, match=f"window is {window}; allowed are 1 to"):
         play.do(Attach("d", 1, "s", window))
 
 
@@ -102,7 +102,7 @@ def test_what_was_granted_and_never_sent_is_not_counted() -> None:
 def test_only_the_receiver_may_settle() -> None:
     play = durable_play("shared", 1, 1, events=2)
 
-    with pytest.raises(IllegalState, match="only its receiver may settle it"):
+    with pytest.raises(IllegalState, match="only the subscription that holds it may settle it"):
         play.do(Ack(2, (span(0),)))
     assert outstanding(play) == [0, 1]
 

@@ -35,7 +35,7 @@ def test_without_exactly_one_key_of_depth_one_it_is_refused(keys: dict[str, int]
 def test_a_type_that_stores_nothing_is_refused() -> None:
     definition = Definition(type="transient", engine="merge", keys={"k": 1})
 
-    with pytest.raises(InvalidArgument, match="keeps no event, so there is no state"):
+    with pytest.raises(InvalidArgument, match="stores no events, so there is no state"):
         Directory(rules()).decide_create("rates", definition)
 
 

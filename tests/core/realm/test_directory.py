@@ -63,7 +63,7 @@ def test_a_channel_deleted_and_made_again_is_another_one() -> None:
 
     assert found.number_of("a") == 2
     found.apply(ChannelDeleted(1))
-    assert found.number_of("a") == 2, "deleting what is gone changes nothing"
+    assert found.number_of("a") == 2, "deleting what is gone is not a change"
 
 
 def test_a_wrong_case_is_pointed_out() -> None:
@@ -124,7 +124,7 @@ def test_a_name_that_cannot_be_creates_nothing(given: str) -> None:
 def test_channels_and_queues_have_one_namespace(first: str, second: str) -> None:
     found = directory()
     create(found, "work", kind=first)
-    with pytest.raises(NameAlreadyBound, match="work exists already"):
+    with pytest.raises(NameAlreadyBound, match="work already exists"):
         create(found, "work", kind=second)
     create(found, "work/below", kind=second)
     with pytest.raises(NameDoesNotExist, match=f"work is a {first}, not a {second}"):
@@ -138,10 +138,10 @@ def test_channels_and_queues_have_one_namespace(first: str, second: str) -> None
 @pytest.mark.parametrize(
     ("storage", "reason"),
     [
-        (Storage(priority=10), "storage.priority is 10; it may be 0 to 9"),
+        (Storage(priority=10), "storage.priority is 10; allowed are 0 to 9"),
         (Storage(sync_batch_time=-1), "storage.sync_batch_time is -1"),
         (Storage(sync_max_batch_size=-1), "storage.sync_max_batch_size is -1"),
-        (Storage(read_buffer_size=1), "storage.read_buffer_size is 1; it may be 4096 to"),
+        (Storage(read_buffer_size=1), "storage.read_buffer_size is 1; allowed are 4096 to"),
     ],
 )
 def test_storage_properties_out_of_bounds_are_refused(storage: Storage, reason: str) -> None:
@@ -155,8 +155,8 @@ def test_storage_properties_out_of_bounds_are_refused(storage: Storage, reason: 
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"engine": "jms,merge", "keys": {"k": 1}}, "jms and merge exclude each other"),
-        ({"engine": "merge + jms"}, "jms and merge exclude each other"),
+        ({"engine": "jms,merge", "keys": {"k": 1}}, "jms and merge cannot be combined"),
+        ({"engine": "merge + jms"}, "jms and merge cannot be combined"),
         ({"engine": "merge"}, "exactly one publish key, of depth 1"),
         ({"engine": "merge", "keys": {"k": 2}}, "exactly one publish key, of depth 1"),
         ({"engine": "merge", "keys": {"k": 1, "l": 1}}, "exactly one publish key, of depth 1"),
@@ -166,7 +166,7 @@ def test_storage_properties_out_of_bounds_are_refused(storage: Storage, reason: 
         ({"keys": {"$penstock": 1}}, "name a property of your events"),
         ({"max_deliveries": 3}, "an attribute of queues and durables"),
         ({"kind": "queue", "max_deliveries": 3}, "max_deliveries needs a dead_event_store"),
-        ({"kind": "schedule"}, "a schedule is made by the realm"),
+        ({"kind": "schedule"}, "only the realm makes schedules"),
     ],
 )
 def test_attributes_that_exclude_each_other_are_refused_with_the_reason(
@@ -203,7 +203,9 @@ def test_dead_events_do_not_go_round(names: list[str]) -> None:
     for name, dead in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
         create(found, name, dead_event_store=dead)
     way = " -> ".join([names[-1], *names])
-    with pytest.raises(InvalidArgument, match=f"leads back: {way}; dead events would go round"):
+    with pytest.raises(
+        InvalidArgument, match=f"leads back: {way}; dead events would move in a circle"
+    ):
         found.checked(names[-1], Definition(dead_event_store=f"/{names[0]}"))
 
 
@@ -288,10 +290,16 @@ def test_joins_that_cannot_be_are_refused() -> None:
     create(found, "q", kind="queue")
     join(found, "a", "b")
     refusals = [
-        ("q", "a", False, InvalidArgument, "q is a queue; the source of a join is a channel"),
-        ("a", "a", False, InvalidArgument, "would copy for ever"),
-        ("b", "a", True, InvalidArgument, "a is a channel; an archive join ends in a queue"),
-        ("a", "b", False, NameAlreadyBound, "there is a join from a to b already"),
+        ("q", "a", False, InvalidArgument, "q is a queue; the source of a join must be a channel"),
+        ("a", "a", False, InvalidArgument, "would never end"),
+        (
+            "b",
+            "a",
+            True,
+            InvalidArgument,
+            "a is a channel; the destination of an archive join must be a queue",
+        ),
+        ("a", "b", False, NameAlreadyBound, "a join from a to b already exists"),
         ("x", "b", False, NameDoesNotExist, "there is no channel or queue x"),
         ("a", "x", False, NameDoesNotExist, "there is no channel or queue x"),
     ]

@@ -134,8 +134,8 @@ def counted(**changes: int) -> Any:
 
 WRONG = {
     "ranges that do not ascend": (altered(stored=(span(5, 9), span(0, 4))), "ascending"),
-    "an empty range": (altered(stored=(Span(3, 3),)), "no ranges"),
-    "a negative id": (altered(stored=(Span(-1, 3),)), "no ranges"),
+    "an empty range": (altered(stored=(Span(3, 3),)), "ranges of ids are not in ascending order"),
+    "a negative id": (altered(stored=(Span(-1, 3),)), "ranges of ids are not in ascending order"),
     "ranges of a TTL": (altered(own_expiry=((1, (Span(3, 2),)),)), "TTL of its own"),
     "acknowledged and not stored": (altered(consumed=(span(30),)), "acknowledged names"),
     "outstanding and not stored": (with_durable(outstanding=(span(30),)), "durable d names"),
@@ -174,7 +174,7 @@ WRONG = {
     ),
     "publishes of no ids": (
         altered(producers=(ProducerState("p", -1, 0, ((1, Span(2, 2)),)),)),
-        "producer p: these are no ranges",
+        "producer p: the ranges of ids are not in ascending order",
     ),
 }
 

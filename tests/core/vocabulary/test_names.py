@@ -67,16 +67,16 @@ def test_a_name_has_one_canonical_form(given: str, name: str) -> None:
         ("a\xa0b", "U+00A0 (NO-BREAK SPACE), is a space other than the usual one"),
         ("a\u2028b", "is a line separator"),
         ("a\ue000", "is a character for private use"),
-        ("a\uffff", "is no character this version knows"),
+        ("a\uffff", "is a character unknown to this version"),
         ("a/../b", "a part of a name cannot be '..'"),
         ("./a", "a part of a name cannot be '.'"),
-        ("orders/*", "'*' alone stands for any name"),
-        (">", "'>' alone stands for any name"),
-        ("a/?/b", "'?' alone stands for any name"),
+        ("orders/*", "'*' alone is a wildcard"),
+        (">", "'>' alone is a wildcard"),
+        ("a/?/b", "'?' alone is a wildcard"),
         (" a", "' a' begins or ends with a space"),
         ("a /b", "'a ' begins or ends with a space"),
-        ("x" * (NAME_LENGTH_MAX + 1), "256 characters; 255 may be"),
-        ("x" * 1_000_000, "has 1000000 characters; 255 may be in a name"),
+        ("x" * (NAME_LENGTH_MAX + 1), "256 characters; at most 255 are allowed"),
+        ("x" * 1_000_000, "has 1000000 characters; a name may have at most 255"),
         (7, "a name is a string, not int"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_long_name_is_cut_for_a_file_between_two_escapes() -> None:
 def test_a_sign_that_begins_no_escape_stands_for_itself() -> None:
     assert unescaped("100%") == "100%"
     assert unescaped("a%2Cb%") == "a,b%"
-    with pytest.raises(InvalidName, match=r"'%FF': what is escaped with % is no UTF-8"):
+    with pytest.raises(InvalidName, match=r"'%FF': the escapes with % are not UTF-8"):
         unescaped("%FF")
 
 

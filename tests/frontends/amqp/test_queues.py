@@ -211,7 +211,7 @@ def test_an_address_that_is_no_name_is_refused_with_the_reason(
     connect: Connect, session: penstock.Session
 ) -> None:
     client = connect()
-    with pytest.raises(LinkDetached, match=r"invalid-name: .*'\*' alone stands for any name"):
+    with pytest.raises(LinkDetached, match=r"invalid-name: .*'\*' alone is a wildcard"):
         client.receiver("orders/*")
 
     assert session.queues.list() == []

@@ -163,7 +163,7 @@ def test_1_4_a_field_that_is_wrong_ends_the_session_it_was_said_in(
 def test_1_4_the_reason_names_the_field(told: Dialogue) -> None:
     told.say(said(ATTACH, "r", UInt(0), True, UByte(3)))
 
-    assert told.hear(END).error[1] == "snd-settle-mode of attach is 3; 0 to 2 may be"
+    assert told.hear(END).error[1] == "snd-settle-mode of attach is 3; allowed are 0 to 2"
 
 
 def test_1_2_descriptors_may_be_long_or_names(told: Dialogue) -> None:

@@ -266,7 +266,7 @@ def test_a_queue_is_no_topic(connect: Connect) -> None:
 def test_a_client_that_wants_to_be_alone_is(connect: Connect) -> None:
     connect("me", sole=True)
 
-    with pytest.raises(Exception, match="connected already"):
+    with pytest.raises(Exception, match="already connected"):
         Client(connect.url, "me", sole=True)
 
 

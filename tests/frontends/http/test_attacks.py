@@ -42,7 +42,7 @@ def signed_in(web: Web, user: str, password: str) -> dict[str, str]:
 @pytest.mark.spec("A4")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", ""])
 def test_without_authentication_http_stays_on_this_machine(host: str) -> None:
-    with penstock.Realm() as open_realm, pytest.raises(InvalidArgument, match="will not listen"):
+    with penstock.Realm() as open_realm, pytest.raises(InvalidArgument, match="cannot listen"):
         open_realm.listen_http(host)
 
 

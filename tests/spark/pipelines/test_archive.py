@@ -184,10 +184,10 @@ def test_an_archive_is_of_one_channel_for_ever(
     client.channels.delete("flights")
     publish(client.channels.create("flights"), 0, 5)
 
-    with pytest.raises(IllegalState, match="as it was before, or in another realm"):
+    with pytest.raises(IllegalState, match="of an earlier time or another realm"):
         Query(url, lake).step(0)
     Table.open(f"{lake.uri}2", lake.format).append(pa.table({"event_id": [1]}), "app", 0)
-    with pytest.raises(InvalidArgument, match=r"no archive of a channel: .*; choose another"):
+    with pytest.raises(InvalidArgument, match=r"not an archive of a channel: .*; choose another"):
         Query(url, Lake(f"{lake.uri}2", lake.format, by_day=False)).step(0)
 
 
@@ -224,10 +224,10 @@ def test_events_of_sealed_files_keep_their_publishers(
     ("changes", "message"),
     [
         ({"source": "nothing"}, "source is 'nothing'; there are flights, t, q, few, some"),
-        ({"source": "t"}, "an archive is of channels, as a stream"),
-        ({"source": "q"}, "an archive is of channels, as a stream"),
-        ({"source": "few"}, "take an archive of some events for all.*set register = false"),
-        ({"source": "some"}, "take an archive of some events for all.*set register = false"),
+        ({"source": "t"}, "an archive step needs channels, read as a stream"),
+        ({"source": "q"}, "an archive step needs channels, read as a stream"),
+        ({"source": "few"}, "its archive would be incomplete.*set register = false"),
+        ({"source": "some"}, "its archive would be incomplete.*set register = false"),
         ({"source": "narrow"}, "source narrow has the option columns"),
         ({"table": ""}, "table is empty"),
         ({"compact_every": -1}, "compact_every is -1"),

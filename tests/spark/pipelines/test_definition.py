@@ -168,7 +168,7 @@ def test_the_format_of_a_table_is_said_or_seen() -> None:
         ({"url": "http://x"}, "small.toml: .*penstock://"),
         ({"restarts": -1}, "restarts is -1; 0 or more is needed"),
         ({"restarts": "many"}, "small.toml: restarts must be an integer, not 'many'"),
-        ({"step": []}, r"small.toml: it has no step; add \[\[step\]\]"),
+        ({"step": []}, r"small.toml: it has no steps; add a \[\[step\]\]"),
         ({"step": LATE}, r"step is a list of tables, written \[\[step\]\]"),
         ({"source": [1]}, r"source is a list of tables, written \[\[source\]\]"),
         ({"spark": 1}, r"spark is a table, written \[spark\]"),
@@ -187,13 +187,16 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
     [
         ({"name": "my flights"}, "source my flights: name is 'my flights'; it is used in SQL"),
         ({"chanel": "x"}, "small.toml: source flights: unknown key 'chanel': did you mean channel"),
-        ({"table": "x"}, "channel and table are given; exactly one"),
-        ({"channel": ""}, "none is given; exactly one"),
-        ({"format": "csv"}, "format is for a table; this reads a channel"),
+        ({"table": "x"}, "channel and table are given; give exactly one"),
+        ({"channel": ""}, "none is given; give exactly one"),
+        ({"format": "csv"}, "format applies to a table, but this reads a channel"),
         ({"max_events": 0}, "max_events is 0; 1 or more"),
         ({"max_events": "all"}, "max_events must be an integer, not 'all'"),
-        ({"durable": "d", "bounded": True}, "durable is for a stream; bounded is true"),
-        ({"durable": "d", "starting": 1}, "starting and durable are given: the durable says"),
+        ({"durable": "d", "bounded": True}, "durable applies to a stream, but bounded is true"),
+        (
+            {"durable": "d", "starting": 1},
+            "starting and durable are both given, but the durable decides",
+        ),
         ({"starting": "yesterday"}, "starting is 'yesterday'; it is \"earliest\""),
         ({"starting": -1}, "starting is -1; it is"),
         ({"starting": {"a": "soon"}}, "starting is .*soon.*it is"),
@@ -205,8 +208,11 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
         ({"watermark": {"colum": "t", "delay": "1 day"}}, "watermark"),
         ({"columns": "event_id"}, "columns must be a list, not 'event_id'"),
         ({"options": {"a": [1]}}, "options"),
-        ({"channel": "", "queue": "q", "durable": "d"}, "durable is for a channel"),
-        ({"channel": "", "table": "t", "selector": "a > 1"}, "selector is for a channel or queue"),
+        ({"channel": "", "queue": "q", "durable": "d"}, "durable applies to a channel"),
+        (
+            {"channel": "", "table": "t", "selector": "a > 1"},
+            "selector applies to a channel or queue",
+        ),
         ({"channel": "", "table": "t", "format": "orc"}, "format must be .*'delta'.*, not 'orc'"),
     ],
 )
@@ -221,19 +227,19 @@ def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) 
         ({"sq": "x"}, "small.toml: step late: unknown key 'sq': did you mean sql"),
         ({"kind": "archiv"}, "small.toml: step late: kind is 'archiv': did you mean archive"),
         ({"kind": 1}, "kind must be a string, not 1"),
-        ({"sql": ""}, "sql or python: none is given; exactly one"),
+        ({"sql": ""}, "sql or python: none is given; give exactly one"),
         ({"sql": 1}, "step late: sql must be a string, not 1"),
         ({"python": "a:b"}, "sql or python: both are given"),
         ({"sql": "SELECT 1"}, r"sql reads no \[\[source\]\]; there are flights"),
         ({"sql": "SELECT 'flights' -- flights"}, "sql reads no"),
         ({"channel": None}, "step late: channel"),
-        ({"channel": {}}, "channel names none"),
+        ({"channel": {}}, "channel has no name"),
         ({"channel": {"nam": "x"}}, "channel has no field 'nam'; there are name"),
         ({"table": {"format": "delta"}}, "table needs the field 'path', which is missing"),
         ({"table": {"path": "x", "format": "orc"}}, "table.format"),
         ({"trigger": "often"}, "trigger is 'often'; it is an interval such as \"1 second\""),
         ({"poison": "eat"}, "poison must be .*, not 'eat'"),
-        ({"output_mode": "update", "table": "t"}, "a table only grows"),
+        ({"output_mode": "update", "table": "t"}, "for a table it must be append"),
         ({"sql": "", "python": "x"}, "python is 'x'; it is \"module:function\""),
         ({"sql": "", "python": "nowhere_at_all:f"}, "there is no module nowhere_at_all"),
         ({"sql": "", "python": "nowhere.py:f"}, "there is no file nowhere.py"),
@@ -272,7 +278,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load(tmp_path / "missing.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("name = \n")
-    with pytest.raises(InvalidArgument, match=r"bad.toml: this is no TOML: .*line 1"):
+    with pytest.raises(InvalidArgument, match=r"bad.toml: this is not TOML: .*line 1"):
         load(bad)
 
 
@@ -326,5 +332,5 @@ def test_poison_is_buried_through_a_durable(durable: dict[str, Any]) -> None:
     other = {"name": "others", "channel": "others"}
     step = {**LATE, "sql": "SELECT * FROM flights, others", "poison": "bury"}
 
-    with pytest.raises(InvalidArgument, match="step late: poison is buried through a durable"):
+    with pytest.raises(InvalidArgument, match="step late: poison needs a durable"):
         whole(source=[{**FLIGHTS, **durable}, other], step=[step])

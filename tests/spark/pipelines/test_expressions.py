@@ -19,13 +19,13 @@ def test_words_are_found_outside_of_texts_names_and_comments() -> None:
     ("text", "said"),
     [
         ("sum(x", r"a \( is not closed"),
-        ("sum(x))", r"a \) closes nothing"),
-        ("a[1)", r"a \) closes nothing"),
+        ("sum(x))", r"it has a \) without its opening bracket"),
+        ("a[1)", r"it has a \) without its opening bracket"),
         ("name = 'x", "the ' is not closed"),
         ("`a", "the ` is not closed"),
         ("count(*); drop", "one expression, without ;"),
-        ("  ", "an SQL expression is needed"),
-        ("(SELECT 1)", "a query in an expression"),
+        ("  ", "it must be an SQL expression"),
+        ("(SELECT 1)", "it must not contain a query"),
     ],
 )
 def test_what_is_no_expression_is_refused(text: str, said: str) -> None:

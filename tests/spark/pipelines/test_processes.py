@@ -130,7 +130,7 @@ def test_a_run_lives_through_its_realm_and_ends_at_an_interrupt(
             printed, complaints = command.communicate(timeout=TIMEOUT_S)
 
         assert second.returncode == 1
-        assert f"pipeline copy runs already (process {command.pid}, since" in refused
+        assert f"pipeline copy is already running (process {command.pid}, since" in refused
         assert command.returncode == 0, complaints
         assert printed.startswith("both  stopped: 400 rows in")
         assert "Traceback" not in complaints

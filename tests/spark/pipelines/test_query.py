@@ -69,7 +69,7 @@ def test_a_function_in_python_tells_its_parameters(tmp_path: Path) -> None:
     [
         ("def late(flights): ...", "steps:lat", "steps has no function lat: did you mean late"),
         ("x = 1", "steps:late", "has no function late: it defines none"),
-        ("def late(:", "steps:late", "steps.py is no Python: .*line 1"),
+        ("def late(:", "steps:late", "steps.py is not Python: .*line 1"),
         ("def late(fligths): ...", "steps:late", "parameter fligths, .*did you mean flights"),
         ("def late(airlines): ...", "steps:late", "python reads no stream, only airlines"),
         ("def late(): ...", "steps:late", "python reads no"),

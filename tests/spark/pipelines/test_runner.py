@@ -196,6 +196,6 @@ def test_a_failure_to_bury_is_told_with_what_it_is_about(tmp_path: Path, poison:
     lab = Lab(tmp_path, start)
 
     (told,) = lab.lines.told_of
-    first = "its table is no stream; read a channel or queue in it [invalid-argument]"
+    first = "its sql reads no stream; read a channel or queue in it [invalid-argument]"
     assert told.startswith(first)
-    assert ("nothing was buried: step move: poison is buried through" in told) == bool(poison)
+    assert ("nothing was buried: step move: poison needs a durable" in told) == bool(poison)

@@ -144,7 +144,10 @@ def test_a_step_stops_between_micro_batches_and_the_lock_is_free_then(
     seen = Watching(lambda progress: progress.rows >= 1_500)
     publish(flights, 0, 1_500)
 
-    with pytest.raises(IllegalState, match=r"runs already \(process \d+, since"), alone(pipeline):
+    with (
+        pytest.raises(IllegalState, match=r"is already running \(process \d+, since"),
+        alone(pipeline),
+    ):
         runs(step)
     report = runs(step, once=False, watch=seen, stopping=seen.stopping)
 

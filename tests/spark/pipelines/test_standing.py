@@ -77,7 +77,10 @@ def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
 
     with alone(one):
         assert is_running(one)
-        with pytest.raises(IllegalState, match=r"runs already \(process \d+, since 2"), alone(one):
+        with (
+            pytest.raises(IllegalState, match=r"is already running \(process \d+, since 2"),
+            alone(one),
+        ):
             raise AssertionError("it was let in")
 
     assert not is_running(one)

@@ -226,7 +226,7 @@ def test_a_dry_run_counts_and_changes_nothing(client: Session) -> None:
         (lambda dead: dead.drop_columns(["event_id"]), "the result has no column event_id"),
         (
             lambda dead: dead.set_column(0, "event_id", pa.array([0, 77])),
-            "a row with event_id 77, which none of these dead events has",
+            "a row with event_id 77, which is not the id of one of these dead events",
         ),
         (
             lambda dead: dead.set_column(0, "event_id", pa.array([0, None], pa.int64())),
@@ -234,15 +234,15 @@ def test_a_dry_run_counts_and_changes_nothing(client: Session) -> None:
         ),
         (
             lambda dead: dead.append_column("outcome", pa.array(["redriven", "lost"])),
-            "says 'lost' in outcome; it is redriven, dropped, kept or null",
+            "has the outcome 'lost'; it must be redriven, dropped, kept or null",
         ),
         (
             lambda dead: dead.append_column("channel", pa.array(["orders", "nowhere"])),
-            "says 'nowhere' in channel",
+            "has the channel 'nowhere'",
         ),
         (
             lambda dead: dead.append_column("channel", pa.array(["orders", "dead"])),
-            "says 'dead' in channel",
+            "has the channel 'dead'",
         ),
         (
             lambda dead: (
@@ -394,7 +394,7 @@ def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session
 
     done = redrive(client, commit=commit, report=told)
 
-    assert "not on dead any more" in refusals[-1]
+    assert "no longer on dead" in refusals[-1]
     assert (len(refusals), done.is_complete, done.done.redriven) == (41, True, 0)
 
 
@@ -419,5 +419,5 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
 def test_a_record_among_the_dead_is_refused(client: Session) -> None:
     buried(client, numbered(1))
 
-    with pytest.raises(InvalidArgument, match="record is 'dead', where the dead events are"):
+    with pytest.raises(InvalidArgument, match="record is 'dead', which holds the dead events"):
         redrive(client, record="dead")

@@ -87,5 +87,5 @@ def test_only_parquet_is_read(tmp_path: Path) -> None:
     ds.write_dataset(events([1], [1]), tmp_path / "a", format="ipc")
     dataset = ds.dataset(tmp_path / "a", format="ipc")
 
-    with pytest.raises(InvalidArgument, match="is no Parquet file"):
+    with pytest.raises(InvalidArgument, match="is not a Parquet file"):
         ids(Archived("a", dataset, Bounds()))

@@ -270,7 +270,7 @@ def test_a_position_belongs_to_what_it_was_begun_with(client: Session, tmp_path:
     history = Archived("a", archive(tmp_path / "a", events([1, 2], [0, 1])), Bounds())
     replay([history], ToRealm(client), place, replays={"selector": "x = 1"}).run()
 
-    with pytest.raises(InvalidArgument, match=r"selector is 'x = 2'; .* begun with 'x = 1'"):
+    with pytest.raises(InvalidArgument, match=r"selector is 'x = 2'; .* started with 'x = 1'"):
         replay([history], ToRealm(client), place, replays={"selector": "x = 2"})
 
 

@@ -130,7 +130,7 @@ def test_a_field_beyond_its_bound_is_refused_and_named(given: tuple[Composite, i
     field, values = composite.fields[place], mandatory(composite)
     if field.is_mandatory:
         values[place] = None
-        with pytest.raises(Unfit, match=f"{field.name} of {composite.name} is not there"):
+        with pytest.raises(Unfit, match=f"{field.name} of {composite.name} is missing"):
             check_fields(composite, values)
     if field.name in BEYOND:
         values[place] = BEYOND[field.name]

@@ -122,5 +122,5 @@ def test_a_value_that_its_type_cannot_hold_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [0x110000, 0xD800, 0xDFFF, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_number_that_is_no_character_is_refused(number: int) -> None:
-    with pytest.raises(RemoteProtocolViolation, match="is no character"):
+    with pytest.raises(RemoteProtocolViolation, match="is not a character"):
         read(b"\x73" + number.to_bytes(4, "big"))

@@ -13,7 +13,9 @@ COUNT_MAX = NUMBER_MAX
 def check_timeout(given: object) -> None:
     """Seconds from 0 on; None is for ever. Raises ``InvalidArgument``."""
     if given is not None and not (_is_time(given) and given != math.inf):
-        raise InvalidArgument(f"timeout is {given!r}; give seconds, 0 or more, or None for ever")
+        raise InvalidArgument(
+            f"timeout is {given!r}; give seconds, 0 or more, or None to wait without a limit"
+        )
 
 
 def check_wait(given: object, name: str, unit: str) -> None:

@@ -195,7 +195,7 @@ class Conversation:
         if unknown:
             lost = ConnectionLost(
                 "the connection was lost before the realm had confirmed what was settled last: "
-                f"{len(unknown)} settlements, whose events may be delivered again"
+                f"{len(unknown)} settlements, and their events may be delivered again"
             )
             for answer in unknown:
                 reject(answer, lost)
@@ -417,7 +417,7 @@ class Conversation:
                     self._pending.pop(request).answer,
                     ConnectionLost(
                         f"the connection was lost ({why}) before {what} was answered; "
-                        "whether it was done is unknown"
+                        "it is unknown whether it was done"
                     ),
                 )
         self._lost.set()

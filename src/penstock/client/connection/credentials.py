@@ -61,7 +61,7 @@ def check_token_is_safe(url: RealmUrl) -> None:
     for address in url.addresses:
         if not is_here(address.host):
             raise InvalidArgument(
-                f"a token would go to {address} in the open; connect with penstocks://"
+                f"a token would be sent unencrypted to {address}; connect with penstocks://"
             )
 
 

@@ -54,8 +54,9 @@ class SigningIn:
         if not question.done():  # it asks for no password; or it has refused
             if greeting.exception() is None and not self._may_skip_proof:
                 raise AuthenticationFailed(
-                    "the realm did not prove that it knows the password, so it may be another "
-                    "one; connect with penstocks://, or without a password"
+                    "the realm could not prove that it knows the password, so it may be an "
+                    "impostor; connect with "
+                    "penstocks://, or without a password"
                 )
             return
         link.send(wire.Proof(await asyncio.to_thread(exchange.final, question.result())))

@@ -86,7 +86,7 @@ class LoopThread:
     def _end(self) -> PenstockError | None:
         if os.getpid() != self._pid:
             return SessionClosed(
-                "this session was opened before a fork; open another one in the child"
+                "this session was opened before a fork; open a new session in the child process"
             )
         if not self._thread.is_alive() or self._loop.is_closed():
             return SessionClosed("the session is closed")
@@ -98,8 +98,8 @@ class LoopThread:
             return ended
         if self.is_own_thread:
             return IllegalState(
-                "a blocking call from the client's own thread (an error listener) would wait "
-                "for itself; hand the work to another thread"
+                "a blocking call from the client's own thread (an error listener) would wait for "
+                "itself for ever; do the work in another thread"
             )
         return None
 

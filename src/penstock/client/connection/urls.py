@@ -57,7 +57,7 @@ def parse_url(url: str) -> RealmUrl:
     """Raises ``InvalidArgument`` saying what a URL looks like; never with the password."""
     if not isinstance(url, str) or not url.startswith((SCHEME, TLS_SCHEME)):
         raise InvalidArgument(
-            f"{safe(url)!r} is no realm URL; one looks like penstock://localhost:9000"
+            f"{safe(url)!r} is not the URL of a realm; a URL looks like penstock://localhost:9000"
         )
     shown = safe(url)
     scheme, _, rest = url.partition("://")
@@ -92,9 +92,9 @@ def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
     unknown = sorted(found.keys() - {*_FILES})
     if unknown:
         named = repr(unknown[0]) if unknown[0] in shown else "the query"
-        raise InvalidArgument(f"{named} in {shown!r}: {', '.join(_FILES)} may be given")
+        raise InvalidArgument(f"{named} in {shown!r}: {', '.join(_FILES)} are allowed")
     if found and not is_tls:
-        raise InvalidArgument(f"{shown!r} has files for TLS: it has to begin with {TLS_SCHEME}")
+        raise InvalidArgument(f"{shown!r} names files for TLS, so it must begin with {TLS_SCHEME}")
     if found.get("key") and not found.get("certificate"):
         raise InvalidArgument(f"{shown!r} has a key without its certificate")
     return found
@@ -109,13 +109,13 @@ def _address(text: str, url: str) -> Address:
     else:
         host, _, port = text.partition(":")
     if not host:
-        raise InvalidArgument(f"{url!r} names no host; a URL looks like penstock://localhost:9000")
+        raise InvalidArgument(f"{url!r} has no host; a URL looks like penstock://localhost:9000")
     if port and not (port.isdecimal() and 0 < int(port) < 65_536):
         if "@" in url and f":{port}" not in url:  # it is the beginning of a password
             raise InvalidArgument(
-                f"{url!r} cannot be read; signs such as ? and / in a password are written as %3F "
-                "and %2F"
+                f"{url!r} cannot be read; write characters such as ? and / in a password as %3F "
+                f"and %2F"
             )
         named = repr(port) if port.isdecimal() else "what follows the ':'"
-        raise InvalidArgument(f"{named} in {url!r} is no port; 1 to 65535 may be")
+        raise InvalidArgument(f"{named} in {url!r} is not a port; give a number from 1 to 65535")
     return Address(host, int(port) if port else DEFAULT_PORT)

@@ -72,7 +72,7 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
         if before is not None and before.realm != begun.realm:
             raise InvalidArgument(
                 f"{target} is a backup of another realm, {before.name} ({before.realm}); give "
-                "each realm a folder of its own"
+                f"each realm its own folder"
             )
         known = {} if before is None else {file.path: file for file in before.files}
         kept: list[KeptFile] = []
@@ -121,7 +121,7 @@ async def _to_file(conversation: Conversation, target: Path) -> BackupResult:
 
 def _opened_for(target: Path, partial: Path) -> int:
     if target.is_dir():
-        raise InvalidArgument(f"{target} is a folder; a name that ends in {TAR} is for a file")
+        raise InvalidArgument(f"{target} is a folder; a name that ends in {TAR} must be a file")
     return _opened(partial)
 
 
@@ -175,7 +175,7 @@ def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
     if not source.is_file():
         manifest = _earlier(source)
         if manifest is None:
-            raise InvalidArgument(f"{source} is no backup: it has no {MANIFEST}")
+            raise InvalidArgument(f"{source} is not a backup: it has no {MANIFEST}")
         return _restored(manifest, lambda path: (source / path).open("rb"), target)
     with _explained(source), _tar(source) as tar:
         manifest = _understood(_member(tar, MANIFEST).read(), source)
@@ -188,7 +188,7 @@ def _tar(source: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(source, "r:") as tar:
             yield tar
     except tarfile.TarError as error:
-        raise DamagedBackup(f"{source} is no tar of a backup: {error}") from error
+        raise DamagedBackup(f"{source} is not a tar file of a backup: {error}") from error
 
 
 def _member(tar: tarfile.TarFile, path: str) -> IO[bytes]:
@@ -198,7 +198,7 @@ def _member(tar: tarfile.TarFile, path: str) -> IO[bytes]:
     except KeyError:
         found = None
     if found is None:
-        raise DamagedBackup(f"the tar has no {path}: it is incomplete, or no backup")
+        raise DamagedBackup(f"the tar has no {path}: it is incomplete or not a backup")
     return found
 
 
@@ -229,12 +229,14 @@ async def _begun(conversation: Conversation) -> BackupBegun:
     """What the realm has captured. Raises ``DamagedBackup`` for what no realm would answer."""
     begun = await conversation.ask(BeginBackup(), BackupBegun, resend=False)
     if not 0 <= begun.at_us < _AT_US_MAX:
-        raise DamagedBackup(f"the realm says that its backup is of {begun.at_us}, which is no time")
+        raise DamagedBackup(
+            f"the realm reports a backup made at {begun.at_us}, which is not a valid time"
+        )
     for file in begun.files:
         if not is_data_file(file.name) or file.size < 0 or file.stamp < 0:
             raise DamagedBackup(
-                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no data "
-                "directory has; nothing of it was written"
+                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot be "
+                f"part of a data directory; the file was not written"
             )
     return begun
 
@@ -288,7 +290,9 @@ async def _received(
         message = ReadBackup(begun.backup, number, offset)
         part = await conversation.ask(message, bytes, resend=False, waits=False)
         if not 0 < len(part) <= file.size - offset:
-            raise DamagedBackup(f"{file.name} is not as long as the realm said; begin again")
+            raise DamagedBackup(
+                f"{file.name} does not have the size that the realm announced; start again"
+            )
         await asyncio.to_thread(_write, written, part)
         digest.update(part)
         offset += len(part)
@@ -351,7 +355,8 @@ def _earlier(folder: Path) -> BackupManifest | None:
         strange = _strange(folder)
         if strange:
             raise InvalidArgument(
-                f"{folder} is no backup and not empty (it has {strange[0]}); give an empty folder"
+                f"{folder} is neither empty nor a backup (it contains {strange[0]}); give an "
+                f"empty folder"
             ) from None
         return None
     except OSError as error:
@@ -401,7 +406,7 @@ def _copy(opened: Callable[[str], IO[bytes]], target: Path, file: KeptFile) -> N
     finally:
         os.close(written)
     if digest.hexdigest() != file.checksum:
-        raise DamagedBackup(f"{file.path} fails its checksum: it is not as it was written")
+        raise DamagedBackup(f"{file.path} fails its checksum: it has changed since it was written")
 
 
 def _opened_new(path: Path, *, is_secret: bool) -> int:

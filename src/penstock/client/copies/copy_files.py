@@ -118,15 +118,18 @@ async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
     if LABEL not in there:
         if there:
             raise InvalidArgument(
-                f"there are files that are no copy of a realm (as {min(there)}), and no {LABEL}; "
-                "give an empty place, never a realm's own data directory"
+                f"there are files that are not part of a copy of a realm (such as {min(there)}), "
+                f"and no {LABEL}; give an empty folder or bucket prefix"
+                ", never a realm's own data directory"
             )
         return None
     content = bytes(await target.get(LABEL))
     try:
         return msgspec.json.decode(content, type=_Label)
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"{LABEL} cannot be read: {error}; give an empty place") from error
+        raise InvalidArgument(
+            f"{LABEL} cannot be read: {error}; give an empty folder or bucket prefix"
+        ) from error
 
 
 def _check_names(begun: BackupBegun) -> None:
@@ -134,8 +137,8 @@ def _check_names(begun: BackupBegun) -> None:
     for file in begun.files:
         if not is_data_file(file.name) or file.size < 0:
             raise InvalidArgument(
-                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no data "
-                "directory has; nothing was copied"
+                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot be "
+                f"part of a data directory; nothing was copied"
             )
 
 
@@ -144,8 +147,8 @@ def _checked(begun: BackupBegun, known: _Label | None) -> _Label:
         return _Label(begun.realm, begun.name, {})
     if known.realm != begun.realm:
         raise InvalidArgument(
-            f"there is a copy of another realm, {known.name} ({known.realm}); give each realm a "
-            "place of its own"
+            f"the folder already holds a copy of another realm, {known.name} ({known.realm}); "
+            f"give each realm its own folder"
         )
     return _Label(begun.realm, begun.name, dict(known.stamps))
 
@@ -177,7 +180,7 @@ def _reader(
             message = ReadBackup(begun.backup, number, offset)
             part = await conversation.ask(message, bytes, resend=False, waits=False)
             if not part:
-                raise Damaged(f"{file.name} is shorter than the realm said; begin again")
+                raise Damaged(f"{file.name} is shorter than the realm announced; start again")
             await asyncio.to_thread(into.write, part)
             offset += len(part)
 

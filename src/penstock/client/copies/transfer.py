@@ -129,7 +129,9 @@ async def import_from(
 async def _begun(conversation: Conversation, name: str, kind: Kind) -> ExportBegun:
     begun = await conversation.ask(BeginExport(name, kind), ExportBegun, resend=False)
     if not 0 <= begun.at_us < _AT_US_MAX:
-        raise DamagedExport(f"the realm says that this is of {begun.at_us}, which is no time")
+        raise DamagedExport(
+            f"the realm reports an export made at {begun.at_us}, which is not a valid time"
+        )
     return begun
 
 
@@ -147,7 +149,7 @@ async def _receive(
             file = part.file
             check_file(file, is_state=number == begun.files)
         if part.file != file or not 0 < len(part.content) <= file.size - offset:
-            raise DamagedExport(f"{file.name} is not what the realm said at first; begin again")
+            raise DamagedExport(f"{file.name} is not the file the realm announced; start again")
         parts.append(part.content)
         offset += len(part.content)
     await asyncio.to_thread(_write, folder, file, b"".join(parts))
@@ -191,7 +193,7 @@ def _make_ready(folder: Path) -> bool:
     with _explained(folder):
         was_there = folder.is_dir()
         if was_there and any(folder.iterdir()):
-            raise InvalidArgument(f"{folder} is not empty; an export needs a folder of its own")
+            raise InvalidArgument(f"{folder} is not empty; an export needs an empty folder")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / EVENTS).mkdir(mode=0o700)
     return was_there
@@ -244,7 +246,7 @@ def _read(folder: Path, name: str) -> bytes:
         return (folder / name).read_bytes()
     except FileNotFoundError:
         raise DamagedExport(
-            f"{folder} has no {name}: this is no export, or one that did not end"
+            f"{folder} has no {name}: this is not an export, or it is incomplete"
         ) from None
     except OSError as error:
         reason = error.strerror or str(error)

@@ -147,7 +147,9 @@ class Durable:
         if window is not None:
             check_count(window, "window")
         if window is not None and auto_ack:
-            raise InvalidArgument("a window means manual acknowledgement; leave out one of the two")
+            raise InvalidArgument(
+                "a window implies manual acknowledgement; give only one of the two"
+            )
         return DurableSubscription(
             self._conversation,
             self._channel,

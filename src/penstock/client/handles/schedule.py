@@ -46,7 +46,9 @@ class Schedule:
     async def cancel(self, number: int) -> bool:
         """Take an event off the schedule; False: it is not there (any more)."""
         if type(number) is not int or number < 0:
-            raise InvalidArgument(f"{number!r} is no number of a schedule; publish returned it")
+            raise InvalidArgument(
+                f"{number!r} is not the number of a scheduled event; publish returns that number"
+            )
         store = await self._store()
         if store is None:
             return False

@@ -93,7 +93,7 @@ class Gathered:
 
 def _check(body: pa.RecordBatch) -> None:
     if "deliver_at" in body.schema.names:
-        raise InvalidEvent("a transaction publishes at its commit; leave out deliver_at")
+        raise InvalidEvent("a transaction publishes when it commits; leave out deliver_at")
 
 
 class Inline:
@@ -158,9 +158,9 @@ class Unit:
 
     def _refuse_if_ended(self) -> None:
         if self._state == "committed":
-            raise AlreadyCommitted(f"transaction {self.id} was committed already; begin another")
+            raise AlreadyCommitted(f"transaction {self.id} is already committed; begin a new one")
         if self._state == "aborted":
-            raise AlreadyAborted(f"transaction {self.id} was aborted already; begin another")
+            raise AlreadyAborted(f"transaction {self.id} is already aborted; begin a new one")
 
     # --- ends ----------------------------------------------------------------------------
 
@@ -409,14 +409,15 @@ class JointTransaction(Unit):
         if ranges > SPANS_MAX:
             raise InvalidArgument(
                 f"this transaction takes {ranges} ranges of ids off their stores; {SPANS_MAX} may "
-                "be in one: commit some of it before"
+                "be in one: commit more often"
             )
         return leaving
 
     async def _in(self, store: Named) -> Gathered:
         if not isinstance(store, Named):
             raise InvalidArgument(
-                f"{type(store).__name__} is no channel or queue; give where to publish first"
+                f"{type(store).__name__} is not a channel or queue; the first argument is where "
+                f"to publish"
             )
         return await self._on(store.number, store.name)
 

@@ -73,9 +73,9 @@ class Archive:
             raise Unavailable(f"archive {uri} cannot be read here: {error}") from error
         if epoch and found.epoch != epoch:
             raise IllegalState(
-                f"the archive at {uri} is of another channel than {channel}: of {found.channel} "
-                "in another realm, or before it was deleted and created again; to read it all the "
-                f"same, name it: archive={uri!r}"
+                f"the archive at {uri} belongs to another channel than {channel}: to "
+                f"{found.channel} in another realm, or to a channel that was deleted and created "
+                f"again; to read it anyway, name it: archive={uri!r}"
             )
         return found
 
@@ -131,8 +131,8 @@ class Archive:
 
     def _too_fast(self) -> Unavailable:
         return Unavailable(
-            f"archive {self._table.uri}: its files go faster than they can be read; is it "
-            "compacted all the time, and cleaned at once?"
+            f"archive {self._table.uri}: its files are deleted while they are being read; compact "
+            f"and clean it less often"
         )
 
     def newest(self, below: int, wanted: Wanted = Wanted()) -> Iterator[EventBatch]:  # noqa: B008 - a value

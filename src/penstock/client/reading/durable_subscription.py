@@ -465,8 +465,8 @@ class DurableSubscription:
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
-            f"event {event_id} of durable {self._durable} was recalled: an earlier one was rolled "
-            "back and comes before it; it will be delivered again"
+            f"event {event_id} of durable {self._durable} was recalled because an earlier event "
+            f"was rolled back and must come first; it will be delivered again"
         )
 
     def hurry(self) -> None:

@@ -81,10 +81,10 @@ class DurableHold:
             await self._attach()
 
     def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
-        raise AssertionError("nothing is delivered to whoever holds a durable")
+        raise AssertionError("a client that holds a durable gets no deliveries")
 
     def finished(self) -> None:
-        raise AssertionError("nothing was demanded")
+        raise AssertionError("there is no open demand to wait for")
 
     def failed(self, error: PenstockError) -> None:
         self._failure = error
@@ -112,7 +112,7 @@ class DurableHold:
         already is left out. Raises ``IllegalState`` where there is no dead event store."""
         ids = IdSet.of(event_ids)
         if not ids:
-            raise InvalidArgument("name the events to bury by their ids")
+            raise InvalidArgument("give the ids of the events to bury")
         count: int = await self._asked(Bury(self._number, ids.spans, reason))
         return count
 

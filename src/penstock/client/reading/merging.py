@@ -64,11 +64,13 @@ def delta_of(key_name: str, key: Any, changes: Mapping[str, Any]) -> Event:
 
 def _checked(key_name: str, key: Any, properties: Mapping[str, Any]) -> Mapping[str, Any]:
     if key is None:
-        raise InvalidArgument(f"the value of {key_name} is None: give the value that names it")
+        raise InvalidArgument(
+            f"the value of {key_name} is None: give the value that identifies the event"
+        )
     if key_name in properties and properties[key_name] != key:
         raise InvalidArgument(
-            f"{key_name} is {key!r} here and cannot become {properties[key_name]!r}: that is "
-            "another event; register it"
+            f"{key_name} is {key!r} here and cannot become {properties[key_name]!r}: that would "
+            f"be another event; register it instead"
         )
     return properties
 

@@ -403,8 +403,8 @@ class Reader:
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
         if not self._transactional:
             raise IllegalState(
-                f"{verb} on a plain reader: its events are off the queue once they are handed "
-                "out; open the reader with transactional=True"
+                f"{verb} on a plain reader: its events leave the queue when they are handed out"
+                "; open the reader with transactional=True"
             )
         if event is None:
             if individual:
@@ -419,11 +419,11 @@ class Reader:
             if event_id not in chosen:
                 raise IllegalState(
                     f"event {event_id} is not in this reader's hands: it was never handed out "
-                    "here, or is settled already"
+                    f"here, or is already settled"
                 )
             return chosen
         if any(part.holds(event_id) for part in self._parts):
-            raise IllegalState(f"event {event_id} was not handed out yet")
+            raise IllegalState(f"event {event_id} has not been handed out yet")
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool) -> None:

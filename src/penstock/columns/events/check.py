@@ -98,7 +98,7 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
         raise InvalidEvent(f"a field name is not UTF-8: {error}") from None
     except Unsupported as error:
         raise InvalidEvent(
-            f"{error.path} has type {error.kind}, which no property has ({PROPERTY_TYPES})"
+            f"{error.path} has type {error.kind}, which properties cannot have ({PROPERTY_TYPES})"
         ) from None
     ruled = ((i, field.name) for i, field in enumerate(schema) if _has_rules(field))
     return tuple(sorted(ruled, key=lambda column: column[1] in _NESTED))
@@ -123,7 +123,7 @@ _schemas = SchemaMemo(_check_schema)
 def _check_field(field: pa.Field) -> None:
     name = field.name
     if name in STAMPED or name == "origin":
-        raise InvalidEvent(f"column {name!r} is given by the realm; leave it out")
+        raise InvalidEvent(f"column {name!r} is set by the realm; leave it out")
     if name not in BODY:
         raise InvalidEvent(
             f"no column is named {name!r}; there are {', '.join(BODY)}; put it in properties"
@@ -151,15 +151,17 @@ def _check_headers(kind: pa.StructType) -> None:
                 f"header {name!r} has type {kind.field(index).type}; it must be {wanted}"
             )
     if not names or len(set(names)) < len(names):
-        raise InvalidEvent(f"headers has no field, or one twice: {', '.join(names) or 'none'}")
+        raise InvalidEvent(
+            f"headers must have fields, each of them once; it has: {', '.join(names) or 'none'}"
+        )
 
 
 def check_properties(shape: StructShape) -> None:
     """Refuse a properties struct that no conforming publisher would send."""
     if leaf_count(shape) > PROPERTY_COLUMNS_MAX:
         raise InvalidEvent(
-            f"properties has {leaf_count(shape)} columns; at most {PROPERTY_COLUMNS_MAX}, "
-            "the rest goes to the column 'more'"
+            f"properties has {leaf_count(shape)} columns; at most {PROPERTY_COLUMNS_MAX}; put the "
+            f"rest into the column 'more'"
         )
     if holds_empty_struct(shape):
         raise InvalidEvent("properties has a struct without fields; use the column 'more'")
@@ -184,7 +186,7 @@ def _check_slots(shape: Shape) -> None:
         for other in by_name.get(slot.logical, ()):
             if united(other, slot.shape) is not None:
                 raise InvalidEvent(
-                    f"property {slot.logical!r} has two fields of types that fit in one"
+                    f"property {slot.logical!r} has two fields whose types could share one"
                 )
         by_name.setdefault(slot.logical, []).append(slot.shape)
         _check_slots(slot.shape)

@@ -261,9 +261,9 @@ def moment(given: object) -> datetime:
         if isinstance(given, int | float) and not isinstance(given, bool):
             return datetime.fromtimestamp(given, UTC)
     except (OverflowError, ValueError, OSError) as error:
-        raise InvalidEvent(f"deliver_at {given!r} is no time: {error}") from error
+        raise InvalidEvent(f"deliver_at {given!r} is not a time: {error}") from error
     raise InvalidEvent(
-        f"deliver_at {given!r} is not a datetime with a time zone, nor seconds since 1970"
+        f"deliver_at {given!r} is not a datetime with a time zone or a number of seconds since 1970"
     )
 
 

@@ -249,7 +249,9 @@ def identity_of(table: pa.Schema) -> tuple[str, str]:
     index = table.get_field_index("event_id")
     metadata = (table.field(index).metadata or {}) if index >= 0 else {}
     if CHANNEL not in metadata:
-        raise InvalidArgument("this table is no archive of a channel: no pipeline has made it so")
+        raise InvalidArgument(
+            "this table is not an archive of a channel: no archive step of a pipeline wrote it"
+        )
     return metadata[CHANNEL].decode(), metadata[EPOCH].decode()
 
 

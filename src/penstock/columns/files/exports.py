@@ -146,22 +146,24 @@ def manifest_from(content: bytes) -> Manifest:
         )
     manifest = _decoded(content, Manifest, MANIFEST)
     if manifest.encoded() != content:
-        raise DamagedExport(f"{MANIFEST} fails its checksum: it was altered")
+        raise DamagedExport(f"{MANIFEST} fails its checksum: it was changed")
     _check_lines(manifest)
     return manifest
 
 
 def _check_lines(manifest: Manifest) -> None:
     if manifest.kind not in ("channel", "queue") or manifest.definition.kind != manifest.kind:
-        raise DamagedExport(f"{MANIFEST}: a {manifest.kind} is neither a channel nor a queue")
+        raise DamagedExport(f"{MANIFEST}: kind must be channel or queue, not {manifest.kind}")
     names = [file.name for file in manifest.files]
     wrong = [name for name in names if not _EVENTS_NAME.fullmatch(name)]
     if manifest.state.name != STATE or wrong or len(set(names)) < len(names):
-        raise DamagedExport(f"{MANIFEST} names files that no export has: {', '.join(names[:3])}")
+        raise DamagedExport(
+            f"{MANIFEST} names files that cannot be part of an export: {', '.join(names[:3])}"
+        )
     for file in (manifest.state, *manifest.files):
         if not 0 < file.size <= FILE_BYTES_MAX:
             raise DamagedExport(
-                f"{file.name} has {file.size} bytes; 1 to {FILE_BYTES_MAX} may be in a file"
+                f"{file.name} has {file.size} bytes; a file may have 1 to {FILE_BYTES_MAX}"
             )
     if manifest.events != sum(file.rows for file in manifest.files):
         raise DamagedExport(f"{MANIFEST}: its files do not have {manifest.events} events")
@@ -172,8 +174,8 @@ def check_file(file: ExportedFile, *, is_state: bool) -> None:
     known = file.name == STATE if is_state else _EVENTS_NAME.fullmatch(file.name) is not None
     if not known or not 0 < file.size <= FILE_BYTES_MAX:
         raise DamagedExport(
-            f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which no export has; "
-            "nothing of it was written"
+            f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot be "
+            f"part of an export; the file was not written"
         )
 
 
@@ -182,7 +184,7 @@ def check_bytes(file: ExportedFile, content: bytes | memoryview) -> None:
     if len(content) != file.size:
         raise DamagedExport(f"{file.name} has {len(content)} bytes, not the {file.size} it had")
     if xxh3_64_hexdigest(content) != file.checksum:
-        raise DamagedExport(f"{file.name} fails its checksum: it was altered")
+        raise DamagedExport(f"{file.name} fails its checksum: it was changed")
 
 
 def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
@@ -225,7 +227,7 @@ def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryvie
     except DamagedExport:
         raise
     except (PenstockError, pa.ArrowException, ValueError, OSError) as error:
-        raise DamagedExport(f"{file.name} is no file of events: {error}") from error
+        raise DamagedExport(f"{file.name} is not a file of events: {error}") from error
 
 
 def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryview) -> CheckedEvents:
@@ -239,7 +241,7 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
     if not plain.schema.equals(schema) or plain.num_record_batches != len(index.batches):
         raise DamagedExport(f"{file.name}: {STATE} describes another file")
     if any(place.offset < 0 or place.length <= 0 for place in index.batches):
-        raise DamagedExport(f"{file.name}: a batch lies nowhere")
+        raise DamagedExport(f"{file.name}: a batch has no position in the file")
     reader = SegmentReader(buffer, index, name=file.name)
     batches = [reader.batch(number) for number in range(len(index.batches))]
     for place, batch in zip(index.batches, batches, strict=True):

@@ -322,7 +322,7 @@ def checked_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     if table.column(0).null_count:
         raise InvalidArgument(f"{ID_COLUMN} has nulls; every event has an id")
     if not bool(np.all(np.diff(ids_of_column(table.column(0))) > 0)):
-        raise InvalidArgument(f"{ID_COLUMN} has to ascend over all batches of a segment")
+        raise InvalidArgument(f"{ID_COLUMN} must ascend over all batches of a segment")
     return table
 
 

@@ -40,7 +40,7 @@ class Descriptors:
             files.ParseFromString(serialized)
         except message.DecodeError as error:
             raise InvalidDescriptor(
-                f"these {len(serialized):,} bytes are no FileDescriptorSet ({error}); "
+                f"these {len(serialized):,} bytes are not a FileDescriptorSet ({error}); "
                 "make one with protoc --include_imports --descriptor_set_out=FILE"
             ) from error
         self._pool = descriptor_pool.DescriptorPool()
@@ -84,7 +84,7 @@ class Descriptors:
         try:
             if isinstance(value, message.Message):
                 if value.DESCRIPTOR.full_name != name:
-                    raise InvalidEvent(f"a {value.DESCRIPTOR.full_name} message is no {name}")
+                    raise InvalidEvent(f"a {value.DESCRIPTOR.full_name} message is not a {name}")
                 return bytes(value.SerializeToString())
             if isinstance(value, str | bytes):
                 made = json_format.Parse(value, kind())
@@ -92,7 +92,7 @@ class Descriptors:
                 made = json_format.ParseDict(dict(value), kind())
             else:
                 raise InvalidEvent(
-                    f"{type(value).__name__} is no {name}; pass a dictionary, JSON or a message"
+                    f"{type(value).__name__} is not a {name}; pass a dictionary, JSON or a message"
                 )
             return bytes(made.SerializeToString())
         except (json_format.ParseError, message.EncodeError) as error:
@@ -114,7 +114,7 @@ class Descriptors:
                 descriptor_pool=self._pool,
             )
         except (message.DecodeError, json_format.SerializeToJsonError, TypeError) as error:
-            raise InvalidEvent(f"the data is no {name}: {error}") from error
+            raise InvalidEvent(f"the data is not a {name}: {error}") from error
         return found
 
     def table(self, name: str, data: pa.BinaryArray) -> pa.RecordBatch:
@@ -131,7 +131,7 @@ class Descriptors:
         except BaseException as error:
             # The decoder panics at a length beyond all memory, and a panic is no Exception.
             if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
-                raise InvalidEvent(f"data that is no {name}: {error}") from error
+                raise InvalidEvent(f"data that is not a {name}: {error}") from error
             raise
 
     def _decoder(self, name: str) -> Any:
@@ -220,7 +220,7 @@ def _in_order_of_use(files: Any) -> list[Any]:
         if name in ordered:
             return
         if name in under_way:
-            raise InvalidDescriptor(f"imports go round: {' -> '.join([*under_way, name])}")
+            raise InvalidDescriptor(f"the imports form a circle: {' -> '.join([*under_way, name])}")
         file = given.get(name)
         if file is None:
             file = descriptor_pb2.FileDescriptorProto()

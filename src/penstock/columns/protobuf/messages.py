@@ -129,7 +129,8 @@ def descriptor_set(given: object) -> bytes:
         descriptor = getattr(each, "DESCRIPTOR", None)
         if descriptor is None:
             raise TypeError(
-                f"{type(each).__name__} is no descriptor set; give its bytes, a message class or "
+                f"{type(each).__name__} is not a descriptor set; give its bytes, a message class "
+                f"or "
                 "a module made by protoc"
             )
         add(getattr(descriptor, "file", descriptor))

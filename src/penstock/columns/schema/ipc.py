@@ -60,9 +60,9 @@ def schema_from(message: bytes) -> pa.Schema:
         schema = ipc.read_schema(pa.py_buffer(message))
         is_swapped = _is_swapped(message)
     except (*_REFUSALS, struct.error) as error:
-        raise InvalidEvent(f"{len(message)} bytes are no Arrow schema: {error}") from error
+        raise InvalidEvent(f"{len(message)} bytes are not an Arrow schema: {error}") from error
     if is_swapped:  # a segment with it would be read with all numbers turned round
-        raise InvalidEvent("the schema is of big-endian numbers; send little-endian ones")
+        raise InvalidEvent("the schema uses big-endian numbers; send little-endian ones")
     if len(message) <= SCHEMA_BYTES_KEPT_MAX:
         if len(_schemas) >= SCHEMAS_MAX:
             _schemas.clear()
@@ -201,7 +201,7 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
         return ipc.read_record_batch(buffer, schema)
     except _REFUSALS as error:
         raise InvalidEvent(
-            f"{buffer.size} bytes are no Arrow record batch of the announced schema: {error}"
+            f"{buffer.size} bytes are not an Arrow record batch of the announced schema: {error}"
         ) from error
 
 
@@ -264,5 +264,5 @@ def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
         table = ipc.open_stream(pa.py_buffer(data)).read_all()
         table.validate(full=True)
     except _REFUSALS as error:
-        raise InvalidEvent(f"{len(data)} bytes are no Arrow IPC stream: {error}") from error
+        raise InvalidEvent(f"{len(data)} bytes are not an Arrow IPC stream: {error}") from error
     return table

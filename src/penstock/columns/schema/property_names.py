@@ -73,8 +73,8 @@ class PropertyNames:
             others = f" and {len(new) - 1} others" if len(new) > 1 else ""
             raise LimitReached(
                 f"{channel} has {len(self._known)} property names, and {shown!r}{others} would "
-                f"make it {count}: there may be {limit} (limits.property_names_max). Publish what "
-                "names are made of as values, a list of key and value for instance"
+                f"make it {count}; the limit is {limit} (limits.property_names_max). Publish the "
+                f"varying part of the names as values, for example as a list of keys and values"
             )
 
     def _new_in(self, body: Any) -> dict[str, None]:

@@ -186,10 +186,12 @@ def _unpacked(packed: bytes) -> bytes:
         message = unpack.decompress(base64.b64decode(packed, validate=True), SCHEMA_BYTES_MAX)
     except (zlib.error, ValueError) as error:
         raise InvalidEvent(
-            f"what a file says of its channel's columns is damaged: {error}"
+            f"the description of the channel's columns in a file is damaged: {error}"
         ) from error
     if not unpack.eof:
-        raise InvalidEvent(f"a file says its channel's columns take over {SCHEMA_BYTES_MAX} bytes")
+        raise InvalidEvent(
+            f"a file describes its channel's columns in more than {SCHEMA_BYTES_MAX} bytes"
+        )
     return message
 
 

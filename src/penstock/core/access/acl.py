@@ -137,7 +137,8 @@ def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) ->
     how = rights[0] if tuple(rights) != every else every[3]  # to read
     grant = "realm" if kind == "realm" else f"{kind} {name}"
     return AccessDenied(
-        f"{principal.name} lacks {which} on {where}; whoever has 'manage_acl' there can grant it: "
+        f"{principal.name} lacks {which} on {where}; a user with the right 'manage_acl' there can "
+        f"grant it: "
         f"penstock acl grant {grant} {principal.user}@* {how}"
     )
 

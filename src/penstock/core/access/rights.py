@@ -89,11 +89,13 @@ def parse_subject(text: str) -> Subject:
     user, at, host = text.rpartition("@")
     if not at or not user or not host:
         raise InvalidArgument(
-            f"{text!r} is no subject; user@host is, with * for any of either: "
+            f"{text!r} is not a subject; give user@host, with * for any user or host: "
             "alice@*, *@10.0.0.5, *@*; or group:name"
         )
     if any(each.isspace() for each in host) or ("*" in host and host != "*"):
-        raise InvalidArgument(f"{host!r} in {text!r} is no host: an address, or * for every one")
+        raise InvalidArgument(
+            f"{host!r} in {text!r} is not a host; give an address, or * for any host"
+        )
     return Subject(user if user == "*" else checked_user(user), host)
 
 
@@ -111,8 +113,8 @@ def checked_name(text: str, what: str) -> str:
     allowed = text.isprintable() and not any(each.isspace() or each in "*:," for each in text)
     if not 0 < len(text) <= NAME_LENGTH_MAX or not allowed:
         raise InvalidArgument(
-            f"{text!r} is no name of a {what}: 1 to {NAME_LENGTH_MAX} characters without blanks, "
-            "'*', ':' and ','"
+            f"{text!r} is not a valid name of a {what}; give 1 to {NAME_LENGTH_MAX} characters "
+            f"without blanks, '*', ':' and ','"
         )
     return text
 
@@ -123,7 +125,7 @@ def checked_rights(kind: str, rights: tuple[str, ...]) -> tuple[str, ...]:
     for right in rights:
         if right not in known:
             raise InvalidArgument(
-                f"{right!r} is no right on a {kind}; there are {', '.join(known)}"
+                f"{right!r} is not a right on a {kind}; the rights are {', '.join(known)}"
             )
     if not rights:
         raise InvalidArgument(f"name at least one right on the {kind}: {', '.join(known)}")

@@ -35,23 +35,23 @@ def refuse_without_effect(definition: Definition, kind: ChannelType, *, merges: 
     if merges:
         for name in _unusual(definition.storage, OF_FILES):
             raise InvalidArgument(
-                f"{name} has no effect on engine {definition.engine}: its states are in memory "
-                "and have no segment files; leave it out, or take engine default or jms"
+                f"{name} has no effect on engine {definition.engine}: its states are kept in "
+                f"memory, not in segment files; leave it out, or use engine default or jms"
             )
     for name, needed in _without_effect(definition, kind):
         raise InvalidArgument(
-            f"{name} has no effect on a {kind.name} {definition.kind}: it is for types that "
-            f"{needed}; leave it out, or take one of them"
+            f"{name} has no effect on a {kind.name} {definition.kind}: it applies to types that "
+            f"{needed}; leave it out, or use one of them"
         )
     storage = definition.storage
     if storage.sync_each_write and storage.sync == "none":
         raise InvalidArgument(
-            "storage.sync_each_write asks for a sync a publish, storage.sync 'none' for no sync "
-            "at all; take sync 'group' for the one, or turn sync_each_write off for the other"
+            "storage.sync_each_write asks for one sync per publish and storage.sync 'none' for "
+            "none at all; set sync to 'group', or turn sync_each_write off"
         )
     if storage.cache_on_reload and not storage.enable_caching:
         raise InvalidArgument(
-            "storage.cache_on_reload reads files into the cache at the start of the realm, and "
+            "storage.cache_on_reload fills the cache when the realm starts, but "
             "storage.enable_caching is off; turn that on, or cache_on_reload off"
         )
 

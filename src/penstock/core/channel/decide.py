@@ -117,12 +117,12 @@ def _rare(state: ChannelState, command: Command) -> Decided:
             return decide_holding(state, command)
         case Subscribe(stop_id=None) if state.definition.kind != "channel":
             raise IllegalState(
-                f"{state.name} is a {state.definition.kind}: open a reader, or peek; "
-                "only channels have subscribers"
+                f"{state.name} is a {state.definition.kind}: only channels have subscribers; open "
+                f"a reader or peek instead"
             )
         case Subscribe(credit=count) | Credit(_, count) | Demand(_, count):
             if count < 0:
-                raise InvalidArgument(f"a credit of {count}: give 0 or more")
+                raise InvalidArgument(f"the credit must be 0 or more, not {count}")
         case CreateDurable() | DeleteDurable() | PurgeDurable():
             return _about_durable(state, command)
         case Purge() | Redrive() | Quarantine() | EndRelay():
@@ -229,13 +229,13 @@ def _check_attach(state: ChannelState, command: Attach) -> None:
     if command.window is not None:
         if not kind.takes_window:
             raise InvalidArgument(
-                f"durable {durable.name} is {kind.name}: it takes no window argument"
+                f"durable {durable.name} is {kind.name}: it does not take a window"
             )
         if not 1 <= command.window <= WINDOW_MAX:
-            raise InvalidArgument(f"window is {command.window}; it may be 1 to {WINDOW_MAX}")
+            raise InvalidArgument(f"window is {command.window}; allowed are 1 to {WINDOW_MAX}")
     if command.selector and state.definition.kind != "queue":
         raise InvalidArgument(
-            f"durable {durable.name} has no readers of their own selector; only queues do"
+            f"durable {durable.name} does not take a selector for each reader; only queues do"
         )
     check_sole(state, durable, sole=command.sole)
     if not kind.may_attach(durable.seats):
@@ -260,30 +260,30 @@ def _about_durable(
 def _create(state: ChannelState, command: CreateDurable) -> Decided:
     name = command.name
     if state.definition.kind == "queue":
-        raise IllegalState(f"{state.name} is a queue: it has readers, not durables")
+        raise IllegalState(f"{state.name} is a queue; queues have readers, not durables")
     if name in state.durables:
-        raise NameAlreadyBound(f"durable {name} exists already on {state.name}")
+        raise NameAlreadyBound(f"durable {name} already exists on {state.name}")
     _refuse_too_many(state)
     kind = state.rules.kinds.get(command.kind)
     if kind is None:
         known = ", ".join(sorted(state.rules.kinds))
-        raise InvalidArgument(f"{command.kind!r} is no durable type; there are {known}")
+        raise InvalidArgument(f"{command.kind!r} is not a durable type; the types are {known}")
     if command.selector and not kind.stores_selector:
         raise InvalidArgument(
-            f"a durable of type {kind.name} keeps no selector; "
-            "give one with each subscription instead"
+            f"a durable of type {kind.name} does not keep a selector; give one with each "
+            f"subscription instead"
         )
     if command.strict_order and not kind.orders_strictly:
         raise InvalidArgument(
             f"a durable of type {kind.name} cannot have strict_order: it needs a type that serves "
-            "one client at a time and redelivers at once; take serial (SEM D11)"
+            "one client at a time and redelivers at once; use a serial durable"
         )
     if command.order_by:
         _check_order_by(command, kind)
     _check_deliveries(state, command.max_deliveries, kind)
     if command.cluster_wide and not state.definition.cluster_wide:
         raise InvalidArgument(
-            f"{state.name} is not cluster-wide, so its durables cannot be (SEM N1)"
+            f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide"
         )
     persistent = command.persistent
     start_id, matched = command.start_id, command.matched
@@ -322,12 +322,12 @@ def _check_order_by(command: CreateDurable, kind: Kind) -> None:
     if not kind.orders_strictly:
         raise InvalidArgument(
             f"a durable of type {kind.name} cannot have order_by: it needs a type that keeps order "
-            "and redelivers at once; take serial (SEM D11)"
+            "and redelivers at once; use a serial durable"
         )
     if command.strict_order:
         raise InvalidArgument(
-            "order_by keeps order within each value, strict_order over all events: give one of "
-            "them (SEM D11)"
+            "order_by keeps order within each value and strict_order over all events: give only "
+            "one of them"
         )
     if command.order_by.startswith("$"):
         raise InvalidArgument(f"order_by is {command.order_by!r}: name a property of your events")
@@ -337,8 +337,8 @@ def _purged(state: ChannelState, command: PurgeDurable) -> Decided:
     durable = state.durable(command.name)
     if not durable.kind.purgeable:
         raise IllegalState(
-            f"durable {durable.name} is {durable.kind.name}: its events cannot be purged for it "
-            "alone; purge the channel"
+            f"durable {durable.name} is {durable.kind.name}: its events cannot be purged for this "
+            f"durable alone; purge the channel"
         )
     gone = durable.wanting(state.stored_part(command.spans))
     return Decided((Acked(durable.name, gone.spans),) if gone else (), len(gone))
@@ -346,17 +346,14 @@ def _purged(state: ChannelState, command: PurgeDurable) -> Decided:
 
 def _check_deliveries(state: ChannelState, limit: int, kind: Kind) -> None:
     if not 0 <= limit <= REDELIVERIES_MAX:
-        raise InvalidArgument(f"max_deliveries is {limit}; it may be 0 to {REDELIVERIES_MAX}")
+        raise InvalidArgument(f"max_deliveries is {limit}; allowed are 0 to {REDELIVERIES_MAX}")
     if limit and not kind.redelivers_at_once:
         raise InvalidArgument(
-            f"a durable of type {kind.name} does not count redeliveries: max_deliveries is for "
-            "types that redeliver at once"
+            f"a durable of type {kind.name} does not count redeliveries: max_deliveries applies "
+            f"only to types that redeliver at once"
         )
     if limit and not state.moves_dead:
-        raise InvalidArgument(
-            f"max_deliveries needs a dead event store: {state.name} has none for what is "
-            "rolled back too often"
-        )
+        raise InvalidArgument(f"max_deliveries needs a dead event store, and {state.name} has none")
 
 
 def _check_edit(state: ChannelState, wanted: Definition) -> None:
@@ -371,8 +368,8 @@ def _check_edit(state: ChannelState, wanted: Definition) -> None:
     limited = [d.name for d in state.durables.values() if d.name and d.max_deliveries]
     if limited and not wanted.dead_event_store:
         raise InvalidArgument(
-            f"durable {limited[0]} of {state.name} has max_deliveries and needs the dead event "
-            "store; name another one instead of none"
+            f"durable {limited[0]} of {state.name} has max_deliveries and needs a dead event "
+            f"store; name another one instead of removing it"
         )
 
 

@@ -38,8 +38,8 @@ def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
         raise IllegalState(f"{state.name} is a {state.definition.kind}: open a reader instead")
     if sole and durable.order_by:
         raise InvalidArgument(
-            f"durable {durable.name} has order_by, which is for clients that are served event by "
-            "event: it cannot be held as a whole; take one without (SEM D11)"
+            f"durable {durable.name} has order_by, which serves clients event by event: "
+            "it cannot be held as a whole; use a durable without order_by"
         )
     others = durable.seats
     if others and (sole or others[0].sole):
@@ -57,8 +57,7 @@ def decide_holding(state: ChannelState, command: Hold | Bury) -> Decided:
         return _bury(state, durable, seat, command.spans)
     if not seat.sole:
         raise IllegalState(
-            f"this client does not hold durable {durable.name} as a whole: its events are "
-            "delivered to it"
+            f"this client has not taken hold of durable {durable.name}; it gets deliveries instead"
         )
     return Decided()
 
@@ -77,8 +76,7 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
     gone already is left out."""
     if not state.moves_dead:
         raise IllegalState(
-            f"{state.name} has no dead event store to bury events in: give it one "
-            "(dead_event_store)"
+            f"{state.name} has no dead event store to bury events in; set dead_event_store"
         )
     if seat.sole:
         dead = durable.wanting(state.stored_part(spans))
@@ -87,5 +85,5 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
         dead = durable.settled_by(seat, spans, state.stored).overlap(state.stored)
     limit = moved_at_once(state)
     if len(dead) > limit:
-        raise InvalidArgument(f"{len(dead)} events to bury in one step: here it may be {limit}")
+        raise InvalidArgument(f"{len(dead)} events to bury in one step; the limit here is {limit}")
     return Decided(tuple(buried(state, durable, dead, Cause.BURIED)), len(dead))

@@ -89,8 +89,8 @@ class Remembered(Generic[Ids]):
             return recent[i][1]
         if sequence <= memory.forgotten:
             raise SequenceTooOld(
-                f"publish {sequence} of producer {plain(name)} is older than the "
-                f"{len(recent)} remembered ones; use a new producer"
+                f"publish {sequence} of producer {plain(name)} is older than the {len(recent)} "
+                f"publishes remembered; use a new producer"
             )
         return None
 

@@ -56,8 +56,8 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
     """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
     if seat.recalls and (recalled := recalled_of(durable, seat, spans, stored)):
         raise IllegalState(
-            f"event {recalled.lowest} of durable {durable.name} was recalled: an earlier one was "
-            "rolled back and comes before it; it will be delivered again"
+            f"event {recalled.lowest} of durable {durable.name} was recalled because an earlier "
+            f"event was rolled back and must come first; it will be delivered again"
         )
 
 

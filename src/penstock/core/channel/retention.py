@@ -42,16 +42,17 @@ def check_limits(definition: Definition) -> None:
     )
     for name, value, highest in bounds:
         if not 0 <= value <= highest:
-            raise InvalidArgument(f"{name} is {value}; it may be 0 to {highest}")
+            raise InvalidArgument(f"{name} is {value}; allowed are 0 to {highest}")
     if not READ_BYTES_MIN <= definition.storage.read_buffer_size <= READ_BYTES_MAX:
         raise InvalidArgument(
-            f"storage.read_buffer_size is {definition.storage.read_buffer_size}; "
-            f"it may be {READ_BYTES_MIN} to {READ_BYTES_MAX}"
+            f"storage.read_buffer_size is {definition.storage.read_buffer_size}; allowed are "
+            f"{READ_BYTES_MIN} to "
+            f"{READ_BYTES_MAX}"
         )
     if len(definition.archive) > ARCHIVE_LENGTH_MAX or not definition.archive.isprintable():
         raise InvalidArgument(
             f"archive is {definition.archive[:60]!r}; it is a path or URI of up to "
-            f"{ARCHIVE_LENGTH_MAX} characters that can be printed"
+            f"{ARCHIVE_LENGTH_MAX} printable characters"
         )
     check_keys(definition)
 
@@ -81,9 +82,9 @@ def refuse_when_full(
         return
     if stored + incoming > definition.capacity:
         raise CapacityReached(
-            f"{name} has no room: {stored} of {definition.capacity} events are stored, "
-            f"{incoming} more offered; wait until some are consumed or expire, or raise the "
-            "capacity"
+            f"{name} has no room: {stored} of {definition.capacity} events are stored and "
+            f"{incoming} more were offered; wait until some are consumed or expire, or raise the "
+            f"capacity"
         )
 
 

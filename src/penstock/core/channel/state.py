@@ -163,8 +163,8 @@ class ChannelState:
             return self.seats[subscription]
         except KeyError:
             raise IllegalState(
-                f"subscription {subscription} holds no durable of {self.name}: "
-                "it was closed, or its durable deleted"
+                f"subscription {subscription} has no durable of {self.name}: it was closed, or "
+                f"its durable was deleted"
             ) from None
 
     @property

@@ -410,7 +410,8 @@ class Durable:
             if due:
                 raise IllegalState(
                     f"event {due.lowest} of durable {self.name} was not delivered to this "
-                    "subscription, or has been given back since; only its receiver may settle it"
+                    "subscription, or has been given back; only the subscription that holds it "
+                    f"may settle it"
                 )
         return mine
 

@@ -77,10 +77,10 @@ class Directory:
         of its name."""
         name = destination_name(name)
         if name in self._numbers:
-            raise NameAlreadyBound(f"{name} exists already")
+            raise NameAlreadyBound(f"{name} already exists")
         self._refuse_too_many()
         if definition.kind == "schedule":
-            raise InvalidArgument("a schedule is made by the realm; create a channel or a queue")
+            raise InvalidArgument("only the realm makes schedules; create a channel or a queue")
         return ChannelCreated(self.next_number, name, self.checked(name, definition))
 
     def decide_schedule(self, number: int) -> ChannelCreated:
@@ -129,13 +129,17 @@ class Directory:
         origin, target = self.number_of(source), self.number_of(destination)
         state, other = self.channels[origin].state, self.channels[target].state
         if state.definition.kind == "queue":
-            raise InvalidArgument(f"{state.name} is a queue; the source of a join is a channel")
+            raise InvalidArgument(
+                f"{state.name} is a queue; the source of a join must be a channel"
+            )
         if origin == target:
-            raise InvalidArgument(f"a join from {state.name} to itself would copy for ever")
+            raise InvalidArgument(f"a join from {state.name} to itself would never end")
         if archive and other.definition.kind != "queue":
-            raise InvalidArgument(f"{other.name} is a channel; an archive join ends in a queue")
+            raise InvalidArgument(
+                f"{other.name} is a channel; the destination of an archive join must be a queue"
+            )
         if self.joins.find(origin, target) is not None:
-            raise NameAlreadyBound(f"there is a join from {state.name} to {other.name} already")
+            raise NameAlreadyBound(f"a join from {state.name} to {other.name} already exists")
         return JoinCreated(Join(origin, target, selector, archive, owner, groups))
 
     def decide_unjoin(self, source: str, destination: str) -> JoinDeleted:
@@ -164,13 +168,14 @@ class Directory:
         kind, engine = self.rules.types[definition.type], self.rules.engines[definition.engine]
         if engine.merges and kind.relays:
             raise InvalidArgument(
-                f"a {definition.type} channel keeps no event, so there is no state to merge into; "
-                "take a type that stores events for engine merge"
+                f"a {definition.type} channel stores no events, so there is no state to merge "
+                f"into; use a type that stores events with engine merge"
             )
         refuse_without_effect(definition, kind, merges=engine.merges)
         if definition.cluster_wide and not kind.clusterable:
             raise InvalidArgument(
-                f"a {definition.type} channel cannot be cluster-wide: it forgets its ids (SEM N5)"
+                f"a {definition.type} channel cannot be cluster-wide: it does not keep its ids "
+                f"over a restart"
             )
         if not definition.dead_event_store:
             return definition
@@ -181,7 +186,7 @@ class Directory:
         engines = definition.engine.replace(",", " ").replace("+", " ").split()
         if {"jms", "merge"} <= set(engines):
             raise InvalidArgument(
-                "engines jms and merge exclude each other: one drops what the other has to keep"
+                "engines jms and merge cannot be combined: jms removes events that merge must keep"
             )
         if definition.engine == "merge" and list(definition.keys.values()) != [1]:
             raise InvalidArgument(
@@ -194,8 +199,8 @@ class Directory:
             )
         if definition.kind == "queue" and definition.retain_consumed:
             raise InvalidArgument(
-                "retain_consumed is an attribute of channels: what a queue's reader has "
-                "committed is gone"
+                "retain_consumed is an attribute of channels; a queue removes what its reader has "
+                "committed"
             )
         if definition.max_deliveries and definition.kind != "queue":
             raise InvalidArgument(
@@ -203,7 +208,8 @@ class Directory:
             )
         if definition.max_deliveries and not definition.dead_event_store:
             raise InvalidArgument(
-                "max_deliveries needs a dead_event_store for what is rolled back too often"
+                "max_deliveries needs a dead_event_store for the events that are rolled back too "
+                "often"
             )
 
     def _dead_event_store(self, name: str, definition: Definition) -> str:
@@ -215,8 +221,8 @@ class Directory:
             if at in path:
                 path.append(at)
                 raise InvalidArgument(
-                    f"dead_event_store {dead} leads back: {' -> '.join(path)}; "
-                    "dead events would go round"
+                    f"dead_event_store {dead} leads back: {' -> '.join(path)}; dead events would "
+                    f"move in a circle"
                 )
             path.append(at)
             if at not in self._numbers:
@@ -275,7 +281,7 @@ class Directory:
             )
         own = self.channels[number].state.definition.kind
         if kind is not None and own != kind:
-            raise NameDoesNotExist(f"{known} is a {own}, not a {kind}; ask for the {own} {known}")
+            raise NameDoesNotExist(f"{known} is a {own}, not a {kind}; open the {own} {known}")
         return number
 
     def find(self, name: str) -> int | None:
@@ -308,6 +314,7 @@ class Directory:
         kinds = [channel.state.definition.kind for channel in self.channels.values()]
         if len(kinds) - kinds.count("schedule") >= self.rules.stores_max:
             raise LimitReached(
-                f"there are {self.rules.stores_max} channels and queues, and more are not allowed "
-                "(limits.channels_max); delete one, or raise the limit"
+                f"there are {self.rules.stores_max} channels and queues, which is the limit "
+                f"(limits.channels_max)"
+                "; delete one, or raise the limit"
             )

@@ -102,7 +102,7 @@ def check(taken: ExportedState, rules: Rules) -> None:
     if counters.published != live + counters.gone:
         raise DamagedExport(
             f"the counters do not add up: {counters.published} published, {live} live, "
-            f"{counters.gone} gone (SEM T8)"
+            f"{counters.gone} gone"
         )
     if strange := {cause for cause, _ in restored.departed}.difference(Cause):
         raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")
@@ -121,11 +121,12 @@ def _check_bounds(restored: Restored) -> None:
     """What no realm would have written, however it is signed (``core.bounds``)."""
     for what, value, least, most in _numbers_of(restored):
         if not least <= value <= most:
-            raise DamagedExport(f"{what} is out of bounds: {value}; it may be {least} to {most}")
+            raise DamagedExport(f"{what} is out of bounds: {value}; allowed are {least} to {most}")
     for what, text in _names_of(restored):
         if len(text) > NAME_CHARACTERS_MAX:
             raise DamagedExport(
-                f"{what} {text[:40]!r}… has {len(text)} characters; {NAME_CHARACTERS_MAX} may be"
+                f"{what} {text[:40]!r}… has {len(text)} characters; at most {NAME_CHARACTERS_MAX} "
+                f"are allowed"
             )
 
 
@@ -191,7 +192,7 @@ def _check_spans(what: str, ids: Ids) -> None:
         raise DamagedExport(f"{what}: {error}") from error
     sound = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
     if not sound or any(left.end > right.first for left, right in pairwise(spans)):
-        raise DamagedExport(f"{what}: these are no ranges of ids in ascending order")
+        raise DamagedExport(f"{what}: the ranges of ids are not in ascending order")
 
 
 def _check_memory(taken: ExportedState, rules: Rules) -> None:

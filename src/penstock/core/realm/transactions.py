@@ -55,8 +55,8 @@ class Transactions:
         ended = self._found(transaction)
         if ended is not None:
             if ended.committed:
-                raise AlreadyCommitted(f"transaction {plain(transaction)} was committed already")
-            raise AlreadyAborted(f"transaction {plain(transaction)} was aborted already")
+                raise AlreadyCommitted(f"transaction {plain(transaction)} is already committed")
+            raise AlreadyAborted(f"transaction {plain(transaction)} is already aborted")
         begun = self._open.get(transaction)
         if begun is None:
             raise NoSuchTransaction(
@@ -100,7 +100,7 @@ class Transactions:
         own = sum(owner_of(name) == owner for name in self._open)
         if own >= OPEN_OF_ONE_MAX:
             raise LimitReached(
-                f"{own} transactions are open, and more are not allowed; commit or abort some"
+                f"{own} transactions are open, which is the limit; commit or abort some"
             )
 
     def apply(self, ended: Ended) -> None:

@@ -28,9 +28,9 @@ _ESCAPES: Final = {sign: re.compile(rf"(?:{sign}[0-9A-Fa-f]{{2}})+") for sign in
 _KINDS: Final = {
     "Cc": "a control character",
     "Cf": "an invisible formatting character",
-    "Cs": "half of a surrogate pair, which is no text",
+    "Cs": "half of a surrogate pair, which is not text",
     "Co": "a character for private use",
-    "Cn": "no character this version knows",
+    "Cn": "a character unknown to this version",
     "Zl": "a line separator",
     "Zp": "a paragraph separator",
     "Zs": "a space other than the usual one",
@@ -51,7 +51,7 @@ def destination_name(given: object) -> str:
     name = _normal(given).replace("\\", "/").replace("::", "/")
     name = re.sub(r"/{2,}", "/", name).strip("/")
     if not name:
-        raise InvalidName(f"{given[:40]!r} names nothing: give at least one character besides '/'")
+        raise InvalidName(f"{given[:40]!r} is empty; give at least one character besides '/'")
     _check_length(name)
     _check_characters(name)
     for part in name.split("/"):
@@ -90,7 +90,7 @@ def unescaped(text: str, sign: Literal["%", "~"] = "%") -> str:
         return _ESCAPES[sign].sub(said, text)
     except UnicodeDecodeError as error:
         raise InvalidName(
-            f"{text[:80]!r}: what is escaped with {sign} is no UTF-8: {error}"
+            f"{text[:80]!r}: the escapes with {sign} are not UTF-8: {error}"
         ) from None
 
 
@@ -117,14 +117,17 @@ def _cut(part: str, length: int) -> str:
 def _normal(given: str) -> str:
     if len(given) > GIVEN_NAME_CHARACTERS_MAX:
         raise InvalidName(
-            f"{given[:40]!r}… has {len(given)} characters; {NAME_LENGTH_MAX} may be in a name"
+            f"{given[:40]!r}… has {len(given)} characters; a name may have at most "
+            f"{NAME_LENGTH_MAX}"
         )
     return unicodedata.normalize("NFC", given)
 
 
 def _check_length(name: str) -> None:
     if len(name) > NAME_LENGTH_MAX:
-        raise InvalidName(f"{name[:40]!r}… has {len(name)} characters; {NAME_LENGTH_MAX} may be")
+        raise InvalidName(
+            f"{name[:40]!r}… has {len(name)} characters; at most {NAME_LENGTH_MAX} are allowed"
+        )
 
 
 def _check_characters(name: str) -> None:
@@ -136,8 +139,8 @@ def _check_characters(name: str) -> None:
             called = unicodedata.name(character, "")
             which = f"U+{ord(character):04X}{f' ({called})' if called else ''}"
             raise InvalidName(
-                f"{name!r}: character {place}, {which}, is {kind}; letters, digits, printable "
-                "signs and spaces may be in a name"
+                f"{name!r}: character {place}, {which}, is {kind}; a name may have letters, "
+                f"digits, printable signs and spaces"
             )
 
 
@@ -145,6 +148,6 @@ def _check_part(name: str, part: str) -> None:
     if part in (".", ".."):
         raise InvalidName(f"{name!r}: a part of a name cannot be {part!r}, as in paths of files")
     if part in _WILD_ALONE:
-        raise InvalidName(f"{name!r}: {part!r} alone stands for any name, so it is no part of one")
+        raise InvalidName(f"{name!r}: {part!r} alone is a wildcard, so it cannot be part of a name")
     if part != part.strip(" "):
         raise InvalidName(f"{name!r}: {part!r} begins or ends with a space; leave it out")

@@ -95,7 +95,7 @@ async def resolved(
     if known is not None:
         return known
     if _TEMPORARY.fullmatch(name):
-        raise NameDoesNotExist(f"temporary destination {name} does not exist any more")
+        raise NameDoesNotExist(f"temporary destination {name} no longer exists")
     if not realm.access.allows(principal, f"{kind or 'queue'}.create"):
         raise _hidden(principal, name, kind, needs)
     kind = kind or "queue"
@@ -121,7 +121,7 @@ def found(
         raise _hidden(principal, name, kind, needs)
     if is_kind == "schedule" or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
-        raise NameDoesNotExist(f"there is no {wanted} {name}: {name} is a {is_kind}")
+        raise NameDoesNotExist(f"{name} is a {is_kind}, not a {wanted}")
     return Destination(number, name, is_kind, state.engine.needs_interest)
 
 
@@ -132,7 +132,7 @@ def _hidden(
     rights = " or ".join(repr(needs[each].partition(".")[2]) for each in kinds)
     return AccessDenied(
         f"{principal.name} lacks {rights} on {name}, or it does not exist and 'channels', the "
-        "right to make it, is missing; whoever has 'manage_acl' can grant what is missing"
+        "right to make it, is missing; a user with the right 'manage_acl' can grant it"
     )
 
 
@@ -200,7 +200,7 @@ def durable_name_of(client: str, name: str, *, volatile: bool) -> str:
     if not name or len(text) > NAME_LENGTH_MAX:
         raise InvalidName(
             f"subscription {name[:40]!r} of client {client[:40]!r} makes a name of {len(text)} "
-            f"characters; 1 to {NAME_LENGTH_MAX} may be"
+            f"characters; a name may have 1 to {NAME_LENGTH_MAX}"
         )
     return text
 

@@ -98,7 +98,10 @@ class Attaching:
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
         if len(self._connection.links) > self._hub.limits.links_max:
-            raise LimitReached(f"{self._hub.limits.links_max} links of this connection are open")
+            raise LimitReached(
+                f"{self._hub.limits.links_max} links are open on this connection, which is the "
+                f"limit"
+            )
         if link.remote_target.type != Terminus.COORDINATOR:
             say_again(link.remote_target, link.target)
         if link.is_receiver or not is_lookup(link):
@@ -318,7 +321,8 @@ class Attaching:
                 return
             if durable.seats:
                 raise DurableInUse(
-                    f"subscription {name} is in use with another selector; end that use first"
+                    f"subscription {name} is in use with another selector; close that consumer "
+                    f"first"
                 )
             await self._delete(number, destination.name, name)
         kind = wish.kind or ("shared" if wish.shared else "exclusive")
@@ -397,7 +401,7 @@ class Attaching:
         durable = None if channel is None else channel.state.durables.get(name)
         if channel is None or durable is None or durable.seats:
             if closed and durable is not None and durable.seats and not attached.is_volatile:
-                raise DurableInUse(f"subscription {name} has clients; end them first")
+                raise DurableInUse(f"subscription {name} has consumers; close them first")
             return
         if attached.is_volatile:
             await self._realm.subscriptions.delete_durable(number, name)
@@ -407,5 +411,5 @@ class Attaching:
     def _channel(self, number: int) -> Channel:
         channel = self._realm.directory.channels.get(number)
         if channel is None:
-            raise NameDoesNotExist("the topic was deleted meanwhile")
+            raise NameDoesNotExist("the topic has been deleted")
         return channel

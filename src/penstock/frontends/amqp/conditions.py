@@ -87,4 +87,4 @@ def description_of(error: PenstockError) -> str:
 
 def no_text(error: UnicodeDecodeError) -> RemoteProtocolViolation:
     """What a name or text is that cannot be read: Proton looks no sooner than somebody asks."""
-    return RemoteProtocolViolation(f"a name or text that is no {error.encoding}: {error.reason}")
+    return RemoteProtocolViolation(f"a name or text is not {error.encoding}: {error.reason}")

@@ -181,7 +181,9 @@ class AmqpConnection(asyncio.Protocol):
                 principal = without_sasl(self.realm.access, self)
                 if principal is None:
                     self._write(sasl.SASL_PROTOCOL)
-                    raise RemoteProtocolViolation("who does not sign in may not come in")
+                    raise RemoteProtocolViolation(
+                        "authentication required: this realm does not accept anonymous connections"
+                    )
                 self._known(principal)
             self._frames = None
             self._gate.feed(header + frames.rest())
@@ -190,7 +192,7 @@ class AmqpConnection(asyncio.Protocol):
             self._write(header + sasl.mechanisms(self._sign_in.mechanisms))
         else:
             self._write(sasl.PROTOCOL if self._is_signed_in else sasl.SASL_PROTOCOL)
-            raise RemoteProtocolViolation(f"no protocol of AMQP 1.0: {header!r}")
+            raise RemoteProtocolViolation(f"not an AMQP 1.0 protocol header: {header!r}")
 
     def send_sasl(self, frame: bytes) -> None:
         """Ask the client something."""
@@ -281,7 +283,9 @@ class AmqpConnection(asyncio.Protocol):
     def too_large(self, link: Incoming) -> None:
         """A message passes the limit."""
         limit = self.realm.limits.event_bytes_max
-        self.end_link(link, TOO_LARGE, f"a message of more than {limit} bytes (max_event_bytes)")
+        self.end_link(
+            link, TOO_LARGE, f"a message may have at most {limit} bytes (max_event_bytes)"
+        )
 
     def too_early(self, link: Link) -> None:
         """A message comes by a link that is not open yet."""
@@ -289,12 +293,17 @@ class AmqpConnection(asyncio.Protocol):
 
     def too_many(self, link: Incoming) -> None:
         """More messages than there was credit for."""
-        text = "more messages than this link has credit for; the last were not taken"
+        text = "the link sent more messages than it has credit for; the last ones were not accepted"
         self.end_link(link, TOO_MANY, text)
 
     def too_many_parts(self, link: Incoming) -> None:
         """Messages that are not whole take more than their room."""
-        self.end_link(link, TOO_MUCH, f"{self.hub.limits.parts_bytes_max} bytes of parts are here")
+        self.end_link(
+            link,
+            TOO_MUCH,
+            f"{self.hub.limits.parts_bytes_max} bytes of unfinished messages are waiting, which "
+            f"is the limit",
+        )
 
     def happened(self, event: Event) -> None:
         """Something rare."""
@@ -469,7 +478,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def replaced(self) -> None:
         """Another connection of its container takes its place."""
-        text = f"client {self.container[:40]!r} has connected again, and closes this connection"
+        text = f"client {self.container[:40]!r} has connected again, which closes this connection"
         info = {symbol("sole-connection-enforcement"): True}
         self._end_with(LOCKED, text, info, lost=True)
 

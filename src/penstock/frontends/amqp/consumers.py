@@ -180,8 +180,8 @@ class Consumer:
         self._connection.end_link(
             link,
             TOO_LARGE,
-            f"event {ids[0]} makes a message of {size} bytes, and this link takes "
-            f"{link.message_bytes_max} (its max-message-size)",
+            f"event {ids[0]} makes a message of {size} bytes, more than the "
+            f"{link.message_bytes_max} this link accepts (its max-message-size)",
         )
 
     def _message(self, event_id: int, message: bytes) -> bytes:
@@ -463,7 +463,7 @@ class Consumer:
         self.is_over = True
         if self.link is not None:
             self._connection.end_link(
-                self.link, STOLEN, "the link was attached by another connection or session"
+                self.link, STOLEN, "another connection or session has attached this link"
             )
 
     def lose(self) -> None:

@@ -154,7 +154,9 @@ class Engine:
             raise no_text(error) from None
         self._tell_touched()
         if pn.pn_transport_capacity(self._tp) < 0 and self._is_stuck:
-            raise RemoteProtocolViolation("a frame of AMQP that is none: an unknown performative?")
+            raise RemoteProtocolViolation(
+                "the bytes are not an AMQP frame; the performative may be unknown"
+            )
 
     def _push(self, data: bytes) -> bool:
         """Whether Proton takes more."""

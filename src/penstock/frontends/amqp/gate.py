@@ -251,22 +251,22 @@ class Gate:
         if code == OPEN:
             self._opens(channel)
         elif not self._is_open:
-            raise Offence(NOT_ALLOWED, "the first frame has to be an open")
+            raise Offence(NOT_ALLOWED, "the first frame must be an open")
         elif code == BEGIN:
             if known is not None:
-                raise Offence(NOT_ALLOWED, f"channel {channel} has a session already")
+                raise Offence(NOT_ALLOWED, f"channel {channel} already has a session")
             return partial(self._begin, channel, frame)
         elif code != CLOSE:
             if known is None:
-                raise Offence(NOT_ALLOWED, f"no such channel: {channel}")
+                raise Offence(NOT_ALLOWED, f"there is no channel {channel}")
             return self._of_session(code, channel, known, values, frame)
         return None
 
     def _opens(self, channel: int) -> None:
         if channel:
-            raise Offence(FRAMING, f"an open on channel {channel}; it has to be 0 (2.4.1)")
+            raise Offence(FRAMING, f"an open on channel {channel}; it must be 0 (AMQP 1.0, 2.4.1)")
         if self._is_open:
-            raise Offence(NOT_ALLOWED, "the connection is open already")
+            raise Offence(NOT_ALLOWED, "the connection is already open")
         self._is_open = True
 
     # --- sessions ------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Gate:
         elif code == DISPOSITION:
             first, last = int(values[1]), values[2]
             if last is not None and (int(last) - first) % (2 * _HALF) >= _HALF:
-                text = f"deliveries {first} to {int(last)} of disposition: the end is before"
+                text = f"disposition: last ({int(last)}) is before first ({first})"
                 raise Offence(INVALID, text, of_session=True)
         elif code == DETACH:
             return self._detaches(known, int(values[0]))
@@ -310,10 +310,10 @@ class Gate:
         """Raises :class:`Offence`."""
         link = known.links.get(handle)
         if link is None:
-            text = f"no link is attached by handle {handle}"
+            text = f"no link is attached with handle {handle}"
             raise Offence(UNATTACHED, text, of_session=True)
         if link.is_stolen:
-            text = f"the link {link.name[:40]!r} was stolen, and ended with that"
+            text = f"the link {link.name[:40]!r} was stolen by another attach and has ended"
             raise Offence(ERRANT, text, of_session=True)
         return link
 
@@ -322,10 +322,10 @@ class Gate:
     ) -> Callable[[], None] | None:
         name, handle, is_sender = values[0], int(values[1]), not values[2]
         if handle in known.links:
-            text = f"handle {handle} is that of the link {known.links[handle].name[:40]!r}"
+            text = f"handle {handle} is already used by the link {known.links[handle].name[:40]!r}"
             raise Offence(IN_USE, text, of_session=True)
         if self._links >= self._links_max:
-            raise Offence(TOO_MUCH, f"{self._links} links are attached and not detached yet")
+            raise Offence(TOO_MUCH, f"{self._links} links are attached, which is the limit")
         older = _same(known, name, is_sender=is_sender)
         known.links[handle] = _Link(name, is_sender, values[5] is not None)
         self._links += 1
@@ -361,7 +361,9 @@ class Gate:
         """Raises :class:`Offence` (2.7.5)."""
         for place, what in ((1, "delivery-id"), (2, "delivery-tag")):
             if values[place] is None and not link.is_partial:
-                text = f"{what} of transfer is not there; the first of a delivery has to have one"
+                text = (
+                    f"{what} of transfer is missing; the first transfer of a delivery must have it"
+                )
                 raise Offence(INVALID, text, of_session=True)
         is_partial = bool(values[5]) and not values[9]
         self._partial += is_partial - link.is_partial
@@ -370,7 +372,7 @@ class Gate:
     def _acquires(self, known: _Session, link: _Link) -> None:
         """What a link sends is to be acquired within a transaction (4.4.3)."""
         assert known.session is not None, "it has links"
-        text = "messages are not acquired in transactions here; settle them in one"
+        text = "messages cannot be acquired in a transaction here; settle them in one instead"
         self._watched.fail_link(
             known.session, link.name, NOT_IMPLEMENTED, text, is_sender=link.is_sender
         )

@@ -44,9 +44,9 @@ def header_in(encoded: bytes) -> Header:
         values = [*fields(encoded), None, None, None]
         durable, priority, ttl = values[:3]
         if not isinstance(durable, bool | None) or not isinstance(priority, int | None):
-            raise RemoteProtocolViolation("the header of a message has fields of other types")
+            raise RemoteProtocolViolation("a field in the header of a message has the wrong type")
         if not isinstance(ttl, int | None):
-            raise RemoteProtocolViolation("the ttl of a message is no number")
+            raise RemoteProtocolViolation("the ttl of a message must be a number")
         wanted = None if priority is None else min(int(priority), PRIORITY_MAX)
         high = None if wanted is None or priority == wanted else int(priority or 0)
         found = Header(bool(durable), wanted, int(ttl or 0), high, zero_ttl=ttl == 0)

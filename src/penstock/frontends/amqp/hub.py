@@ -87,7 +87,7 @@ class AmqpHub:
         if older is not None:
             is_own = older.principal.user == connection.principal.user
             if older.sole.policy != CLOSE or not is_own:
-                raise NameAlreadyBound(f"client {container} is connected already")
+                raise NameAlreadyBound(f"client {container} is already connected")
             older.replaced()
         self._containers[container] = connection
         return older

@@ -262,7 +262,7 @@ def _binary(encoded: bytes) -> bytes:
         return encoded[2:]
     if encoded[0] == 0xB0:
         return encoded[5:]
-    raise RemoteProtocolViolation("a data section that is no binary")
+    raise RemoteProtocolViolation("data section must be binary")
 
 
 def _value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
@@ -372,7 +372,7 @@ def _user_and_group(
 def _other_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, Any]) -> None:
     kind = _IDS.get(type(value))
     if kind is None:
-        raise RemoteProtocolViolation(f"a {name} that is {type(value).__name__}")
+        raise RemoteProtocolViolation(f"{name} cannot be {type(value).__name__}")
     headers[name] = value.hex() if kind == "binary" else str(value)
     rest[name] = kind
 
@@ -387,7 +387,7 @@ def _times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> 
     given: list[int | None] = []
     for value in values:
         if not isinstance(value, Timestamp | None):
-            raise RemoteProtocolViolation("a time of a message that is no timestamp")
+            raise RemoteProtocolViolation("a time in a message must be a timestamp")
         given.append(None if value is None else int(value))
     if any(ms is not None and not in_range(ms) for ms in given):
         rest["times"] = (given[0], given[1])

@@ -49,8 +49,8 @@ def check_dynamic(terminus: Terminus, which: str) -> None:
     """Raises ``InvalidArgument`` for one that has to be made and has an address (3.5.3)."""
     if terminus.dynamic and terminus.address:
         raise InvalidArgument(
-            f"a dynamic {which} with the address {terminus.address[:40]!r}: whoever makes it "
-            "names it, leave one of the two out"
+            f"a dynamic {which} with the address {terminus.address[:40]!r}: the realm chooses the "
+            f"address of a dynamic one; leave one of the two out"
         )
 
 
@@ -71,7 +71,7 @@ def wish_of(source: Terminus) -> Wish:
         value = given.value if isinstance(given, ProtonDescribed) else given
         if _is_one_of(named, _SELECTOR):
             if not isinstance(value, str) or len(value) > _GENERAL_MAX:
-                raise InvalidArgument("the selector of a link is no text, or longer than 64 KiB")
+                raise InvalidArgument("the selector of a link must be text of at most 64 KiB")
             selector = str(value)
         elif _is_one_of(named, _NO_LOCAL):
             no_local = True
@@ -115,7 +115,7 @@ def _value(data: Data | None) -> Any:
     try:
         found = data.get_object() if data.next() else None
     except UNREADABLE as error:
-        raise InvalidArgument(f"an end of a link that cannot be read: {error}") from None
+        raise InvalidArgument(f"a source or target cannot be read: {error}") from None
     data.rewind()
     return found
 
@@ -140,7 +140,7 @@ def say_again(theirs: Terminus, ours: Terminus) -> None:
     ):
         names = [str(each) for each in _listed(_value(said))]
         if not all(map(str.isascii, names)):
-            raise InvalidArgument(f"{names} of an end of a link are no symbols")
+            raise InvalidArgument(f"{names} of a source or target must be symbols")
         if names:
             again.put_object(Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, names)))
     filters = {

@@ -240,7 +240,7 @@ class Links:
     def steal(self, attached: Attached) -> None:
         """Its name was attached again by the same container (2.6.1)."""
         attached.is_stolen = True
-        self._end(attached, STOLEN, "the link was attached again by its name")
+        self._end(attached, STOLEN, "a link of the same name was attached")
 
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
         """A link is stolen by one of the same session."""
@@ -264,7 +264,7 @@ class Links:
     def too_early(self, link: Link) -> None:
         """A message comes by a link that has no credit, for it is not open yet (2.8.16)."""
         if (attached := self._links.get(_key(link))) is not None:
-            self._end(attached, TOO_MANY, "a message came before there was credit for it")
+            self._end(attached, TOO_MANY, "a message was sent without credit")
 
     def deleted(self, link: Incoming, name: str) -> None:
         """What messages came for by it does not exist any more."""

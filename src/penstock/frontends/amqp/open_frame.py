@@ -53,7 +53,7 @@ def sole_policy(connection: Connection) -> int | None:
     except UNREADABLE:
         policy = None
     if policy not in (REFUSE, CLOSE) or isinstance(policy, bool):
-        raise InvalidArgument(f"{_POLICY} is {policy!r}; it may be 0, to refuse, or 1, to close")
+        raise InvalidArgument(f"{_POLICY} is {policy!r}; it must be 0 (refuse) or 1 (close)")
     return int(policy)
 
 

@@ -82,7 +82,7 @@ class Producer:
             self._version = access.version
             self._allowed.clear()
         if destination.number not in self._realm.directory.channels:
-            raise NameDoesNotExist(f"{destination.name} does not exist any more")
+            raise NameDoesNotExist(f"{destination.name} no longer exists")
         if destination.number not in self._allowed:
             access.require(self._connection.principal, destination.write, destination.name)
             self._allowed.add(destination.number)
@@ -293,7 +293,9 @@ class Producer:
         connection = self._connection
         transaction = connection.transactions.of(name)
         if transaction is None or name is None:
-            self._refuse([delivery], NoSuchTransaction("this transaction is not open here"))
+            self._refuse(
+                [delivery], NoSuchTransaction("this transaction is not open on this connection")
+            )
             return
         try:
             if (to := self._destination or self._found(message)) is not None:
@@ -318,5 +320,5 @@ def addressed(message: bytes) -> tuple[str, Kind | None]:
         raise Unreadable(str(error)) from None
     to = values[2] if len(values) > 2 else None
     if not isinstance(to, str):
-        raise InvalidEvent("a message by an anonymous link has to say where it goes: `to`")
+        raise InvalidEvent("a message on an anonymous link must name its destination in `to`")
     return str(to), _JMS_KINDS.get(int(kind)) if isinstance(kind, Byte) else None

@@ -58,17 +58,23 @@ class SignIn:
         """What the client says. Raises ``RemoteProtocolViolation`` for what it may not say now."""
         if isinstance(frame, sasl.Init):
             if self._exchange is not None:
-                raise RemoteProtocolViolation("a second sign-in in the middle of one")
+                raise RemoteProtocolViolation(
+                    "client started a second sign-in before the first had ended"
+                )
             self._begin(frame)
         elif self._exchange is not None:
             self.is_busy = True
             self._connection.spawn(self._proven(self._exchange, frame.response))
         else:
-            raise RemoteProtocolViolation("an answer to a challenge nobody has sent")
+            raise RemoteProtocolViolation("client answered a challenge that was not sent")
 
     def _begin(self, init: sasl.Init) -> None:
         if init.mechanism not in self.mechanisms:
-            self._fail(AuthenticationFailed(f"there is no mechanism {init.mechanism[:40]!r} here"))
+            self._fail(
+                AuthenticationFailed(
+                    f"the sign-in mechanism {init.mechanism[:40]!r} is not offered here"
+                )
+            )
             return
         if init.mechanism == scram.MECHANISM:
             try:
@@ -104,7 +110,7 @@ class SignIn:
         if init.mechanism == EXTERNAL:
             named = access.certificate(connection.certificate, connection.host)
             if named is None:
-                raise AuthenticationFailed("the certificate names nobody")
+                raise AuthenticationFailed("the certificate names no user")
             _check_own(init.response, named.called.encode())
             return named
         return access.anonymous(connection.host)
@@ -150,7 +156,7 @@ def _plain(response: bytes) -> tuple[str, str]:
         wanted, user, password = response.split(b"\0")
         found = user.decode(), password.decode()
     except ValueError:
-        raise AuthenticationFailed("this is no PLAIN sign-in: user and password") from None
+        raise AuthenticationFailed("the PLAIN response must hold a user and a password") from None
     _check_own(wanted, user)
     return found
 
@@ -160,7 +166,7 @@ def _bearer(response: bytes) -> tuple[bytes, str]:
     said = dict(part.partition(b"=")[::2] for part in response.split(b"\x01") if part)
     kind, _, token = said.get(b"auth", b"").partition(b" ")
     if kind.lower() != b"bearer" or not token.isascii():
-        raise AuthenticationFailed("this is no XOAUTH2 sign-in: user and bearer token")
+        raise AuthenticationFailed("the XOAUTH2 response must hold a user and a bearer token")
     return said.get(b"user", b""), token.decode()
 
 
@@ -168,5 +174,6 @@ def _check_own(wanted: bytes, own: bytes) -> None:
     """Nobody acts as somebody else: an authorization identity is one's own, or is left out."""
     if wanted not in (b"", own):
         raise AuthenticationFailed(
-            f"{own.decode()!r} wants to act as {wanted[:40]!r}: leave it out"
+            f"{own.decode()!r} asked to act as {wanted[:40]!r}, which is not possible; leave the "
+            f"authorization identity out"
         )

@@ -75,8 +75,8 @@ class Transactions:
         size = len(message) + _PUT_BYTES
         if self._size + size > most:
             raise LimitReached(
-                f"the open transactions of this connection hold {self._size} bytes, and {most} "
-                "may be; commit more often"
+                f"the open transactions of this connection hold {self._size} bytes; the limit is "
+                f"{most}: commit more often"
             )
         transaction.puts.append((by, message))
         transaction.size += size
@@ -88,7 +88,7 @@ class Transactions:
         if transaction is None:  # it has ended: what it took goes back
             consumer.give_back([outcome.event_id], counted=True, reply=consumer.answer(outcome))
             if consumer.link is not None:
-                text = "a delivery was settled in a transaction that is not open"
+                text = "a delivery was settled in a transaction that is not open here"
                 self._connection.end_link(consumer.link, UNKNOWN_TRANSACTION, text)
             return
         transaction.settled.append((consumer, outcome))
@@ -113,7 +113,9 @@ class Transactions:
         link.transactions.clear()
         for message, delivery in zip(messages, deliveries, strict=True):
             if delivery is None:
-                self._connection.end_link(link, NOT_ALLOWED, "a request nobody waits for")
+                self._connection.end_link(
+                    link, NOT_ALLOWED, "a request to the coordinator must not be sent settled"
+                )
                 return
             try:
                 self._ask(link, message, delivery)
@@ -129,7 +131,7 @@ class Transactions:
         body = sections_of(message).body
         asked = read(body[0][1])[0] if body and body[0][0] == VALUE else None
         if not isinstance(asked, Described) or not isinstance(asked.value, list):
-            raise RemoteProtocolViolation("a coordinator is told to declare or to discharge")
+            raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
         if asked.descriptor in _DECLARE:
             check_fields(DECLARE, asked.value)
             self._declare(link, delivery, asked.value)
@@ -138,15 +140,20 @@ class Transactions:
             fails = len(asked.value) > 1 and asked.value[1] is True
             self._discharge(link, delivery, asked.value[0], fails=fails)
         else:
-            raise RemoteProtocolViolation("a coordinator is told to declare or to discharge")
+            raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
 
     def _declare(self, link: Incoming, delivery: Pointer, values: list[Any]) -> None:
         most = self._connection.hub.limits.transactions_max
         if values and values[0] is not None:
-            self._answer(link, delivery, "amqp:not-implemented", "no global transactions")
+            self._answer(
+                link, delivery, "amqp:not-implemented", "global transactions are not supported"
+            )
             return
         if len(self._open) >= most:
-            raise LimitReached(f"{most} transactions of this connection are open; discharge one")
+            raise LimitReached(
+                f"{most} transactions are open on this connection, which is the limit; discharge "
+                f"one"
+            )
         name = secrets.token_bytes(16)
         self._open[name] = Transaction(link)
         self._connection.engine.declared(delivery, name)

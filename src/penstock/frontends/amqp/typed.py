@@ -98,7 +98,7 @@ def property_of(value: Any) -> Any:
         return int(value)
     if kind is Timestamp:
         if not in_range(value):
-            raise NoProperty(f"{value} ms is outside of the years 1 to 9999")
+            raise NoProperty(f"{value} ms is outside the years 1 to 9999")
         return EPOCH + timedelta(milliseconds=int(value))
     if isinstance(value, dict):
         return _dictionary(value)
@@ -106,12 +106,12 @@ def property_of(value: Any) -> Any:
         return [property_of(each) for each in value]
     if isinstance(value, Described) and isinstance(value.value, int):
         return _described(value)
-    raise NoProperty(f"{kind.__name__} is no type of a property")
+    raise NoProperty(f"{kind.__name__} is not a type that a property can have")
 
 
 def _dictionary(value: dict[Any, Any]) -> dict[str, Any]:
     if not all(isinstance(key, str) for key in value):
-        raise NoProperty("a dictionary with a key that is no string")
+        raise NoProperty("the keys of a dictionary must be strings")
     return {str(key): property_of(inner) for key, inner in value.items()}
 
 

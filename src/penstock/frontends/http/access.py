@@ -49,7 +49,8 @@ class Guard:
         host = host_of(named)
         if self.access.is_open and host not in self._hosts | {local}:
             raise CrossSite(
-                f"the request is for {named[:80]!r}; without authentication this realm answers "
+                f"the request names the host {named[:80]!r}; without authentication this realm "
+                f"answers "
                 "to localhost, 127.0.0.1 and ::1 only, and to names in http.hosts"
             )
         origin = headers.get("origin")
@@ -57,7 +58,8 @@ class Guard:
         fetched = headers.get("sec-fetch-site", "none")
         if changes and (is_other or fetched in ("cross-site", "same-site")):
             raise CrossSite(
-                f"a page of {str(origin)[:80]!r} may not change this realm; its own console may"
+                f"a web page from {str(origin)[:80]!r} may not change this realm; only the "
+                f"realm's own console may"
             )
 
     def _nobody(self, headers: Mapping[str, str], host: str) -> Principal:
@@ -69,9 +71,9 @@ class Guard:
         named = headers.get("host", "")
         if self.access.mode == "optional" and not (self.is_secure or self._knows(named)):
             raise AuthenticationFailed(
-                f"without a user this realm answers to its addresses, to localhost and to names "
-                f"in http.hosts only, and {named[:80]!r} is none of them: say who you are, or "
-                "add the name there"
+                "without signing in, this realm answers only to its addresses, to localhost and "
+                f"to the names in http.hosts, and {named[:80]!r} is none of them: sign in, or add "
+                f"the name there"
             )
         return self.access.anonymous(host)
 
@@ -106,7 +108,9 @@ class Guard:
             case "":
                 pass
             case _:
-                raise InvalidArgument(f"no scheme {scheme[:20]!r}; there are Basic and Bearer")
+                raise InvalidArgument(
+                    f"the scheme {scheme[:20]!r} is not supported; use Basic or Bearer"
+                )
         secret = self.secret_in(headers)
         login = self.access.logins.find(secret) if secret else None
         if login is None:
@@ -159,7 +163,8 @@ def host_of(named: str) -> str:
     found = _HOST.fullmatch(named)
     if found is None:
         raise InvalidArgument(
-            f"Host is {named[:80]!r}; a name or address is expected, and a port behind a colon"
+            f"Host is {named[:80]!r}; it must be a name or an address, then optionally a colon "
+            f"and a port"
         )
     return (found[1] or found[2]).lower()
 
@@ -182,8 +187,8 @@ def _basic(credentials: str) -> tuple[str, str]:
     try:
         text = base64.b64decode(credentials.strip(), validate=True).decode()
     except (binascii.Error, ValueError):
-        raise InvalidArgument("what follows Basic is not base64 of user:password") from None
+        raise InvalidArgument("the text after Basic must be user:password in base64") from None
     user, colon, password = text.partition(":")
     if not colon:
-        raise InvalidArgument("what follows Basic is not base64 of user:password")
+        raise InvalidArgument("the text after Basic must be user:password in base64")
     return user, password

@@ -166,8 +166,8 @@ class Request:
             return
         if "content-length" in self.headers or self._version == "1.0":
             error = InvalidArgument(
-                "Transfer-Encoding and Content-Length do not go together, nor the former and "
-                "HTTP/1.0: send one of them"
+                "Transfer-Encoding and Content-Length cannot be combined, and Transfer-Encoding "
+                "needs HTTP/1.1: send only one of them"
             )
             raise Refusal(400, error, [("connection", "close")])
 
@@ -175,7 +175,7 @@ class Request:
         if self.method not in ("GET", "HEAD"):
             raise Refusal(
                 405,
-                InvalidArgument(f"{self.method} is not taken here; GET is"),
+                InvalidArgument(f"{self.method} is not allowed here; use GET"),
                 [("allow", "GET, HEAD")],
             )
 
@@ -276,10 +276,12 @@ class Request:
             return found
         if found:
             allowed = ", ".join(sorted(found))
-            error = InvalidArgument(f"{self.method[:20]} is not taken here; there are {allowed}")
+            error = InvalidArgument(
+                f"{self.method[:20]} is not allowed here; allowed are {allowed}"
+            )
             raise Refusal(405, error, [("allow", allowed)])
         raise NameDoesNotExist(
-            f"the API has no {self.path[:200]}; {BASE}/openapi.json tells what there is"
+            f"the API has no {self.path[:200]}; {BASE}/openapi.json lists what there is"
         )
 
     async def _while_asked(self, work: Coroutine[Any, Any, Any], found: Found) -> Any:
@@ -315,7 +317,9 @@ class Request:
 
     def _query(self, found: Found) -> Any:
         if len(self.query_string) > QUERY_BYTES_MAX:
-            raise InvalidArgument(f"{len(self.query_string)} bytes of query; {QUERY_BYTES_MAX} fit")
+            raise InvalidArgument(
+                f"{len(self.query_string)} bytes; at most {QUERY_BYTES_MAX} are allowed"
+            )
         try:
             pairs = parse_qsl(
                 self.query_string.decode("ascii"),
@@ -326,7 +330,7 @@ class Request:
         except ValueError as error:
             raise InvalidArgument(f"the query cannot be read: {error}") from None
         if len({name for name, _ in pairs}) < len(pairs):
-            raise InvalidArgument("the query has a parameter twice")
+            raise InvalidArgument("the query gives a parameter twice")
         try:
             return msgspec.convert(dict(pairs), found.signature.query, strict=False)
         except msgspec.ValidationError as error:
@@ -340,7 +344,7 @@ class Request:
         if found.signature.body is not Upload:
             return self._body(found, await self._content(kind, found.route, principal))
         if kind not in TARS:
-            raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; {TAR} is taken here"))
+            raise Refusal(415, InvalidArgument(f"content type {kind[:80]!r}; it must be {TAR}"))
         return Upload(self._uploaded())
 
     @property
@@ -359,7 +363,7 @@ class Request:
             except TimeoutError:
                 raise self._too_slow() from None
             if message["type"] == "http.disconnect":
-                raise Unavailable("the request has ended before its body")
+                raise Unavailable("the request ended before its body was complete")
             more = message.get("more_body", False)
             yield message.get("body", b"")
 
@@ -371,7 +375,9 @@ class Request:
         """The body, as far as it is allowed to be."""
         limits = self._server.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
-        too_large = Refusal(413, InvalidArgument(f"this request may have {bytes_max} bytes"))
+        too_large = Refusal(
+            413, InvalidArgument(f"the body of this request may have at most {bytes_max} bytes")
+        )
         if self._claimed > bytes_max:
             raise too_large
         parts: list[bytes] = []
@@ -382,7 +388,7 @@ class Request:
                     while True:
                         message = await self._receive()
                         if message["type"] == "http.disconnect":
-                            raise Unavailable("the request has ended before its body")
+                            raise Unavailable("the request ended before its body was complete")
                         part = message.get("body", b"")
                         size += len(part)
                         grow(size)
@@ -404,7 +410,7 @@ class Request:
             return content
         if content.type != JSON:
             raise Refusal(
-                415, InvalidArgument(f"content type {content.type[:80]!r}; {JSON} is taken here")
+                415, InvalidArgument(f"content type {content.type[:80]!r}; it must be {JSON}")
             )
         try:
             return msgspec.json.decode(content.data, type=wanted)
@@ -474,7 +480,7 @@ class Request:
             with self._server.viewing(events, call.principal, check):
                 await self._while_there(self._told(events))
         except* TimeoutError:
-            _log.info("viewer.dropped", peer=self.host, reason="it takes nothing")
+            _log.info("viewer.dropped", peer=self.host, reason="the client is not reading")
         finally:
             events.close()
 
@@ -497,7 +503,7 @@ class Request:
         try:
             await self._while_there(send())
         except* TimeoutError:
-            _log.info("viewer.dropped", peer=self.host, reason="it takes nothing")
+            _log.info("viewer.dropped", peer=self.host, reason="the client is not reading")
         except* PenstockError as reasons:
             _log.info("viewer.dropped", peer=self.host, reason=str(reasons.exceptions[0]))
         finally:

@@ -215,7 +215,7 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
     if last is None:
         last = (await call.realm.describe_channel(store.name, store.kind)).last_event_id
     elif last < query.start:
-        raise InvalidArgument(f"a range from {query.start} to {last} has no ids")
+        raise InvalidArgument(f"the range from {query.start} to {last} contains no ids")
     if last < query.start:
         return Page(items=[])
     told = await missing_ids(call.realm.shard, store.number, Span(query.start, last + 1))

@@ -83,8 +83,8 @@ def start_of(text: str) -> AnyStart:
         return FromTime(int(aware.timestamp() * _MICROSECONDS))
     except (ValueError, OverflowError):
         raise InvalidArgument(
-            f"{text!r} is none of earliest, latest, an event id such as 42, or a time such as "
-            "2026-05-04T12:00:00"
+            f"{text!r} is not a start position; give earliest, latest, an event id such as 42, or "
+            f"a time such as 2026-05-04T12:00:00"
         ) from None
 
 
@@ -94,4 +94,4 @@ def cursor_of(text: str) -> int | None:
         return None
     if text.isdecimal() and len(text) < 19:
         return int(text)
-    raise InvalidArgument(f"after={text!r}: give it what 'next' of the page before said")
+    raise InvalidArgument(f"after={text!r}: pass the value of 'next' from the page before")

@@ -141,7 +141,7 @@ class _Search:
             found = await self._part(channel, part, left)
             if found is None and self._low == self._span.end:
                 raise Unavailable(
-                    "the realm has no time to look at stored events now; try again in a moment"
+                    "the realm is too busy to search stored events; try again in a moment"
                 )
             is_full = found is not False
             part = min(part * GROWTH, PART_MAX)

@@ -132,7 +132,9 @@ async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
 async def set_password(call: Call[NoQuery, Password]) -> Done:
     """Give another user a password; sessions of the console with the old one end."""
     if call.guard.access.is_own_password(call.principal, call.params["user"]):
-        raise IllegalState("your own password is changed at me/password: it asks for the old")
+        raise IllegalState(
+            "change your own password at me/password, which also asks for the old one"
+        )
     await call.guard.access.accounts.set_password(call.params["user"], call.body.password)
     return Done()
 

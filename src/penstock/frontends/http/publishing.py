@@ -56,7 +56,7 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
     ``MemoryLimit``, ``PublishingPaused``, ``Unavailable`` when the realm cannot keep up.
     """
     if call.server.is_congested:
-        raise Unavailable("more is published than the realm can store now; try again in a moment")
+        raise Unavailable("clients publish faster than the realm can store; try again in a moment")
     content, messages = call.body, messages_of(store)
     if len(content.data) > IN_THREAD_BYTES:
         offered = await asyncio.to_thread(_read, content, messages)
@@ -101,7 +101,8 @@ def _read(content: Content, messages: Messages | None) -> Offered:
     reader = _READERS.get(content.type)
     if reader is None:
         raise InvalidArgument(
-            f"events of type {content.type[:80]!r}; there are {', '.join(CONTENT_TYPES)}"
+            f"the content type {content.type[:80]!r} is not supported for events; use one of "
+            f"{', '.join(CONTENT_TYPES)}"
         )
     return reader(content.data, messages)
 
@@ -116,7 +117,7 @@ def _json(data: bytes, messages: Messages | None) -> Offered:
             return offered
         return _offered([_event(_ONE.decode(data), messages)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"no event: {error}") from None
+        raise InvalidArgument(f"not an event: {error}") from None
 
 
 def _event(given: NewEvent, messages: Messages | None) -> Event:
@@ -137,7 +138,7 @@ def _event(given: NewEvent, messages: Messages | None) -> Event:
 def _lines(data: bytes, messages: Messages | None) -> Offered:
     lines = [line for line in data.split(b"\n") if line.strip()]
     if len(lines) > EVENTS_MAX:
-        raise InvalidArgument(f"{len(lines)} events; send {EVENTS_MAX} at most, or Arrow")
+        raise InvalidArgument(f"{len(lines)} events; send at most {EVENTS_MAX}, or use Arrow")
     events = []
     for number, line in enumerate(lines, 1):
         try:

@@ -247,7 +247,7 @@ async def show_pipeline(call: Call[NoQuery, None]) -> PipelineAnswer:
     for each in await _pipelines(call):
         if each.name == call.params["pipeline"]:
             return each
-    raise NameDoesNotExist(f"the realm knows no pipeline {call.params['pipeline'][:80]!r}")
+    raise NameDoesNotExist(f"there is no pipeline {call.params['pipeline'][:80]!r}")
 
 
 async def _pipelines(call: Call[Any, None]) -> list[PipelineAnswer]:

@@ -231,7 +231,7 @@ class HttpServer:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
-                    f"port {port} of {host} is taken by another process; stop it, choose another "
+                    f"port {port} of {host} is in use by another process; stop it, choose another "
                     "port (--http-port 0 takes any free one), or go without HTTP (--no-http)"
                 ) from error
             raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error

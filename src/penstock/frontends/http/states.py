@@ -68,7 +68,7 @@ def _key(text: str, kind: KeyType | None) -> Any:
     try:
         return _TYPES[kind](text)
     except (ValueError, msgspec.ValidationError, msgspec.DecodeError):
-        raise InvalidArgument(f"key={text[:80]!r} is no {kind}") from None
+        raise InvalidArgument(f"key={text[:80]!r} is not a valid {kind}") from None
 
 
 def _guessed(text: str) -> Any:

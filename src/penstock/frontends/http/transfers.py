@@ -32,8 +32,8 @@ MANIFEST_BYTES_MAX: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
 """Given to an import at once."""
 _ORDER: Final = (
-    f"it has {MANIFEST} first, then state.msgpack, then the events in the order of the manifest, "
-    "as an export over HTTP has them"
+    f"the tar must hold {MANIFEST}, then state.msgpack, then the events in the order of the "
+    f"manifest, as an export over HTTP does"
 )
 
 
@@ -140,7 +140,7 @@ class _Export:
                 check()
                 read = await self._exports.read(self._session, self._begun.export, number, offset)
                 if read.file != file:
-                    raise Damaged(f"{file.name} is not what it was a moment ago")
+                    raise Damaged(f"{file.name} has changed while it was being read")
                 yield read.content
                 offset += len(read.content)
             yield _padding(file.size)
@@ -194,7 +194,9 @@ class Tar:
         """Raises ``DamagedExport`` unless it comes first."""
         size = await self.begin(MANIFEST)
         if size > MANIFEST_BYTES_MAX:
-            raise DamagedExport(f"{MANIFEST} has {size} bytes; {MANIFEST_BYTES_MAX} may be")
+            raise DamagedExport(
+                f"{MANIFEST} has {size} bytes; at most {MANIFEST_BYTES_MAX} are allowed"
+            )
         return b"".join([part async for part in self.content(size)])
 
     async def begin(self, name: str) -> int:
@@ -205,7 +207,8 @@ class Tar:
                 entry = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
                 raise DamagedExport(
-                    f"this is no tar of an export, {name} was expected ({error}); {_ORDER}"
+                    f"this is not the tar file of an export: {name} was expected ({error}); "
+                    f"{_ORDER}"
                 ) from None
             if entry.isreg():
                 break
@@ -229,7 +232,7 @@ class Tar:
         while len(self._held) < size:
             part = await anext(self._parts, None)
             if part is None:
-                raise DamagedExport(f"the tar ends too early; {_ORDER}")
+                raise DamagedExport(f"the tar file ends too early; {_ORDER}")
             self._held += part
         taken = bytes(self._held[:size])
         del self._held[:size]

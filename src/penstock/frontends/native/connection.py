@@ -113,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._is_open = self.listener.opened(self)
         if not self._is_open:
-            self.end(Unavailable("the realm takes no more connections now"))
+            self.end(Unavailable("the realm accepts no more connections at the moment"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Asked(number, Ping()):
                 self.send(wire.Done(number, None))
             case _:
-                raise RemoteProtocolViolation("the first frame has to be a Hello")
+                raise RemoteProtocolViolation("the first frame must be a Hello")
 
     def _ask(self, number: int, request: Request[Any], body: memoryview) -> None:
         if self._quota is not None:
@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _greet(self, hello: wire.Hello) -> None:
         if self.session or self._signing_in is not None or not hello.session:
-            raise RemoteProtocolViolation("a connection says Hello once, with a session id")
+            raise RemoteProtocolViolation("a connection sends Hello once, with a session id")
         access = self.realm.access
         if access.is_open:
             self.welcome(hello, Principal(hello.user, self.host, trusted=True))
@@ -346,14 +346,16 @@ class Connection(asyncio.BufferedProtocol):
             self.check_rights()
         if not self.session:
             if now_s - self._opened_s > limits.hello_timeout_s:
-                self.end(ConnectionLost(f"no Hello within {limits.hello_timeout_s:g} s"))
+                self.end(
+                    ConnectionLost(f"no Hello was received within {limits.hello_timeout_s:g} s")
+                )
             return
         unsent = self._transport.get_write_buffer_size()
         if unsent < self._unsent or (self._reading.is_paused and self.writable):
             self._heard_s = now_s  # it takes something; or it is this side that does not listen
         self._unsent = unsent
         if now_s - self._heard_s > limits.idle_timeout_s:
-            self.end(ConnectionLost(f"nothing was heard for {limits.idle_timeout_s:g} s"))
+            self.end(ConnectionLost(f"nothing was received for {limits.idle_timeout_s:g} s"))
 
     # --- out -----------------------------------------------------------------------------
 

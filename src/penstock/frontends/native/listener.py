@@ -111,7 +111,7 @@ class NativeListener:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
-                    f"port {port} of {host} is taken by another process; stop it, or choose "
+                    f"port {port} of {host} is in use by another process; stop it, or choose "
                     "another port (--port 0 takes any free one)"
                 ) from error
             raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
@@ -186,7 +186,7 @@ class NativeListener:
         """
         older = self._sessions.get(session)
         if older is not None and _user(older) != _user(connection):
-            raise AccessDenied("this session belongs to another user; open one of your own")
+            raise AccessDenied("this session belongs to another user; open a new session")
         self._check_user(connection, older)
         self._sessions[session] = connection
         if older is not None and older is not connection:
@@ -212,8 +212,8 @@ class NativeListener:
         ]
         if len(others) >= most:
             raise LimitReached(
-                f"{user} has {len(others)} connections, and more are not allowed "
-                "(limits.connections_per_user_max); close one"
+                f"{user} has {len(others)} connections, which is the limit "
+                f"(limits.connections_per_user_max); close one"
             )
 
     def _rights_changed(self) -> None:
@@ -300,7 +300,8 @@ def check_exposed(host: str, mode: Mode) -> None:
     """Without authentication only this machine may come in (SEM A4); ``InvalidArgument`` else."""
     if mode == "off" and not is_loopback(host):
         raise InvalidArgument(
-            f"will not listen on {host!r}: authentication is off, so everyone who reaches that "
-            "address could read and delete everything; listen on 127.0.0.1, ::1 or localhost, or "
+            f"cannot listen on {host!r} while authentication is off: anyone who can reach that "
+            f"address could read and delete everything; "
+            "listen on 127.0.0.1, ::1 or localhost, or "
             "set access.mode to mandatory or optional"
         )

@@ -118,11 +118,13 @@ class Requests:
         """Known at once by its number: a client may change its mind before it is open."""
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions:
-            refusal = InvalidArgument(f"subscription {number} is open already")
+            refusal = InvalidArgument(f"subscription {number} is already open")
             connection.fail(asked, refusal)
             return
         if number in connection.opening:
-            refusal = InvalidArgument(f"subscription {number} is being opened; take another number")
+            refusal = InvalidArgument(
+                f"subscription {number} is already being opened; choose another number"
+            )
             connection.fail(asked, refusal)
             return
         try:

@@ -25,14 +25,14 @@ class Announced:
         """Raises ``RemoteProtocolViolation`` for too many, and for what is no schema."""
         if len(self._schemas) >= SCHEMAS_MAX:
             raise RemoteProtocolViolation(
-                f"more than {SCHEMAS_MAX} schemas on one connection; publish events of like kind "
-                "together, or open another session"
+                f"more than {SCHEMAS_MAX} schemas on one connection; publish events of the same "
+                f"kind together, or open another session"
             )
         size = self._size + len(schema) - len(self._schemas.get(number, b""))
         if size > SCHEMAS_BYTES_MAX:
             raise RemoteProtocolViolation(
                 f"schemas of {size} bytes on one connection; {SCHEMAS_BYTES_MAX} are allowed: "
-                "publish events of like kind together, or open another session"
+                f"publish events of the same kind together, or open another session"
             )
         schema_from(schema)
         self._schemas[number] = schema
@@ -58,7 +58,7 @@ class Announced:
             batch = batch_from(part, arrow)
             check_body(batch)
             if batch.num_rows == 0:
-                raise InvalidEvent("a batch without events")
+                raise InvalidEvent("empty batch")
             found.append(Body(part, batch, encoded))
             at += size
             rows += batch.num_rows

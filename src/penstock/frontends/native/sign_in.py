@@ -50,13 +50,13 @@ class SignIn:
     def proven(self, data: bytes) -> None:
         """The client's proof has come. Raises ``RemoteProtocolViolation`` for one nobody wants."""
         if self._proof is None or self._proof.done():
-            raise RemoteProtocolViolation("a proof that was not asked for")
+            raise RemoteProtocolViolation("client sent a proof that was not asked for")
         self._proof.set_result(data)
 
     def lost(self) -> None:
         """The connection has gone meanwhile."""
         if self._proof is not None and not self._proof.done():
-            self._proof.set_exception(ConnectionLost("the client has gone while it signed in"))
+            self._proof.set_exception(ConnectionLost("the client disconnected during sign-in"))
 
     async def _principal(self, hello: wire.Hello) -> Principal:
         host = self._connection.host
@@ -70,7 +70,7 @@ class SignIn:
     async def _scram(self, hello: wire.Hello, host: str) -> Principal:
         if hello.mechanism != MECHANISM:
             raise AuthenticationFailed(
-                f"there is no mechanism {hello.mechanism[:40]!r} here; {MECHANISM} is one"
+                f"the sign-in mechanism {hello.mechanism[:40]!r} is not supported; use {MECHANISM}"
             )
         exchange, known = self._access.scram(hello.data, host)
         self._proof = asyncio.get_running_loop().create_future()

@@ -66,13 +66,13 @@ class Tls:
             self._read_revoked(context)
         elif self._client_revoked:
             raise InvalidArgument(
-                "listen.tls_client_revoked needs listen.tls_client_ca: the authorities whose "
-                "lists these are"
+                "listen.tls_client_revoked needs listen.tls_client_ca, the authorities that "
+                "issued these lists"
             )
         elif self._client_required:
             raise InvalidArgument(
-                "listen.tls_client_required needs listen.tls_client_ca: the authorities whose "
-                "client certificates are believed"
+                "listen.tls_client_required needs listen.tls_client_ca, the authorities that "
+                "client certificates are checked against"
             )
         return context
 
@@ -96,7 +96,7 @@ def _listed(lists: bytes) -> Iterator[tuple[str, ...]]:
     begin = b"-----BEGIN X509 CRL-----"
     parts = lists.split(begin)[1:]
     if not parts:
-        raise ValueError("there is no X509 CRL in it")
+        raise ValueError("it contains no X509 CRL")
     for part in parts:
         each = x509.load_pem_x509_crl(begin + part)
         issuer = sorted(str(name.value) for name in each.issuer)

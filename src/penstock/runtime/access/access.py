@@ -165,9 +165,9 @@ class Access:
         """Raises ``InsecureConnection`` where others could read what comes."""
         if not self.is_private(host, secure=secure):
             raise InsecureConnection(
-                "passwords and tokens are not taken over the network without TLS: use https, "
-                "amqps or penstocks, and change what was sent just now, for others may have read "
-                "it (access.cleartext_passwords takes them all the same)"
+                "passwords and tokens are not accepted over the network without TLS: use https, "
+                "amqps or penstocks, and change the one just sent, because others may have read "
+                "it (access.cleartext_passwords allows them anyway)"
             )
 
     async def password(self, user: str, password: str, host: str, *, secure: bool) -> Principal:
@@ -209,7 +209,7 @@ class Access:
         wait_s = self._lockout.wait_s(user, host, self._clock.now_us())
         if wait_s > 0:
             raise SignInLocked(
-                f"too many sign-ins of this user, or from {host}, have failed; "
+                f"too many failed sign-ins of this user or from {host}; "
                 f"try again in {math.ceil(wait_s)} s",
                 wait_s,
             )
@@ -239,7 +239,7 @@ class Access:
         try:
             user = self._user("certificate", checked_name(name, "user"))
         except InvalidArgument as error:
-            raise AuthenticationFailed(f"the certificate names nobody: {error}") from error
+            raise AuthenticationFailed(f"the certificate names no user: {error}") from error
         issued, until_us = issued_as(peer), ends_us(peer)
         found = Principal(user, host, proof="certificate", until_us=until_us, certificate=issued)
         self._check_proof(found, self._clock.now_us())
@@ -267,7 +267,7 @@ class Access:
             return Principal(claimed or ANONYMOUS, host, trusted=True)
         if self.mode == "mandatory":
             raise AuthenticationFailed(
-                "this realm wants to know who you are: give user and password "
+                "authentication required: give user and password "
                 "(penstock://user:password@host), a token, or a client certificate"
             )
         return Principal(ANONYMOUS, host)
@@ -298,8 +298,8 @@ class Access:
         known = self.accounts.verifier_of(principal.user)
         if principal.proof != "password" or known is None:
             raise IllegalState(
-                "only who has signed in with a password changes it by the old one; an "
-                "administrator can give another"
+                "only a user who signed in with a password can change it; an administrator can "
+                "set a new one"
             )
         return known
 
@@ -371,8 +371,8 @@ class Access:
         if self.visible(principal, kind, [name]):
             self.require(principal, operation, name)
         raise AccessDenied(
-            f"{principal.name} lacks {right!r} on a {kind} that these events came from; choose "
-            "others by a selector, or name a destination"
+            f"{principal.name} lacks {right!r} on a {kind} where these events came from; select "
+            f"other events, or name a destination"
         )
 
     def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:

@@ -177,12 +177,14 @@ class Accounts:
         """
         checked_name(name, "user")
         if name == ANONYMOUS:
-            raise InvalidArgument(f"{ANONYMOUS} is whoever has not said who it is; take another")
+            raise InvalidArgument(
+                f"{ANONYMOUS} is the name of clients that do not sign in; choose another"
+            )
         made = await self._verifier(password)
 
         def create(users: _Users) -> _Users:
             if name in users.users:
-                raise NameAlreadyBound(f"there is a user {name} already")
+                raise NameAlreadyBound(f"a user {name} already exists")
             now_us = self._clock.now_us()
             return replace(users, users={**users.users, name: _User(now_us, now_us, made)})
 
@@ -229,7 +231,9 @@ class Accounts:
             )
             if others:
                 return
-        raise IllegalState(f"{name} is the last one who may grant rights; let another do so first")
+        raise IllegalState(
+            f"{name} is the last user who may grant rights; give another user that right first"
+        )
 
     def _user(self, name: str) -> _User:
         known = self._record.users.get(name)
@@ -241,8 +245,8 @@ class Accounts:
         if not isinstance(password, str):
             if password is not None and not self.rounds <= password.rounds <= ROUNDS_MAX:
                 raise InvalidArgument(
-                    f"a password of {password.rounds} rounds; {self.rounds} "
-                    f"(access.password_rounds) to {ROUNDS_MAX} may be"
+                    f"the password has {password.rounds} rounds; allowed are {self.rounds} "
+                    f"(access.password_rounds) to {ROUNDS_MAX}"
                 )
             return password
         check_length(password, self.length_min)
@@ -272,7 +276,7 @@ class Accounts:
 
         def create(users: _Users) -> _Users:
             if name in users.groups:
-                raise NameAlreadyBound(f"there is a group {name} already")
+                raise NameAlreadyBound(f"a group {name} already exists")
             return _with_group(users, name, set(members))
 
         await self._change(create)
@@ -385,7 +389,7 @@ def checked_resource(kind: str, name: str) -> str:
     known_rights(kind)
     if kind == "realm":
         if name:
-            raise InvalidArgument(f"the realm has no name in a grant; {name!r} was given")
+            raise InvalidArgument(f"a grant on the realm takes no name, but {name!r} was given")
         return ""
     if name == "*":
         return name

@@ -63,15 +63,18 @@ class LineReader:
         """What a line says. Raises ``Damaged``: it is torn, or not what was written."""
         seal = _SEAL.search(line)
         if seal is None and self._are_sealed:
-            raise Damaged("it has no checksum, as the lines before it have: it is torn, or changed")
+            raise Damaged(
+                "it has no checksum, though the lines before it have one: it is incomplete or was "
+                "changed"
+            )
         if seal is not None:
             self._are_sealed = True
             if xxh3_64_intdigest(line[: seal.start()]) != int(seal[1], 16):
-                raise Damaged("its checksum is of something else: it was changed")
+                raise Damaged("its checksum does not fit: it was changed")
         try:
             return msgspec.json.decode(line, type=AuditRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Damaged(f"it is no record: {error}") from None
+            raise Damaged(f"it is not a record: {error}") from None
 
 
 class LogReader:
@@ -96,7 +99,9 @@ class LogReader:
                 continue
             missing = record.number - self._last - 1 - unread
             if self._last and missing > 0:
-                found.append((f"{missing} records of the audit log before this are gone", place))
+                found.append(
+                    (f"{missing} records before this one are missing from the audit log", place)
+                )
             self._last, unread = record.number, 0
         return found
 

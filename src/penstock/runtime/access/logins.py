@@ -92,8 +92,8 @@ class Logins:
         """Raises ``AccessDenied`` unless the request comes from the console's own pages."""
         if not hmac.compare_digest(login.csrf.encode(), given.encode()):
             raise AccessDenied(
-                f"the header {CSRF_HEADER} does not have this session's value: the request may "
-                "have been made by another site; sign in again"
+                f"the header {CSRF_HEADER} does not match this session: another web site may have "
+                f"sent the request; sign in again"
             )
 
     def close(self, id: str) -> None:

@@ -52,7 +52,9 @@ class Passwords:
             self._right.move_to_end(seen)
             return True
         if self._waiting[host] >= WAITING_MAX:
-            raise SignInLocked("too many sign-ins from there wait already; try again in 1 s", 1.0)
+            raise SignInLocked(
+                "too many sign-ins from this address are waiting; try again in 1 s", 1.0
+            )
         self._waiting[host] += 1
         try:
             async with self._turn(asker.get()):

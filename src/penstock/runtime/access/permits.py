@@ -108,7 +108,9 @@ class Permits:
         if self._access.visible(self.principal, need.kind, [name]):
             return error
         rights = " or ".join(f"{right!r}" for right in need.rights)
-        return AccessDenied(f"{self.principal.name} lacks {rights} on the {need.kind} it asks for")
+        return AccessDenied(
+            f"{self.principal.name} lacks {rights} on the {need.kind} of this request"
+        )
 
     def may_hear_of(self, number: int, asked: Collection[int]) -> bool:
         """Whether a remembered answer may name a store: one of those that were ``asked`` for, or
@@ -272,7 +274,7 @@ class Permits:
         """Raises ``NameDoesNotExist``."""
         channel = self._directory.channels.get(number)
         if channel is None:
-            raise NameDoesNotExist(f"there is no channel or queue number {number} any more")
+            raise NameDoesNotExist(f"channel or queue number {number} no longer exists")
         name, kind = channel.state.name, channel.state.definition.kind
         if kind == "schedule":  # what waits to be published on a store is that store's affair
             return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)

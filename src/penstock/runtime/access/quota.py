@@ -57,7 +57,7 @@ class RequestRate:
         if self._bucket.left < 1.0:
             raise LimitReached(
                 f"more than {self._per_s} requests a second of {self._of} "
-                "(limits.requests_per_s_max); ask more slowly, or for more with each request"
+                "(limits.requests_per_s_max); send fewer requests, or ask for more with each one"
             )
         self._bucket.left -= 1.0
 
@@ -138,6 +138,7 @@ class Quota:
         is_more = bool(size and self._bytes)
         if self._bytes_max and is_more and self._bytes + size > self._bytes_max:
             raise LimitReached(
-                f"{self._bytes} bytes of {self._of} are not answered yet, and {size} more "
-                f"came; {self._bytes_max} may be (limits.in_flight_bytes_max): wait for answers"
+                f"{self._bytes} bytes of {self._of} are not answered yet and {size} more were "
+                f"sent; the limit is {self._bytes_max} (limits.in_flight_bytes_max): wait for "
+                f"answers"
             )

@@ -57,7 +57,7 @@ class Tokens:
         if rules.keys and not (rules.issuer and rules.audience):
             raise InvalidArgument(
                 "access.token_keys needs access.token_issuer and access.token_audience: without "
-                "them a token made for anything else would be good here"
+                "them a token issued for another service would be accepted"
             )
         _check_url(rules.keys)
         self._rules = rules
@@ -83,7 +83,7 @@ class Tokens:
         """Who the token is for. Raises ``AuthenticationFailed`` saying what is wrong with it, and
         ``Unavailable`` while the keys cannot be had."""
         if not self.are_taken:
-            raise AuthenticationFailed("this realm takes no tokens; sign in with a password")
+            raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
         key_id = await self._offload(lambda: _key_id(text))
         key = await self._key(key_id)
         claims = await self._offload(lambda: self._claims(text, key))
@@ -101,7 +101,9 @@ class Tokens:
             raise Unavailable("the keys for tokens could not be fetched; try again in a moment")
         key = self._keys.get(key_id) or (None if key_id else self._only())
         if key is None:
-            raise AuthenticationFailed(f"the token is signed with a key ({key_id!r}) nobody knows")
+            raise AuthenticationFailed(
+                f"the token is signed with a key ({key_id!r}) that the issuer does not publish"
+            )
         return key
 
     async def _look_for(self, key_id: str) -> None:
@@ -174,7 +176,7 @@ class Tokens:
         if now_us > until_us:
             raise AuthenticationFailed("the token has expired; get a new one")
         if "nbf" in claims and now_us < _time_us(claims, "nbf") - leeway_us:
-            raise AuthenticationFailed("the token is not good yet")
+            raise AuthenticationFailed("the token is not valid yet")
         return until_us
 
 
@@ -200,8 +202,8 @@ def _check_url(where: str) -> None:
     is_near = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
     if "://" in where and parts.scheme != "https" and not is_near:
         raise InvalidArgument(
-            f"access.token_keys is {where!r}: give a file or an https URL; keys that come over "
-            "plain http could be anybody's"
+            f"access.token_keys is {where!r}: give a file or an https URL; keys fetched over "
+            f"plain http could be forged"
         )
 
 
@@ -211,7 +213,7 @@ def _key_id(text: str) -> str:
     try:
         header = jwt.get_unverified_header(text)
     except (jwt.PyJWTError, ValueError) as error:
-        raise AuthenticationFailed(f"this is no token: {error}") from error
+        raise AuthenticationFailed(f"this is not a token: {error}") from error
     return str(header.get("kid", ""))
 
 
@@ -231,7 +233,7 @@ def _keys(document: bytes) -> _Keys:
     try:
         said = msgspec.json.decode(document, type=_KeySet).keys
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unavailable(f"the keys for tokens are no JSON Web Key Set: {error}") from error
+        raise Unavailable(f"the keys for tokens are not a JSON Web Key Set: {error}") from error
     found = _Keys({}, {})
     for each in said:
         key, reason = _usable(each)
@@ -243,7 +245,9 @@ def _keys(document: bytes) -> _Keys:
     for name in found.good:  # a key for encryption may have the id of one for signatures
         found.refused.pop(name, None)
     if not found.good and not found.refused:
-        raise Unavailable("the keys for tokens are no JSON Web Key Set: none can be used")
+        raise Unavailable(
+            "the keys for tokens are not a JSON Web Key Set: none of them can be used"
+        )
     return found
 
 
@@ -255,7 +259,7 @@ def _usable(said: Mapping[str, Any]) -> tuple[Any, str]:
 
     operations = said.get("key_ops")
     if said.get("use", "sig") != "sig" or (operations is not None and "verify" not in operations):
-        return None, "that is not for signatures"
+        return None, "that is not meant for signatures"
     try:
         key = jwt.PyJWK.from_dict(dict(said))
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError):

@@ -31,7 +31,7 @@ def patience(clock: Clock, first: int) -> Check:
         if clock.now_us() > ends_us:
             raise LimitReached(
                 f"the selector took longer than {BUDGET_S:g} s for some of the events from id "
-                f"{first} on; make it simpler, with fewer comparisons and wildcards"
+                f"{first} on; simplify it: use fewer comparisons and wildcards"
             )
 
     return check

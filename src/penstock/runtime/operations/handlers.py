@@ -65,7 +65,7 @@ def checked(spans: Spans) -> Spans:
 async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview | None) -> None:
     """Take a part of a file, whose bytes come beside the request."""
     if not content:
-        raise RemoteProtocolViolation("a part of a file without bytes")
+        raise RemoteProtocolViolation("a part of a file is empty")
     await by.realm.imports.put(by.session, asked.import_, asked.file, asked.offset, content)
 
 

@@ -37,14 +37,14 @@ def refuse(
     if not isinstance(store, MergeStore):
         if state.definition.kind != "schedule" and has_deltas(bodies):
             raise IllegalState(
-                f"{state.name} has engine {state.definition.engine}: updates are for channels "
-                "with engine merge; publish whole events"
+                f"{state.name} has engine {state.definition.engine}; only channels with engine "
+                f"merge accept updates: publish whole events"
             )
         return
     if digest.transient:
         raise InvalidEvent(
-            f"event {digest.transient[0][0]} is transient: what {state.name} merges has to be "
-            "stored; publish it without transient"
+            f"event {digest.transient[0][0]} is transient: {state.name} must store the events it "
+            f"merges; publish it without transient"
         )
     if not has_deltas(bodies):
         return

@@ -195,10 +195,10 @@ def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if unknown := _unknown_fact(block[4 : 4 + length]):
             raise NewerFormat(
-                f"the fact {unknown}, in a form this version of Penstock does not know: a newer "
-                "one has written it"
+                f"the fact {unknown}, in a form this version of Penstock does not know; a newer "
+                f"version wrote it"
             ) from error
-        raise Damaged(f"a block that does not decode: {error}") from error
+        raise Damaged(f"a block cannot be decoded: {error}") from error
     return header, _bodies(block, header, 4 + length)
 
 

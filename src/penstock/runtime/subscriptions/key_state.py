@@ -26,8 +26,8 @@ async def state_of(shard: Shard, number: int, value: Any) -> Event | None:
         store = group.state.stores[number]
         if not isinstance(store, MergeStore):
             raise IllegalState(
-                f"{state.name} has engine {state.definition.engine}: keys have states on "
-                "channels with engine merge"
+                f"{state.name} has engine {state.definition.engine}; only channels with engine "
+                f"merge keep a state for each key"
             )
         store.settle()
         newest = store.states.newest_of(value)

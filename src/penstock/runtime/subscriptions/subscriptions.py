@@ -310,8 +310,8 @@ class Subscriptions:
         self._ended(
             seats,
             DurableUnbound(
-                f"an administrator ended all subscriptions of durable {name}; what this one held "
-                "went back; subscribe again to go on"
+                f"an administrator ended all subscriptions of durable {name}; its events went "
+                f"back to the durable: subscribe again to continue"
             ),
         )
         return len(seats)
@@ -363,7 +363,7 @@ class Subscriptions:
         """
         wanted = outlet.selector
         if sole and wanted is not None:
-            raise IllegalState("whoever holds a durable as a whole gives it no selector")
+            raise IllegalState("hold() takes no selector")
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue gives it what it wants and nothing else
@@ -381,8 +381,7 @@ class Subscriptions:
             own = state.durable(durable)
             if wanted is not None and own.kind.stores_selector:
                 raise IllegalState(
-                    f"durable {durable} is {own.kind.name}: its selector is given when it is "
-                    "created"
+                    f"durable {durable} is {own.kind.name}: set its selector when you create it"
                 )
             command = Attach(
                 own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole

@@ -62,7 +62,7 @@ class Backups:
         self._realm = realm
         self._name = name
         self._begun: Begun[_Backup] = Begun(
-            "backup", 1, clock, ends="has ended with its connection, or nobody read from it"
+            "backup", 1, clock, ends="has ended with its connection, or was not read for too long"
         )
         self._is_beginning = False
         self.capture: Capture | None = None
@@ -73,9 +73,9 @@ class Backups:
         ``Unavailable`` while another backup is under way, ``StorageFailed``."""
         capture = self.capture
         if capture is None:
-            raise IllegalState("this realm lives in memory: there is nothing to back up")
+            raise IllegalState("this realm is kept in memory only: there is nothing to back up")
         if len(self._begun) or self._is_beginning:
-            raise Unavailable("a backup is under way already; try again when it has ended")
+            raise Unavailable("another backup is running; try again when it has ended")
         self._is_beginning = True
         try:
             files, at_us = await self._captured(capture)

@@ -99,7 +99,7 @@ class Exports:
             "export",
             EXPORTS_MAX,
             clock,
-            ends="has ended with its connection, or nobody read from it",
+            ends="has ended with its connection, or was not read for too long",
         )
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Exports:
         """
         export = self._exports.known(session, name)
         if export.users:
-            raise IllegalState(f"{name} is being read already; one read at a time")
+            raise IllegalState(f"{name} is already being read; only one read at a time is possible")
         with self._exports.at_work(export):
             if export.at != file:
                 await self._prepare(export, file)
@@ -177,7 +177,9 @@ class Exports:
         if file == len(parts):
             facts = tuple(known for known in export.facts if known is not None)
             if len(facts) < len(parts):
-                raise IllegalState("the state is read last: it speaks of the files before it")
+                raise IllegalState(
+                    "the state must be read last, because it describes the files before it"
+                )
             content = await self._offload(
                 lambda: state_bytes(StateFile(export.captured.state, facts))
             )
@@ -200,8 +202,8 @@ class Exports:
             _log.error("events.quarantined", channel=captured.number, reason=str(error))
             self._shard.quarantine(captured.number, Quarantine(error.ids.spans))
             raise Damaged(
-                f"{captured.name} cannot be exported whole: {error}; what cannot be read is set "
-                "aside now, export again for the rest"
+                f"{captured.name} cannot be exported whole: {error}; the unreadable events are "
+                f"now set aside: export again to get the rest"
             ) from error
         return image
 

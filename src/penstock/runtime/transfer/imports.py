@@ -242,7 +242,7 @@ class Imports:
     def _take_up(self, session: str, name: str) -> _Import:
         under_way = self._imports.known(session, name)
         if under_way.users:
-            raise IllegalState(f"{name} is busy; one request at a time")
+            raise IllegalState(f"{name} is busy; only one request at a time is possible")
         under_way.users = 1
         return under_way
 
@@ -284,7 +284,7 @@ class Imports:
         under_way.chunks.append(content)
         under_way.size += len(content)
         if under_way.size > wanted.size:
-            raise DamagedExport(f"{wanted.name} has more than the {wanted.size} bytes it had")
+            raise DamagedExport(f"{wanted.name} has more than its {wanted.size} bytes")
         if under_way.size < wanted.size:
             return
         whole = b"".join(under_way.chunks)
@@ -343,7 +343,7 @@ def _whole(under_way: _Import) -> StateFile:
     if under_way.state is None or not under_way.is_complete:
         missing = under_way.manifest.files[under_way.expected :]
         name = missing[0].name if missing and under_way.state is not None else STATE
-        raise DamagedExport(f"{name} never came: the export is incomplete")
+        raise DamagedExport(f"{name} is missing: the export is incomplete")
     return under_way.state
 
 
@@ -358,7 +358,7 @@ def _refuse_beyond(limits: MemoryLimits, meter: Meter, under_way: _Import, rules
     if size > left:
         raise MemoryLimit(
             f"{under_way.name} has {size} bytes of events that live in memory; "
-            f"{max(left, 0)} are free (SEM C6)"
+            f"{max(left, 0)} are free"
         )
 
 
@@ -371,7 +371,7 @@ def _marked(publishers: Publishers) -> Publishers:
     marked = []
     for name, spans in publishers:
         if len(name) > PUBLISHER_CHARACTERS_MAX or not name.isprintable():
-            raise DamagedExport(f"{name[:40]!r} is no publisher's name")
+            raise DamagedExport(f"{name[:40]!r} is not a valid publisher's name")
         marked.append((IMPORTED + name.removeprefix(IMPORTED), spans))
     return tuple(marked)
 

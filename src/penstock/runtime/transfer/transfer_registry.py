@@ -47,7 +47,7 @@ class Begun(Generic[Each]):
         """Raises ``Unavailable``."""
         if len(self) >= self._most:
             raise Unavailable(
-                f"{self._most} {self._kind}s are under way; try again when one has ended"
+                f"{self._most} {self._kind}s are running; try again when one has ended"
             )
 
     def add(self, one: Each) -> str:
@@ -62,8 +62,7 @@ class Begun(Generic[Each]):
         one = self._by_name.get(name)
         if one is None or one.session != session:
             raise IllegalState(
-                f"{name} is not under way: it {self._ends} for {IDLE_US // 1_000_000} s; "
-                "begin again"
+                f"{name} is not running: it {self._ends} for {IDLE_US // 1_000_000} s; start again"
             )
         return one
 

@@ -142,11 +142,11 @@ class Maintainer:
         """
         channel = self._shard.state.channels.get(number)
         if channel is None:
-            raise NameDoesNotExist(f"channel number {number} does not exist any more")
+            raise NameDoesNotExist(f"channel number {number} no longer exists")
         if self._has_gaps:
             raise Damaged(
-                f"{channel.state.name} is not maintained: the journal or a snapshot is damaged, "
-                "and files may hold what is not known; run penstock store repair"
+                f"{channel.state.name} is not maintained because the journal or a snapshot is "
+                f"damaged and files may hold unrecorded events; run penstock store repair"
             )
         state, store = channel.state, self._shard.state.stores[number]
         before = store.sealed_bytes
@@ -154,12 +154,12 @@ class Maintainer:
             reason = f"{state.name} has no segment files"
             return Maintained(before, before, len(state.stored), reason)
         if rows := state.definition.storage.events_per_spindle:
-            reason = f"{state.name} is kept in files of {rows} events: empty ones go by themselves"
+            reason = f"{state.name} is kept in files of {rows} events; empty files are deleted"
             return Maintained(before, before, len(state.stored), reason)
         if not store.files:
             return Maintained(0, 0, 0, f"no event of {state.name} is in a file yet")
         if number in self._busy:
-            raise IllegalState(f"{state.name} is being maintained already")
+            raise IllegalState(f"{state.name} is already being maintained")
         self._busy.add(number)
         try:
             return await _Rewriting(self, number, store, state.name, also).run(before)
@@ -216,7 +216,7 @@ class _Rewriting:
                 with suppress(StorageFailed):
                     await self._blobs.delete(self._copy.name)
         if not switched:
-            raise NameDoesNotExist(f"channel number {self._number} was deleted meanwhile")
+            raise NameDoesNotExist(f"channel number {self._number} was deleted in the meantime")
         for file in self._copied:
             self._files.close(file)
             await self._blobs.delete(file.name)
@@ -276,7 +276,7 @@ class _Rewriting:
         """The ids of one batch that are on the channel now."""
         channel = self._shard.state.channels.get(self._number)
         if channel is None:
-            raise NameDoesNotExist(f"channel number {self._number} was deleted meanwhile")
+            raise NameDoesNotExist(f"channel number {self._number} was deleted in the meantime")
         live = channel.state.stored.within(file.index.batches[batch].span)
         live.remove_all(channel.state.volatile)
         live.remove_all(self._store.late)

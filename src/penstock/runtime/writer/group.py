@@ -102,7 +102,7 @@ class Group:
             channel = self._channels[number]
         except KeyError:
             raise NameDoesNotExist(
-                f"channel number {number} does not exist any more; open the channel again"
+                f"channel number {number} no longer exists; open the channel again"
             ) from None
         self.touched[number] = None
         self.began.setdefault(number, channel.state.next_id)

@@ -232,5 +232,5 @@ def _checked(group: Group, source: str, destination: str) -> int:
     directory = group.state.directory
     number = directory.number_of(source)
     if destination and directory.number_of(destination) == number:
-        raise InvalidArgument(f"a redrive from {source} to itself would move nothing")
+        raise InvalidArgument(f"a redrive from {source} to itself has no effect")
     return number

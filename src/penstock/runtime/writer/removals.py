@@ -33,8 +33,8 @@ def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
         there = asked.overlap(free_of(state, state.stored))
         if len(there) < len(asked):
             raise IllegalState(
-                f"{len(asked) - len(there):,} of {len(asked):,} events are not on {state.name} any "
-                "more, or in the hands of one of its readers; nothing was changed: read it again"
+                f"{len(asked) - len(there):,} of {len(asked):,} events are no longer on "
+                f"{state.name}, or a reader holds them; nothing was changed: read the store again"
             )
 
 

@@ -41,8 +41,8 @@ def waits(bodies: Sequence[Body]) -> bool:
     rows = sum(body.rows for body in bodies)
     if sum(there) not in (0, rows):
         raise InvalidEvent(
-            f"{sum(there)} of {rows} events of one publish have deliver_at; "
-            "publish those that wait apart from those that do not"
+            f"{sum(there)} of {rows} events of one publish have deliver_at; publish the events "
+            f"with deliver_at separately from the others"
         )
     return sum(there) > 0
 

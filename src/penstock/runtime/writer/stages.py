@@ -49,8 +49,8 @@ class Stages:
         if owner and own > self._bytes_max // 2:
             raise MemoryLimit(
                 f"{size} bytes to be staged, which makes {own} of {owner}; one user may have "
-                f"{self._bytes_max // 2} staged, half of the setting limits.stage_bytes: commit "
-                "or drop some"
+                f"{self._bytes_max // 2} staged, which is half of limits.stage_bytes: commit or "
+                f"drop some"
             )
         if self.size + size > self._bytes_max:
             raise MemoryLimit(
@@ -68,8 +68,8 @@ class Stages:
         missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
         if missing:
             raise NoSuchStage(
-                f"{len(missing)} of {len(stages)} stages are not here (the realm restarted, "
-                "or an hour passed); stage the rows again"
+                f"{len(missing)} of {len(stages)} stages are gone (the realm restarted, or an "
+                f"hour passed); stage the rows again"
             )
         return [body for stage in stages for body in self._by_id[stage].bodies]
 

@@ -76,7 +76,8 @@ class Commit(Struct):
         for bodies in found.values():
             if waits(bodies):
                 raise InvalidArgument(
-                    "an event of a transaction has deliver_at; publish what waits by itself"
+                    "an event in a transaction cannot have deliver_at; publish it outside the "
+                    "transaction"
                 )
         return {
             number: (bodies, digest_of(bodies, self.event_bytes_max))

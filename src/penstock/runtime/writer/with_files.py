@@ -29,7 +29,7 @@ async def act_reading(
     while True:
         store = shard.state.stores.get(number)
         if store is None:
-            raise NameDoesNotExist(f"channel number {number} does not exist any more")
+            raise NameDoesNotExist(f"channel number {number} no longer exists")
         await files.open(store.files)
         found = await shard.act(lambda group: _if_open(group, number, action), room=room)
         if found is not _NOT_OPEN:  # else events were sealed, or files closed, meanwhile

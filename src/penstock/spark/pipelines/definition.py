@@ -80,7 +80,7 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if self.restarts < 0:
                 raise InvalidArgument(f"restarts is {self.restarts}; 0 or more is needed")
             if not self.steps:
-                raise InvalidArgument("it has no step; add [[step]] with a name and sql")
+                raise InvalidArgument("it has no steps; add a [[step]] with a name and sql")
             _check_distinct("source", self.sources)
             _check_distinct("step", self.steps)
         by_name = self.by_name
@@ -102,8 +102,9 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             readers = [step.name for step in self.steps if source.name in self._names_read(step)]
             if len(readers) > 1:
                 raise InvalidArgument(
-                    f"source {source.name}: durable {source.durable} serves one query, and steps "
-                    f"{' and '.join(readers)} read it; give each a source with its own durable"
+                    f"source {source.name}: durable {source.durable} can serve only one query, "
+                    f"but steps {' and '.join(readers)} read it; give each step a source with its "
+                    f"own durable"
                 )
 
     def bound_source(self, step: Step) -> Source:
@@ -116,8 +117,9 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         streams = [source for source in read if source.is_stream]
         if len(streams) != 1 or not streams[0].durable:
             raise InvalidArgument(
-                f"step {step.name}: poison is buried through a durable: it has to read one "
-                f"channel, by a source with durable, and reads "
+                f"step {step.name}: poison needs a durable: the step must read one channel, "
+                f"through a source with durable, but it reads"
+                f" "
                 f"{', '.join(f'{each.name} ({each.reads})' for each in streams) or 'none'}"
             )
         return streams[0]
@@ -166,7 +168,7 @@ def known_source(sources: Mapping[str, Source], name: str) -> Source:
     source = sources.get(name)
     if source is None:
         hint = nearest(name, tuple(sources)) if sources else "no [[source]] is defined"
-        raise InvalidArgument(f"source is {name!r}, which is no source: {hint}")
+        raise InvalidArgument(f"source is {name!r}, which is not a source: {hint}")
     return source
 
 
@@ -181,7 +183,7 @@ def load(path: Path | str) -> Pipeline:
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path}: this is no TOML: {error}") from error
+        raise InvalidArgument(f"{path}: this is not TOML: {error}") from error
     return parse(document, file=str(path), folder=path.absolute().parent)
 
 
@@ -298,8 +300,8 @@ def _flat(settings: Any, ahead: str = "") -> dict[str, Any]:
 def _check_name(key: str, name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise InvalidArgument(
-            f"{key} is {name!r}; it names a folder: letters, digits, _, - and ., and none of the "
-            "last two at the start"
+            f"{key} is {name!r}; it names a folder: it may have letters, digits, _, - and ., and "
+            f"must not begin with - or ."
         )
 
 
@@ -307,5 +309,7 @@ def _check_distinct(noun: str, found: Sequence[Source] | Sequence[Step]) -> None
     seen = set()
     for each in found:
         if each.name.lower() in seen:
-            raise InvalidArgument(f"two of the {noun}s are called {each.name}; give each its name")
+            raise InvalidArgument(
+                f"two of the {noun}s are called {each.name}; give each its own name"
+            )
         seen.add(each.name.lower())

@@ -45,15 +45,17 @@ def words_of(key: str, text: str) -> list[str]:
             if sign in "([":
                 opened.append(sign)
             elif sign in _CLOSING and (not opened or opened.pop() != _CLOSING[sign]):
-                raise InvalidArgument(f"{key} is {text!r}; a {sign} closes nothing")
+                raise InvalidArgument(
+                    f"{key} is {text!r}; it has a {sign} without its opening bracket"
+                )
         found.append(_shown(token))
     words = [word for word in found if word]
     if opened:
         raise InvalidArgument(f"{key} is {text!r}; a {opened[-1]} is not closed")
     if not words:
-        raise InvalidArgument(f"{key} is {text!r}; an SQL expression is needed")
+        raise InvalidArgument(f"{key} is {text!r}; it must be an SQL expression")
     if "select" in words:
-        raise InvalidArgument(f"{key} is {text!r}; a query in an expression is not possible here")
+        raise InvalidArgument(f"{key} is {text!r}; it must not contain a query")
     return words
 
 

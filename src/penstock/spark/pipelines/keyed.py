@@ -64,7 +64,7 @@ def check_keyed(
 ) -> None:
     """Raises ``InvalidArgument`` for targets whose rows cannot be replaced."""
     if channel is None and table is None:
-        raise InvalidArgument("channel, table: none is given; say where the rows go")
+        raise InvalidArgument("channel, table: none is given; give where the rows go")
     target = table_target(table)
     if target is not None and target.format != "delta":
         raise InvalidArgument(
@@ -77,6 +77,4 @@ def _without_transaction(channel: ChannelTarget | None) -> None:
     names = {name.lower() for name in (channel.options if channel is not None else ())}
     taken: Sequence[str] = sorted(names & {"txnappid", "txnversion"})
     if taken:
-        raise InvalidArgument(
-            f"channel.options has {', '.join(taken)}; the step numbers its writes itself"
-        )
+        raise InvalidArgument(f"channel.options has {', '.join(taken)}; the step sets these itself")

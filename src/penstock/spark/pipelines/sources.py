@@ -81,13 +81,13 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if SOURCE_NAME.fullmatch(self.name) is None:
             raise InvalidArgument(
-                f"name is {self.name!r}; it is used in SQL: letters, digits and _, and no digit "
-                "at the start"
+                f"name is {self.name!r}; it is used in SQL, so it may have letters, digits and _, "
+                f"and must not begin with a digit"
             )
         given = [key for key in ("channel", "queue", "table") if getattr(self, key)]
         if len(given) != 1:
             has = f"{' and '.join(given)} are given" if given else "none is given"
-            raise InvalidArgument(f"channel, queue or table: {has}; exactly one is needed")
+            raise InvalidArgument(f"channel, queue or table: {has}; give exactly one")
         self._check_table() if self.table else self._check_channel()
 
     @property
@@ -111,21 +111,23 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _check_table(self) -> None:
         for key in ("durable", "starting", "selector", "max_events", "watermark"):
             if getattr(self, key):
-                raise InvalidArgument(f"{key} is for a channel or queue; this reads a table")
+                raise InvalidArgument(
+                    f"{key} applies to a channel or queue, but this reads a table"
+                )
 
     def _check_channel(self) -> None:
         if self.format:
-            raise InvalidArgument("format is for a table; this reads a channel or queue")
+            raise InvalidArgument("format applies to a table, but this reads a channel or queue")
         _starting(self.starting)
         if self.durable and self.queue:
-            raise InvalidArgument("durable is for a channel; this reads a queue")
+            raise InvalidArgument("durable applies to a channel, but this reads a queue")
         if self.durable and self.starting != "":
             raise InvalidArgument(
-                "starting and durable are given: the durable says where the first run begins; "
-                "leave out starting, or create a durable that starts where you want"
+                "starting and durable are both given, but the durable decides where the first run "
+                "begins; leave out starting, or create a durable that starts where you want"
             )
         if self.durable and self.bounded:
-            raise InvalidArgument("durable is for a stream; bounded is true")
+            raise InvalidArgument("durable applies to a stream, but bounded is true")
         if self.max_events is not None and self.max_events < 1:
             raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
 
@@ -211,7 +213,7 @@ def _starting(starting: Any) -> dict[str, str]:
         moment = starting if isinstance(starting, datetime) else datetime.fromisoformat(starting)
         if moment.tzinfo is None:
             raise InvalidArgument(
-                f"starting is {starting}, a time without a zone: say which one, as in "
+                f"starting is {starting}, a time without a time zone: add one, as in "
                 f"{moment.isoformat()}Z for UTC or {moment.isoformat()}+02:00"
             )
         return {"startingTimestamp": moment.isoformat()}

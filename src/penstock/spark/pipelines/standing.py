@@ -148,9 +148,10 @@ def alone(pipeline: Pipeline) -> Iterator[None]:
         if not _taken(file):
             file.seek(0)
             raise IllegalState(
-                f"pipeline {pipeline.name} runs already ({file.read().strip() or 'elsewhere'}); "
-                "two runs would do its work twice: stop the other one first, or give this one a "
-                "name and checkpoints of its own"
+                f"pipeline {pipeline.name} is already running "
+                f"({file.read().strip() or 'elsewhere'}); "
+                "two runs would do the work twice: stop the other one first, or give this one its "
+                "own name and checkpoints"
             )
         file.truncate(0)
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -59,7 +59,7 @@ def states(events: DataFrame, rules: Rules) -> DataFrame:
     for name in rules.key:
         if name not in events.columns:
             raise InvalidArgument(
-                f"key is {name!r}, which is no column: {nearest(name, tuple(events.columns))}"
+                f"key is {name!r}, which is not a column: {nearest(name, tuple(events.columns))}"
             )
     narrow = {name: kind for name, kind in events.dtypes if kind in WIDER}
     events = widened(events)
@@ -194,5 +194,5 @@ def _condition(events: DataFrame, key: str, text: str) -> Column:
     condition = expression_of(events, key, text)
     kind = events.select(condition.alias("condition")).schema[0].dataType.typeName()
     if kind != "boolean":
-        raise InvalidArgument(f"{key} is {text!r}, a value of type {kind}; a condition is needed")
+        raise InvalidArgument(f"{key} is {text!r}, a value of type {kind}; it must be a condition")
     return sf.coalesce(condition, sf.lit(False))

@@ -56,7 +56,7 @@ class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if not self.name and not self.column:
-            raise InvalidArgument("channel names none: give it a name, or a column that has them")
+            raise InvalidArgument("channel has no name: give a name, or a column that holds names")
 
     @property
     def text(self) -> str:

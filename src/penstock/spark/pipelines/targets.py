@@ -44,7 +44,7 @@ def start(flow: Flow, place: Place, *, once: bool) -> StreamingQuery:
     if is_remote() and not _goes_straight(flow):
         raise InvalidArgument(
             "under Spark Connect a step writes to one channel, in output mode append, and to no "
-            "table: what stores micro-batches would run on its server"
+            "table, because the code that stores micro-batches would run on its server"
         )
     writer = (
         _counted(flow)
@@ -123,6 +123,6 @@ def _app(frame: DataFrame) -> str:
 
 def _check(flow: Flow) -> None:
     if not flow.frame.isStreaming:
-        raise InvalidArgument("its table is no stream; read a channel or queue in it")
+        raise InvalidArgument("its sql reads no stream; read a channel or queue in it")
     if flow.write is None and flow.channel is None and flow.table is None:
         raise InvalidArgument("it has no target")

@@ -172,7 +172,7 @@ class OnRealm:
         where it is missing. Raises ``InvalidArgument`` when it is the store of the dead."""
         if record == source.name:
             raise InvalidArgument(
-                f"record is {record!r}, where the dead events are; name another channel"
+                f"record is {record!r}, which holds the dead events; name another channel"
             )
         self._session = session
         self._source = source

@@ -147,17 +147,20 @@ def _rows(dead: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Int64s:
     if ids is None or not pa.types.is_integer(ids.type):
         has = "no column event_id" if ids is None else f"event_id of type {ids.type}"
         raise InvalidArgument(
-            f"the result has {has}; keep event_id of the dead event in each row, so that it is "
-            f"known what became of it (there are {', '.join(columns)})"
+            f"the result has {has}; keep event_id of the dead event in each row, so that its "
+            f"outcome is known (there are "
+            f"{', '.join(columns)})"
         )
     if ids.null_count:
-        raise InvalidArgument("the result has rows without event_id; each is of a dead event")
+        raise InvalidArgument(
+            "the result has rows without event_id; each row must name a dead event"
+        )
     rows = rows_by_id(dead, ids.cast(pa.int64()))
     if (rows < 0).any():
         strange = np.asarray(ids)[rows < 0][0]
         raise InvalidArgument(
-            f"the result has a row with event_id {strange}, which none of these dead events has; "
-            "keep the ids as they are"
+            f"the result has a row with event_id {strange}, which is not the id of one of these "
+            f"dead events; keep the ids as they are"
         )
     return rows
 
@@ -169,7 +172,7 @@ def _outcomes(given: pa.Array | None, count: int) -> npt.NDArray[np.object_]:
     unknown = sorted(set(pc.unique(names).to_pylist()) - set(OUTCOMES))
     if unknown:
         raise InvalidArgument(
-            f"the result says {unknown[0]!r} in outcome; it is {', '.join(OUTCOMES)} or null"
+            f"the result has the outcome {unknown[0]!r}; it must be {', '.join(OUTCOMES)} or null"
         )
     return np.asarray(names.to_numpy(zero_copy_only=False), dtype=object)
 
@@ -182,8 +185,8 @@ def _check_agree(dead: pa.RecordBatch, ends: Mapping[str, Int64s]) -> None:
         event = ids_of(dead)[int(np.argmax(counts > 1))]
         said = [name for name, found in ends.items() if int(np.argmax(counts > 1)) in found]
         raise InvalidArgument(
-            f"the result has rows of event {event} that say {' and '.join(said)}; one outcome is "
-            "needed"
+            f"the result has rows of event {event} that say {' and '.join(said)}; give each event "
+            f"one outcome"
         )
 
 
@@ -208,7 +211,7 @@ def _check_named(named: pa.Array, rules: Rules) -> None:
     for name in pc.unique(named.cast(pa.string())).to_pylist():
         if name is not None and (name not in rules.targets or name == rules.store):
             raise InvalidArgument(
-                f"the result says {name!r} in channel, which is no channel to publish to"
+                f"the result has the channel {name!r}, which cannot be published to"
             )
 
 

@@ -140,8 +140,9 @@ def check_archive(schema: pa.Schema) -> None:
     missing = [name for name in STAMPED if name not in schema.names]
     if missing:
         raise InvalidArgument(
-            f"the table has no column {' and no '.join(missing)}, so it is no archive of a "
-            f"channel; there are {', '.join(schema.names)}"
+            f"the table has no column {' and no '.join(missing)}, so it is not an archive of a "
+            f"channel; there are "
+            f"{', '.join(schema.names)}"
         )
 
 
@@ -162,7 +163,7 @@ def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[Source]
     for fragment in dataset.get_fragments(filter=bounds.expression(schema)):
         if not isinstance(fragment, ds.ParquetFileFragment):
             raise InvalidArgument(
-                f"{getattr(fragment, 'path', 'the table')} is no Parquet file; archives are "
+                f"{getattr(fragment, 'path', 'the table')} is not a Parquet file; archives are "
                 "Delta or Parquet tables"
             )
         for group in fragment.row_groups:

@@ -108,7 +108,7 @@ def opened(place: Place, replays: dict[str, str]) -> Position:
     except msgspec.MsgspecError as error:
         raise IllegalState(
             f"the position of the replay in {FILE} cannot be read ({error}); move the file away "
-            "to begin anew, which publishes everything again"
+            f"to start over, which publishes everything again"
         ) from error
     if kept.format != FORMAT:
         raise IllegalState(
@@ -118,9 +118,8 @@ def opened(place: Place, replays: dict[str, str]) -> Position:
         before = kept.replays.get(key, "")
         if before != text:
             raise InvalidArgument(
-                f"{key} is {text!r}; this replay was begun with {before!r} and has published "
-                f"{kept.published:,} events: change it back, or give the step another name to "
-                "begin anew"
+                f"{key} is {text!r}; this replay started with {before!r} and has published "
+                f"{kept.published:,} events: change it back, or rename the step to start over"
             )
     return kept
 

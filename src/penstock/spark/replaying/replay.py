@@ -197,9 +197,9 @@ class Replay:
         count = sum(map(count_of, portions))
         if count != position.count:
             raise IllegalState(
-                f"the archive has {count:,} of the {position.count:,} events that were about to be "
-                "published when the replay was broken off; give the step another name to begin "
-                "anew with what the archive has"
+                f"the archive has {count:,} of the {position.count:,} events that were about to "
+                "be published when the replay was interrupted; rename the step to start over "
+                f"with what the archive has"
             )
         return self._publish(portions)
 

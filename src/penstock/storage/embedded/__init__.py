@@ -97,7 +97,7 @@ def open_embedded(
     """
     root = root.rstrip("/")
     if not root.startswith("/"):
-        raise InvalidArgument(f"the data directory {root!r} has to be an absolute path")
+        raise InvalidArgument(f"the data directory {root!r} must be an absolute path")
     try:
         _check_ours(disk, root)
         lock = _take_lock(disk, root, holder)
@@ -151,8 +151,8 @@ def _take_lock(disk: Disk, root: str, holder: str) -> int:
         return disk.lock(f"{root}/LOCK", holder)
     except LockHeld as error:
         raise DataDirectoryInUse(
-            f"the data directory {root} is in use by {error}; stop that one, or give this "
-            "realm a directory of its own"
+            f"the data directory {root} is in use by {error}; stop that process, or give this "
+            f"realm its own directory"
         ) from None
 
 
@@ -175,7 +175,9 @@ def _check_ours(disk: Disk, root: str) -> bool:
             "empty directory or one that does not exist yet"
         )
     if any(_entries(disk, f"{root}/{name}") for name in _EVENTS):
-        raise Damaged(f"{root}: the registry record {_FORMAT_KEY!r} is gone; restore registry/")
+        raise Damaged(
+            f"{root}: the registry record {_FORMAT_KEY!r} is missing; restore registry/ from a copy"
+        )
     return True  # made by a start that was cut short
 
 

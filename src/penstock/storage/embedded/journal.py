@@ -117,7 +117,7 @@ class FileJournal:
         self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")
-        self._changes = Changes("the journal takes nothing more", offload)
+        self._changes = Changes("the journal accepts no more blocks after a failure", offload)
         self._syncs = Timings()
         quarantine = Quarantine(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
@@ -190,7 +190,7 @@ class FileJournal:
         if not self._files:
             raise StorageFailed(self._changes.failed)
         if limit < 1:
-            raise InvalidArgument(f"limit {limit}: at least 1 block has to be asked for")
+            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
         found: list[Block | DamagedBlock] = []
         seq = first
         while seq <= self._tail and len(found) < limit:
@@ -334,7 +334,7 @@ class FileJournal:
             self._disk.sync_directory(self._path)
             self._files.append(JournalFile(path, self._disk.open(path), first))
         except OSError as error:
-            self._changes.failed = f"the new file {path} may not outlive a power cut: {error}"
+            self._changes.failed = f"the new file {path} might not survive a power failure: {error}"
             raise
 
     def _undo(self, error: OSError) -> None:
@@ -369,7 +369,7 @@ class FileJournal:
             self._disk.datasync(file.file)
             self._store_record(floor=self._floor)
         except OSError as error:
-            raise StorageFailed(f"{self._path}: not closed in order: {error}") from error
+            raise StorageFailed(f"{self._path}: was not closed properly: {error}") from error
 
     # The same append again
 
@@ -381,7 +381,9 @@ class FileJournal:
                 if sync and seq > self._synced:
                     await self.sync()
                 return seq
-        raise Fenced(f"expected the tail to be {expected}, it is {self._tail}: somebody wrote here")
+        raise Fenced(
+            f"expected the tail to be {expected}, it is {self._tail}: another writer has been here"
+        )
 
     # Reading
 

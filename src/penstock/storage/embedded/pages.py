@@ -85,7 +85,7 @@ class FilePages:
         self._files = PageFiles(root, disk)
         self._clock = clock
         self._limits = limits or PageLimits()
-        self._changes = Changes("the pages take nothing more", offload)
+        self._changes = Changes("the pages accept no more bodies after a failure", offload)
         self._restored = False
         self._sync_us = 0.0
         self._pending: list[_Body] = []

@@ -74,7 +74,7 @@ class FileRegistry:
     def _change(self, key: str, expected: int, value: bytes) -> Record:
         with self._writing:
             if self._failed:
-                raise StorageFailed(f"the registry takes nothing more: {self._failed}")
+                raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
             held = self._records.get(key)
             version = held.version if held is not None else 0
             if version != expected:

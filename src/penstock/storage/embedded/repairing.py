@@ -46,7 +46,7 @@ def mend_format(disk: Disk, root: str, holder: str) -> str:
         lock = disk.lock(f"{root}/LOCK", holder)
     except LockHeld as error:
         raise DataDirectoryInUse(
-            f"the data directory {root} is in use by {error}; stop that one"
+            f"the data directory {root} is in use by {error}; stop that process first"
         ) from None
     try:
         return _mend_format(disk, root, records)
@@ -58,7 +58,7 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
     try:
         if records.load(_FORMAT_KEY) is not None:
             return ""
-        kept = "nowhere: it was gone"
+        kept = "nowhere: it was already missing"
     except Damaged:
         damaged = records.raw(_FORMAT_KEY)
         kept = Quarantine(disk, root).keep("registry-format.record", damaged)

@@ -80,9 +80,11 @@ def _kind(kind: type, name: str, most: int = 0) -> Check:
     def check(value: Any, where: str) -> None:
         given: type = type(value)
         if given is not kind:
-            raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a {name}")
+            raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a {name}")
         if most and len(value) > most:
-            raise Unfit(INVALID, f"{where} has {len(value)} characters or bytes; {most} may be")
+            raise Unfit(
+                INVALID, f"{where} has {len(value)} characters or bytes; at most {most} are allowed"
+            )
 
     return check
 
@@ -97,7 +99,7 @@ def _number(kind: type[int], name: str, least: int, most: int) -> Check:
     def check(value: Any, where: str) -> None:
         of_kind(value, where)
         if not least <= value <= most:
-            raise Unfit(INVALID, f"{where} is {int(value)}; {least} to {most} may be")
+            raise Unfit(INVALID, f"{where} is {int(value)}; allowed are {least} to {most}")
 
     return check
 
@@ -105,7 +107,7 @@ def _number(kind: type[int], name: str, least: int, most: int) -> Check:
 def _choice(*words: str) -> Check:
     def check(value: Any, where: str) -> None:
         if type(value) is not Symbol:
-            raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a symbol")
+            raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a symbol")
         if value not in words:
             raise Unfit(INVALID, f"{where} is {str(value)[:40]!r}; it may be {', '.join(words)}")
 
@@ -116,7 +118,7 @@ def _multiple(value: Any, where: str) -> None:
     """A symbol, or an array of them."""
     found = elements(value) if isinstance(value, Array) else [value]
     if not all(type(each) is Symbol for each in found):
-        raise Unfit(DECODE, f"{where} has to be a symbol, or an array of symbols")
+        raise Unfit(DECODE, f"{where} must be a symbol or an array of symbols")
 
 
 def _any(value: Any, where: str) -> None:
@@ -133,9 +135,11 @@ _RECEIVER_MODE: Final = _number(UByte, "ubyte", 0, 1)
 
 def _address(value: Any, where: str) -> None:
     if not isinstance(value, str):
-        raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a string")
+        raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a string")
     if len(value) > ADDRESS_MAX:
-        raise Unfit(INVALID, f"{where} has {len(value)} characters; {ADDRESS_MAX} may be")
+        raise Unfit(
+            INVALID, f"{where} has {len(value)} characters; at most {ADDRESS_MAX} are allowed"
+        )
 
 
 def _one_of(*composites: tuple[int, Composite]) -> Check:
@@ -145,7 +149,7 @@ def _one_of(*composites: tuple[int, Composite]) -> Check:
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, Described):
-            raise Unfit(DECODE, f"{where} is {_named(value)}, and has to be a described list")
+            raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a described list")
         code = value.descriptor
         if isinstance(code, str):
             code = names.get(code, -1)
@@ -353,14 +357,14 @@ class Performative(NamedTuple):
 def performative_of(data: Bytes, at: int) -> Performative:
     """The performative at an offset. Raises ``RemoteProtocolViolation`` for what is none."""
     if data[at : at + 1] != b"\x00":
-        raise RemoteProtocolViolation("a frame of AMQP without a performative")
+        raise RemoteProtocolViolation("an AMQP frame has no performative")
     descriptor, begin = read(data, at + 1)
     code = _CODES.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
     if code not in PERFORMATIVES:
-        raise RemoteProtocolViolation(f"a frame of AMQP with an unknown performative: {code!r}")
+        raise RemoteProtocolViolation(f"an AMQP frame has an unknown performative: {code!r}")
     values, end = read(data, begin)
     if not isinstance(values, list):
-        raise RemoteProtocolViolation(f"a performative that is {_named(values)}, not a list")
+        raise RemoteProtocolViolation(f"a performative is {_named(values)}, not a list")
     return Performative(int(code), values, begin, end)
 
 
@@ -370,7 +374,7 @@ def check_performative(found: Performative) -> list[Any]:
     check_fields(composite, found.values)
     values = found.values + [None] * (len(composite.fields) - len(found.values))
     if found.code == ATTACH and values[2] is False and values[9] is None:
-        raise Unfit(DECODE, "initial-delivery-count of attach is not there; senders have to say it")
+        raise Unfit(DECODE, "initial-delivery-count of attach is missing; a sender must give it")
     return values
 
 
@@ -385,7 +389,7 @@ def check_fields(composite: Composite, values: Any) -> None:
     """Raises :class:`Unfit` for the first that is wrong."""
     name, fields = composite.name, composite.fields
     if not isinstance(values, list):
-        raise Unfit(DECODE, f"{name} is {_named(values)}, and has to be a list")
+        raise Unfit(DECODE, f"{name} is {_named(values)}, but must be a list")
     if len(values) > len(fields):
         raise Unfit(DECODE, f"{name} has {len(values)} fields; the standard knows {len(fields)}")
     for place, field in enumerate(fields):
@@ -398,7 +402,7 @@ def check_fields(composite: Composite, values: Any) -> None:
             except RemoteProtocolViolation as error:
                 raise Unfit(DECODE, f"{where}: {error}") from None
         elif field.is_mandatory:
-            raise Unfit(DECODE, f"{where} is not there, and has to be")
+            raise Unfit(DECODE, f"{where} is missing, but is required")
 
 
 def _check_arrays(value: Any) -> None:

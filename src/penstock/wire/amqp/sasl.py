@@ -47,14 +47,16 @@ class SaslFrames:
         """Raises ``RemoteProtocolViolation`` for more than there is a use for."""
         self._data += data
         if len(self._data) > _PIPELINED_BYTES_MAX:
-            raise RemoteProtocolViolation("more than a connection sends before it is let in")
+            raise RemoteProtocolViolation("the client sent more bytes than a sign-in needs")
 
     def header(self) -> bytes | None:
         """The protocol header, once it is whole; it must be one. Raises
         ``RemoteProtocolViolation``."""
         known = self._data[:4]
         if known != b"AMQP"[: len(known)]:
-            raise RemoteProtocolViolation("this is no AMQP: its first bytes say otherwise")
+            raise RemoteProtocolViolation(
+                "this is not AMQP: the first bytes are not an AMQP protocol header"
+            )
         if len(self._data) < HEADER_BYTES:
             return None
         header, self._data = self._data[:HEADER_BYTES], self._data[HEADER_BYTES:]
@@ -72,7 +74,7 @@ class SaslFrames:
         frame, self._data = self._data[:size], self._data[size:]
         begin = 4 * frame[4]
         if frame[5] != _SASL or not 8 <= begin < size:
-            raise RemoteProtocolViolation("a frame of another kind in the middle of a sign-in")
+            raise RemoteProtocolViolation("a frame of another kind arrived during the sign-in")
         return _performative(read(frame, begin)[0])
 
     def rest(self) -> bytes:
@@ -90,7 +92,7 @@ def _performative(value: Any) -> Init | Response:
                 return Init(str(given[0]), response or b"")
         if code in (0x43, "amqp:sasl-response:list") and given and isinstance(given[0], bytes):
             return Response(given[0])
-    raise RemoteProtocolViolation("no performative a client may send in a sign-in")
+    raise RemoteProtocolViolation("a client may not send this performative during sign-in")
 
 
 def mechanisms(names: list[str]) -> bytes:

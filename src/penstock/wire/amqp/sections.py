@@ -72,7 +72,7 @@ def sections_of(message: bytes) -> Sections:
         if code < last or (code == last and (not is_body or code == VALUE)):
             raise RemoteProtocolViolation(f"section 0x{code:02x} after section 0x{last:02x}")
         if is_body and DATA <= last <= VALUE and code != last:
-            raise RemoteProtocolViolation("a message with body sections of several kinds")
+            raise RemoteProtocolViolation("a message has body sections of several kinds")
         last = code
         if is_body:
             found.body.append((code, message[begin:end]))
@@ -88,11 +88,11 @@ def _descriptor(message: bytes, at: int) -> tuple[int, int]:
         if HEADER <= code <= FOOTER:
             return code, begin
     if message[at] != 0:
-        raise RemoteProtocolViolation("a message section without a descriptor")
+        raise RemoteProtocolViolation("a message section has no descriptor")
     named, begin = read(message, at + 1)
     code = _NAMES.get(named, -1) if isinstance(named, str) else named
     if not isinstance(code, int) or not HEADER <= code <= FOOTER:
-        raise RemoteProtocolViolation(f"{named!r} is no section of a message")
+        raise RemoteProtocolViolation(f"{named!r} is not a section of a message")
     return int(code), begin
 
 
@@ -128,7 +128,7 @@ def fields(encoded: bytes) -> list[Any]:
         return []
     value, _ = read(encoded)
     if not isinstance(value, list):
-        raise RemoteProtocolViolation(f"a section that is {type(value).__name__}, not a list")
+        raise RemoteProtocolViolation(f"a section is {type(value).__name__}, not a list")
     return value
 
 
@@ -138,7 +138,7 @@ def entries(encoded: bytes) -> dict[Any, Any]:
         return {}
     value, _ = read(encoded)
     if not isinstance(value, dict):
-        raise RemoteProtocolViolation(f"a section that is {type(value).__name__}, not a map")
+        raise RemoteProtocolViolation(f"a section is {type(value).__name__}, not a map")
     return value
 
 

@@ -113,9 +113,9 @@ def read(data: Bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
     except (IndexError, KeyError, struct.error, ValueError) as error:
         if isinstance(error, KeyError) and at < len(data):
             raise RemoteProtocolViolation(
-                f"0x{data[at]:02x} is no constructor of an AMQP type"
+                f"0x{data[at]:02x} is not a constructor of an AMQP type"
             ) from None
-        raise RemoteProtocolViolation(f"an AMQP value that cannot be read: {error}") from None
+        raise RemoteProtocolViolation(f"an AMQP value cannot be read: {error}") from None
 
 
 def skip(data: Bytes, at: int, depth: int = 0) -> int:
@@ -135,11 +135,11 @@ def skip(data: Bytes, at: int, depth: int = 0) -> int:
         elif kind in (0xB, 0xD, 0xF):
             end = at + 4 + _U32.unpack_from(data, at)[0]
         else:
-            raise RemoteProtocolViolation(f"0x{code:02x} is no constructor of an AMQP type")
+            raise RemoteProtocolViolation(f"0x{code:02x} is not a constructor of an AMQP type")
     except (IndexError, struct.error) as error:
-        raise RemoteProtocolViolation(f"an AMQP value that ends too early: {error}") from None
+        raise RemoteProtocolViolation(f"an AMQP value ends too early: {error}") from None
     if end > len(data):
-        raise RemoteProtocolViolation("an AMQP value that ends too early")
+        raise RemoteProtocolViolation("an AMQP value ends too early")
     return end
 
 
@@ -204,7 +204,7 @@ def _truth(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
 def _char(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
     number = _U32.unpack_from(data, at)[0]
     if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-        raise ValueError(f"0x{number:x} is no character")
+        raise ValueError(f"0x{number:x} is not a character")
     return Char(chr(number)), at + 4
 
 
@@ -243,7 +243,7 @@ def _elements(data: Bytes, at: int, depth: int, *, wide: bool) -> tuple[list[Any
         value, at = read(data, at, depth + 1)
         found.append(value)
     if at != end:
-        raise ValueError("elements that take more or less than the size says")
+        raise ValueError("the elements take more or fewer bytes than the size says")
     return found, end
 
 
@@ -255,11 +255,11 @@ def _map(*, wide: bool) -> Reader:
     def read_map(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
         found, end = _elements(data, at, depth, wide=wide)
         if len(found) % 2:
-            raise ValueError("a map with a key and no value")
+            raise ValueError("a map has a key without a value")
         try:
             return dict(zip(found[::2], found[1::2], strict=True)), end
         except TypeError:
-            raise ValueError("a map with a key that is none") from None
+            raise ValueError("a map has a key that cannot be one") from None
 
     return read_map
 
@@ -287,7 +287,7 @@ def elements(array: Array) -> list[Any]:
             value, at = reader(data, at, 1)
             found.append(value if descriptor is None else Described(descriptor, value))
     except (IndexError, KeyError, struct.error, ValueError) as error:
-        raise RemoteProtocolViolation(f"an AMQP array that cannot be read: {error}") from None
+        raise RemoteProtocolViolation(f"an AMQP array cannot be read: {error}") from None
     return found
 
 

@@ -35,8 +35,8 @@ def check_request(message: Request[Any]) -> None:
         raise InvalidArgument(_what_is_wrong(message) or str(read.reason))
     if len(header) > HEADER_BYTES_MAX:
         raise InvalidArgument(
-            f"this {type(message).__name__} takes {len(header)} bytes; a request may have "
-            f"{HEADER_BYTES_MAX}, apart from events: ask for less at a time"
+            f"this {type(message).__name__} takes {len(header)} bytes; a request may have at most "
+            f"{HEADER_BYTES_MAX} without its events: ask for less at a time"
         )
 
 

@@ -149,7 +149,7 @@ class FrameReader:
         if not self._preface.startswith(got):
             if got[:7] == self._preface[:7]:
                 raise RemoteProtocolViolation(
-                    f"the peer speaks wire version {got[7]}; this one speaks {self._preface[7]}"
+                    f"the peer speaks wire version {got[7]}; this side speaks {self._preface[7]}"
                 )
             raise RemoteProtocolViolation(
                 f"a connection starts with {self._preface!r}, not {got!r}: "

@@ -144,16 +144,19 @@ def test_sql_that_spark_does_not_take_is_named(
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({}, "from is not given"),
-        ({"from": "dead", "record": ""}, 'record is not given; .* such as "record/dead"'),
-        ({"from": "dead", "record": "dead"}, "record is 'dead', where the dead events are"),
-        ({"from": "dead", "channel": "dead"}, "channel is 'dead', where the dead events are"),
+        ({}, "from is missing"),
+        ({"from": "dead", "record": ""}, 'record is missing; .* such as "record/dead"'),
+        ({"from": "dead", "record": "dead"}, "record is 'dead', which holds the dead events"),
+        ({"from": "dead", "channel": "dead"}, "channel is 'dead', which holds the dead events"),
         ({"from": "dead", "sql": "x", "python": "m:f"}, "sql or python: both are given"),
-        ({"from": "dead", "sql": "SELECT 1"}, "sql reads no dead"),
+        ({"from": "dead", "sql": "SELECT 1"}, "sql does not read dead"),
         ({"from": "dead", "python": "fix"}, "python is 'fix'"),
         ({"from": "dead", "selector": "a ="}, "selector line 1"),
         ({"from": "dead", "max_events": 0}, "max_events is 0"),
-        ({"from": "dead", "unmatched": "lost"}, "unmatched is 'lost'"),
+        (
+            {"from": "dead", "unmatched": "lost"},
+            "unmatched must be 'dropped' or 'kept', not 'lost'",
+        ),
         ({"from": "dead", "audit": "x"}, "unknown key 'audit'"),
     ],
 )
@@ -163,7 +166,7 @@ def test_wrong_keys_are_named_with_what_is_right(keys: dict[str, Any], text: str
 
 
 def test_only_tables_are_read_beside_the_dead_events() -> None:
-    with pytest.raises(InvalidArgument, match="flights is a stream; beside the dead events"):
+    with pytest.raises(InvalidArgument, match="flights is a stream; besides the dead events"):
         Pipeline(
             name="p",
             sources=(Source(name="flights", channel="flights"),),

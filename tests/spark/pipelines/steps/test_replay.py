@@ -153,7 +153,7 @@ def test_another_range_is_another_replay(client: Session, url: str, lake: Path) 
     context = Given(url, lake, "again")
     run(step(archive="lake/flights", speed="flat out", until=5), context)
 
-    with pytest.raises(InvalidArgument, match="until is '9'; this replay was begun with '5'"):
+    with pytest.raises(InvalidArgument, match="until is '9'; this replay started with '5'"):
         run(step(archive="lake/flights", speed="flat out", until=9), context)
 
 
@@ -191,7 +191,7 @@ def test_bounds_are_of_each_channel() -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({}, "archive is not given"),
+        ({}, "archive is missing"),
         ({"archive": "a", "speed": "fast"}, "speed is 'fast'; it is \"original\""),
         ({"archive": "a", "speed": 0}, "speed is 0"),
         ({"archive": "a", "speed": "0x"}, "speed is '0x'"),
@@ -200,9 +200,9 @@ def test_bounds_are_of_each_channel() -> None:
         ({"archive": "a", "until": "2013-01-01T00:00:00"}, "a time with a time zone"),
         ({"archive": "a", "until": -1}, "until is '-1'"),
         ({"archive": "a", "from": {"b": 1}}, "from names b, which is not replayed; there are a"),
-        ({"archive": "a", "channel": "b", "prefix": "c"}, "channel and prefix are given"),
+        ({"archive": "a", "channel": "b", "prefix": "c"}, "channel and prefix are both given"),
         ({"archive": "a", "selector": "x ="}, "selector"),
-        ({"archive": "a", "live": True}, "live replays a channel into itself"),
+        ({"archive": "a", "live": True}, "live would replay a channel into itself"),
         ({"archive": "a", "sped": 1}, "unknown key 'sped': did you mean speed"),
     ],
 )

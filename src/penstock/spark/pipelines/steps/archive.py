@@ -45,7 +45,7 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.table:
-            raise InvalidArgument("table is empty; say where the archive is to be")
+            raise InvalidArgument("table is empty; give the path of the archive")
         for key in ("compact_every", "keep_hours"):
             if getattr(self, key) < 0:
                 raise InvalidArgument(f"{key} is {getattr(self, key)}; 0 or more is needed")
@@ -63,23 +63,24 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise InvalidArgument(f"source is {self.source!r}; there are {names}")
         if not source.channel or not source.is_stream:
             raise InvalidArgument(
-                f"source {self.source} reads {source.reads}; an archive is of channels, as a stream"
+                f"source {self.source} reads {source.reads}; an archive step needs channels, read "
+                f"as a stream"
             )
         if source.columns:
             raise InvalidArgument(
-                f"source {self.source} has columns; an archive keeps everything about an event"
+                f"source {self.source} has columns, but an archive keeps every column of an event"
             )
 
         named = {name.lower() for name in source.options}
         if "columns" in named:
             raise InvalidArgument(
-                f"source {self.source} has the option columns; an archive keeps everything about "
-                "an event"
+                f"source {self.source} has the option columns, but an archive keeps every column "
+                f"of an event"
             )
         if self.register and (source.selector or "selector" in named):
             raise InvalidArgument(
-                f"source {self.source} has a selector, and readers of the channel would take an "
-                "archive of some events for all of them: set register = false"
+                f"source {self.source} has a selector, so its archive would be incomplete, and "
+                f"readers of the channel would not know: set register = false"
             )
 
     def plan(self, context: Context) -> Flow:

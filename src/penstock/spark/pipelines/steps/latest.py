@@ -75,15 +75,17 @@ class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.keys or not all(self.keys):
-            raise InvalidArgument("key is empty; it names the column that tells the keys apart")
+            raise InvalidArgument("key is empty; name the column that holds the key")
         for key in ("order", "replaces", "deleted"):
             if key == "order" or getattr(self, key):
                 words_of(key, getattr(self, key))
         if self.replaces and not self.deltas:
-            raise InvalidArgument("replaces is for deltas; without deltas = true each event does")
+            raise InvalidArgument(
+                "replaces applies to deltas; without deltas = true each event replaces the state"
+            )
         if self.as_of is None and (self.archive or self.partial):
             key = "archive" if self.archive else "partial"
-            raise InvalidArgument(f"{key} is for as_of; a stream reads what comes")
+            raise InvalidArgument(f"{key} needs as_of; a stream reads events as they arrive")
         if self.as_of is None:
             check_keyed(self.channel, self.table, "states replace each other")
         else:
@@ -110,7 +112,7 @@ class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.as_of < 0:
             raise InvalidArgument(f"as_of is {self.as_of}; it is the id of an event, 0 or more")
         if self.channel is None and self.table is None:
-            raise InvalidArgument("channel, table: none is given; say where the states go")
+            raise InvalidArgument("channel, table: none is given; give where the states go")
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         return (self.source, self.archive) if self.archive else (self.source,)
@@ -124,10 +126,11 @@ class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         source = known_source(sources, self.source)
         if self.archive and self.archive not in sources:
             hint = nearest(self.archive, tuple(sources))
-            raise InvalidArgument(f"archive is {self.archive!r}, which is no source: {hint}")
+            raise InvalidArgument(f"archive is {self.archive!r}, which is not a source: {hint}")
         if self.as_of is None and not source.is_stream:
             raise InvalidArgument(
-                f"source is {self.source!r}, which is read as a whole; give as_of, or a channel"
+                f"source is {self.source!r}, which is not a stream; give as_of, or a channel as "
+                f"source"
             )
         if _reads_several(source) and self.order == BY_ID and "channel" not in self.keys:
             raise InvalidArgument(
@@ -240,16 +243,16 @@ class AsOf:
         as_of = self._step.as_of or 0
         if info.definition.engine == "merge":
             raise InvalidArgument(
-                f"as_of is {as_of}, but merge channel {channel} has the newest states only; read "
-                "a channel that a join from it feeds"
+                f"as_of is {as_of}, but merge channel {channel} has only the newest states; read "
+                f"a channel that a join from it feeds"
             )
         if as_of >= end:
             newest = f"the newest event is {end - 1}" if end else "there is no event yet"
             raise InvalidArgument(f"as_of is {as_of}, but in channel {channel} {newest}")
         if first > 0 and not self._step.archive and not self._step.partial:
             raise InvalidArgument(
-                f"as_of is {as_of}, but channel {channel} begins at event {first}; name an archive "
-                "that has the events before, or take what there is with partial = true"
+                f"as_of is {as_of}, but channel {channel} begins at event {first}; name an "
+                f"archive with the earlier events, or accept what there is with partial = true"
             )
 
     def _stored(self, found: DataFrame) -> bool:

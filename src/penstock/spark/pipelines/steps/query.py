@@ -64,7 +64,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         super().__post_init__()
         if bool(self.sql) == bool(self.python):
             has = "both are given" if self.sql else "none is given"
-            raise InvalidArgument(f"sql or python: {has}; exactly one is needed")
+            raise InvalidArgument(f"sql or python: {has}; give exactly one")
         if isinstance(self.python, str) and self.python and not _PYTHON.fullmatch(self.python):
             raise InvalidArgument(
                 f'python is {self.python!r}; it is "module:function" or "file.py:function"'
@@ -72,10 +72,10 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not isinstance(self.python, str) and not callable(self.python):
             raise InvalidArgument(f"python is {self.python!r}; it is a function or its name")
         if self.channel is None and self.table is None:
-            raise InvalidArgument("channel, table: none is given; say where the rows go")
+            raise InvalidArgument("channel, table: none is given; give where the rows go")
         if self.output_mode != "append" and self.table is not None:
             raise InvalidArgument(
-                f"output_mode is {self.output_mode!r}; a table only grows: it is append there"
+                f"output_mode is {self.output_mode!r}; for a table it must be append"
             )
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -94,8 +94,8 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidArgument(f"{key} reads no [[source]]; {there_are}")
         if not any(sources[name].is_stream for name in read):
             raise InvalidArgument(
-                f"{key} reads no stream, only {', '.join(read)}; a step runs as a query over the "
-                "events of a channel or queue"
+                f"{key} reads no stream, only {', '.join(read)}; a step must read the events of a "
+                f"channel or queue"
             )
 
     def plan(self, context: Context) -> Flow:
@@ -129,7 +129,8 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         found = function(**given)
         if not isinstance(found, DataFrame):
             raise InvalidArgument(
-                f"python: {self._called} returned {type(found).__name__}; a DataFrame is needed"
+                f"python: {self._called} returned {type(found).__name__}; it must return a "
+                f"DataFrame"
             )
         return found
 
@@ -161,7 +162,8 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if name not in sources:
                 hint = nearest(name, tuple(sources)) if sources else "none is defined"
                 raise InvalidArgument(
-                    f"python: {self._called} has a parameter {name}, which is no [[source]]: {hint}"
+                    f"python: {self._called} has a parameter {name}, which is not a [[source]]: "
+                    f"{hint}"
                 )
         return names
 
@@ -173,7 +175,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return cast("Callable[..., Any]", getattr(_module(place, folder), name))
         except Exception as error:
             raise InvalidArgument(
-                f"python: {place} does not load: {type(error).__name__}: {error}"
+                f"python: {place} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
 
 
@@ -215,7 +217,7 @@ def written_parameters(called: str, folder: Path) -> list[str]:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError, OSError) as error:
-        raise InvalidArgument(f"python: {path} is no Python: {error}") from error
+        raise InvalidArgument(f"python: {path} is not Python: {error}") from error
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if name not in defined:
         hint = nearest(name, tuple(defined)) if defined else "it defines none"

@@ -73,18 +73,18 @@ class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.store:
-            raise InvalidArgument("from is not given; it names the channel with the dead events")
+            raise InvalidArgument("from is missing; name the channel with the dead events")
         if self.sql and self.python:
-            raise InvalidArgument("sql or python: both are given; give one of them")
+            raise InvalidArgument("sql or python: both are given; give only one of them")
         if not self.record:
             raise InvalidArgument(
-                "record is not given; it names the channel that gets a record of each event that "
+                "record is missing; name the channel that gets a record of each event that "
                 f'leaves, such as "record/{self.store}"'
             )
         for key in ("record", "channel"):
             if getattr(self, key) == self.store:
                 raise InvalidArgument(
-                    f"{key} is {self.store!r}, where the dead events are; name another channel"
+                    f"{key} is {self.store!r}, which holds the dead events; name another channel"
                 )
         if self.max_events < 1:
             raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
@@ -107,7 +107,7 @@ class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         query = self._checked_query()
         if self.sql and VIEW not in used_in(self.sql, (VIEW,)):
-            raise InvalidArgument(f"sql reads no {VIEW}, which is what the dead events are called")
+            raise InvalidArgument(f"sql does not read {VIEW}, the name of the dead events")
         if self.python and query is not None:
             names = query.parameters(folder)
             if VIEW not in names:
@@ -117,8 +117,8 @@ class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in self._tables(sources):
             if sources[name].is_stream:
                 raise InvalidArgument(
-                    f"{name} is a stream; beside the dead events only tables are read, or a "
-                    "source with bounded = true"
+                    f"{name} is a stream; besides the dead events, read only tables or sources "
+                    f"with bounded = true"
                 )
 
     def _tables(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ def _function(step: Redrive, context: Context) -> Callable[[SparkSession, DataFr
         found = function(**given)
         if not isinstance(found, DataFrame):
             raise InvalidArgument(
-                f"python: it returned {type(found).__name__}; a DataFrame is needed"
+                f"python: it returned {type(found).__name__}; it must return a DataFrame"
             )
         return found
 

@@ -75,11 +75,11 @@ class Replay(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.archive and not isinstance(self.live, tuple):
             raise InvalidArgument(
-                'archive is not given; it is the path of an archive such as "lake/flights", or '
-                'name channels to be replayed themselves: live = ["flights"]'
+                'archive is missing; give the path of an archive such as "lake/flights", or '
+                'name channels to replay from the realm itself: live = ["flights"]'
             )
         if self.channel and self.prefix:
-            raise InvalidArgument("channel and prefix are given; give one of them")
+            raise InvalidArgument("channel and prefix are both given; give only one of them")
         speed_of(self.speed)
         moment_or_ids("from", self.first)
         moment_or_ids("until", self.until)
@@ -93,7 +93,7 @@ class Replay(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_selector(self.selector)
         if not (self.channel or self.prefix) and self.live:
             raise InvalidArgument(
-                "live replays a channel into itself; name another one as channel, or give a prefix"
+                "live would replay a channel into itself; give another channel, or a prefix"
             )
 
     @property

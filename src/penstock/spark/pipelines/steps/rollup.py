@@ -105,24 +105,24 @@ class RollUp(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.output == "update":
             check_keyed(self.channel, self.table, "running values replace each other")
         elif self.channel is None and self.table is None:
-            raise InvalidArgument("channel, table: none is given; say where the rows go")
+            raise InvalidArgument("channel, table: none is given; give where the rows go")
 
     def _check_windows(self) -> None:
         if bool(self.window) == bool(self.gap):
             has = "both are given" if self.gap else "none is given"
-            raise InvalidArgument(f"window or gap: {has}; exactly one is needed")
+            raise InvalidArgument(f"window or gap: {has}; give exactly one")
         length = duration("window" if self.window else "gap", self.window or self.gap)
         if self.slide and (not self.window or duration("slide", self.slide) > length):
             raise InvalidArgument(
-                f"slide is {self.slide!r}; it is for windows, and at most their length"
+                f"slide is {self.slide!r}; it applies to windows and may be at most their length"
             )
         if self.gap and not self.groups:
-            raise InvalidArgument("gap needs group_by; Spark finds gaps for each group only")
+            raise InvalidArgument("gap needs group_by, because Spark finds gaps only within groups")
         if self.delay and self.delay.split()[0] != "0":
             duration("delay", self.delay)
         if self.output == "update" and (self.gap or self.at_end == "close"):
             what = "gap" if self.gap else "at_end = 'close'"
-            raise InvalidArgument(f'{what} needs output = "append"; running values have no end')
+            raise InvalidArgument(f'{what} needs output = "append"; running values never end')
 
     def _check_expressions(self) -> None:
         if not self.aggregates:
@@ -144,8 +144,8 @@ class RollUp(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             for name in names:
                 if not name or name in taken or name.lower() in seen:
                     raise InvalidArgument(
-                        f"{key} has {name!r}, which is a column of the result already; call it "
-                        "something else"
+                        f"{key} has {name!r}, which is a column of the result already; choose "
+                        f"another name"
                     )
                 seen.add(name.lower())
 
@@ -168,22 +168,22 @@ class RollUp(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         source = known_source(sources, self.source)
         if not source.is_stream:
             raise InvalidArgument(
-                f"source is {self.source!r}, which is read as a whole; windows close in streams"
+                f"source is {self.source!r}, which is not a stream; windows close only in streams"
             )
         mark = source.watermark
         if mark is None and not self.delay:
             raise InvalidArgument(
-                "delay is missing; it says how late an event may come, for example "
+                "delay is missing; it sets how late an event may arrive, for example "
                 '"10 minutes", and so when a window closes'
             )
         if mark is not None and self.delay:
             raise InvalidArgument(
-                f"delay is {self.delay!r}, but source {self.source} has a watermark; keep one"
+                f"delay is {self.delay!r}, but source {self.source} has a watermark; keep only one"
             )
         if mark is not None and mark.column != self.time:
             raise InvalidArgument(
                 f"time is {self.time!r}, but the watermark of source {self.source} is of "
-                f"{mark.column!r}; they have to be the same"
+                f"{mark.column!r}; they must be the same"
             )
 
     def plan(self, context: Context) -> Flow:
@@ -223,7 +223,7 @@ def check_aggregate(key: str, text: str) -> None:
     if not AGGREGATES & set(called):
         close = [nearest(word, tuple(sorted(AGGREGATES))) for word in called[:1]]
         hint = close[0] if close and close[0].startswith("did") else "for example sum(value)"
-        raise InvalidArgument(f"{key} is {text!r}, which is no aggregate: {hint}")
+        raise InvalidArgument(f"{key} is {text!r}, which is not an aggregate: {hint}")
 
 
 def _check_single(key: str, text: str) -> None:
@@ -231,7 +231,8 @@ def _check_single(key: str, text: str) -> None:
     found = AGGREGATES & set(calls(words_of(key, text)))
     if found:
         raise InvalidArgument(
-            f"{key} is {text!r}; {min(found)} sums up many events, this is about one"
+            f"{key} is {text!r}; {min(found)} summarises many events, but this expression is "
+            f"about one"
         )
 
 
@@ -278,7 +279,7 @@ def _with_time(events: DataFrame, step: RollUp) -> tuple[DataFrame, str]:
     kind = events.select(made).schema[0].dataType.typeName()
     if kind != "timestamp":
         raise InvalidArgument(
-            f"time is {step.time!r}, of type {kind}; a TIMESTAMP is needed, for example "
+            f"time is {step.time!r}, of type {kind}; it must be a TIMESTAMP, for example "
             f'time = "CAST({step.time} AS TIMESTAMP)"'
         )
     if step.time in events.columns:
