@@ -272,7 +272,7 @@ def test_columns_of_meaning_are_told_from_properties() -> None:
     table = as_table(given, OUT)
 
     assert table.column("data").to_pylist() == ["é".encode(), None]
-    with pytest.raises(InvalidEvent, match="two columns differ only in case"):
+    with pytest.raises(InvalidEvent, match="two columns have one name"):
         as_table(pa.record_batch([pa.array([1]), pa.array([2])], names=["n", "n"]), OUT)
 
 
