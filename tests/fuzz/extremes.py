@@ -37,6 +37,8 @@ from tests.fuzz.values import usual_of, values_of
 
 ROUNDS: Final = 12
 """Of several extreme values at a time, for each message."""
+LATER: Final = 21
+"""The request of each conversation that is answered once those before it are through."""
 EXAMPLES_A_REALM: Final = 8
 """Few: a request may delete what the next ones are about."""
 
@@ -46,7 +48,7 @@ class Extremes(Served):
 
     async def _restart(self) -> None:
         await super()._restart()
-        for said in _furniture():
+        for said in furniture():
             await self.converse(said)
 
 
@@ -86,7 +88,7 @@ def _encoded(kind: inspect.StructType, values: Sequence[Any]) -> bytes:
 
 
 @lru_cache
-def _batch() -> tuple[bytes, bytes]:
+def schema_and_batch() -> tuple[bytes, bytes]:
     batch = body_of([Event(b"%d" % n, properties={"n": n}) for n in range(10)])
     return schema_bytes(batch.schema), bytes(batch_bytes(batch))
 
@@ -101,10 +103,10 @@ def _hello(session: str) -> bytes:
     return PREFACE + _frames((wire.Hello("fuzz", session), b""))
 
 
-def _furniture() -> list[bytes]:
+def furniture() -> list[bytes]:
     """What there is for the requests to speak of: each by a client of its own, one after the
     other."""
-    schema, body = _batch()
+    schema, body = schema_and_batch()
     said: list[list[tuple[wire.Message, bytes]]] = [
         [(wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 20}))), b"")],
         [(wire.Asked(1, CreateChannel("q", Definition(kind="queue"))), b"")],
@@ -124,7 +126,7 @@ def _furniture() -> list[bytes]:
 def conversation(header: bytes, body: bytes = b"") -> bytes:
     """A client that holds events of a durable, reads a channel, says this, and goes on working
     with whatever it has made."""
-    schema, batch = _batch()
+    schema, batch = schema_and_batch()
     after: list[tuple[wire.Message, bytes]] = [
         (
             wire.Asked(10 + channel, PublishEvents(channel, f"p{channel}", 1, 1, (len(batch),))),
@@ -134,7 +136,7 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
     ]
     after += [
         (wire.Asked(20, DescribeChannel("orders")), b""),
-        (wire.Asked(21, DescribeRealm()), b""),
+        (wire.Asked(LATER, DescribeRealm()), b""),
         (wire.Asked(22, ListDurables(1)), b""),
         (wire.Asked(23, Settle(2, (Span(0, 1),))), b""),
         (wire.Asked(24, Redrive("q", "orders")), b""),
@@ -168,4 +170,4 @@ def headers() -> list[bytes]:
 def serve(data: bytes) -> None:
     """One header, as :func:`messages` makes them, without a body and with a batch as its body."""
     served().take(conversation(data))
-    served().take(conversation(data, _batch()[1]))
+    served().take(conversation(data, schema_and_batch()[1]))

@@ -35,7 +35,7 @@ class HttpServed(Served):
     async def _restart(self) -> None:
         await super()._restart()
         self._http = http_server(self.listener.realm, self.listener, SETTINGS)
-        await self._feed(b"".join(_furniture()))
+        await self._feed(b"".join(furniture()))
 
     async def converse(self, data: bytes) -> None:
         with capture_logs() as logged:
@@ -87,7 +87,7 @@ def request(line: str, body: bytes = b"", kind: str = "application/json") -> byt
     return f"{head}\r\n".encode() + body
 
 
-def _furniture() -> Sequence[bytes]:
+def furniture() -> Sequence[bytes]:
     """What requests speak of."""
     return [
         request("POST channels", b'{"name": "a", "attributes": {"keys": {"n": 2}}}'),
@@ -120,7 +120,7 @@ def conversations() -> Sequence[bytes]:
     chunked = b"\r\ntransfer-encoding: chunked\r\n"
     pushed = request("POST queues/q/events", _LINES, "application/x-ndjson")
     return [
-        *_furniture(),
+        *furniture(),
         request("POST channels", new) + request("GET channels?limit=5&after=a"),
         request("POST channels/a/events", arrow, "application/vnd.apache.arrow.stream"),
         request("GET channels/a/events?start=0&limit=10&selector=n%20%3E%201&data_bytes=2"),

@@ -1,0 +1,66 @@
+"""A realm in a process of its own lives through requests of extreme values, in bounded memory; how
+quickly it answers meanwhile is for ``make fuzz`` to measure."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from tests.fuzz.__main__ import main
+from tests.fuzz.served import Attacked, Broken, Drawn, attack, drawn, is_answered
+
+MEMORY_BYTES = 512 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_server_lives_through_extreme_values_over_every_protocol() -> None:
+    outcome = attack(seed=1, examples=240, memory_bytes=MEMORY_BYTES)
+
+    assert outcome.broken == ""
+    assert outcome.done == 240
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_what_breaks_is_told_with_the_seed_and_the_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound on memory that nobody can keep to."""
+    monkeypatch.setattr("tests.fuzz.served.LOOKED_EVERY", 1)
+    status = main(["--only", "served", "--seed", "3", "--examples", "5", "--memory-mib", "-1000"])
+    said = capsys.readouterr().out
+
+    assert status == 1
+    assert "MiB more than at its start" in said
+    assert "--only served --seed 3 --examples 1" in said
+    path = said.split("--input-file ")[1].split()[0]
+    assert main(["--only", "served", "--input-file", path]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_process_that_ends_is_noticed() -> None:
+    with Attacked(MEMORY_BYTES) as realm:
+        realm.check()
+        realm._server.kill()
+
+        with pytest.raises(Broken, match="the process has ended"):
+            realm.check()
+
+
+def test_a_seed_asks_the_same_again_in_every_protocol() -> None:
+    first = [(one.what, one.protocol) for one in islice(drawn(5), 150)]
+
+    assert first == [(one.what, one.protocol) for one in islice(drawn(5), 150)]
+    assert first != [(one.what, one.protocol) for one in islice(drawn(6), 150)]
+    assert {protocol for _, protocol in first} >= {"native", "http"}
+    assert Drawn("", "http", b"GET").input == b"hGET"
+
+
+def test_an_answer_is_whole_by_its_length_and_a_stream_at_once() -> None:
+    assert not is_answered(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")
+    assert is_answered(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab")
+    assert is_answered(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    assert not is_answered(b"HTTP/1.1 200 OK\r\n")
