@@ -105,7 +105,7 @@ def test_a_good_token_names_user_and_groups_until_it_ends() -> None:
         (signed(aud=None), "aud"),
         (signed(exp=NOW_S - 60), "expired"),
         (signed(exp=None), "exp"),
-        (signed(exp="soon"), "refused|no time"),
+        (signed(exp="soon"), "refused|not a time"),
         (signed(nbf=NOW_S + 3_600), "not valid yet"),
         (signed(OTHER), "[Ss]ignature"),
         (signed(kid="two"), "that the issuer does not publish"),

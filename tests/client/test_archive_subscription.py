@@ -344,9 +344,9 @@ def test_the_state_of_a_key_comes_from_the_archives_history(
     assert then.properties == {"ccy": "EUR", "bid": 3.0, "ask": 2.0}
     assert rates.state("EUR", as_of=4, archive=archiver.uri).event_id == 3
     assert rates.state("EUR").found_in == "rates"
-    with pytest.raises(InvalidArgument, match="it is younger, or it was removed there"):
+    with pytest.raises(InvalidArgument, match="its state is newer, or was removed there"):
         rates.state("USD", as_of=3)
-    with pytest.raises(InvalidArgument, match="it is younger"):
+    with pytest.raises(InvalidArgument, match="its state is newer"):
         rates.state(7, as_of=3)
 
 

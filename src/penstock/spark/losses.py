@@ -73,7 +73,7 @@ def check(link: Link, span: Span, *, bound: bool = False) -> None:
     remedy = f"; to prevent this, give the {kind} {' and '.join(advice)}" if advice else ""
     raise DataLost(
         f"{kind} {link.name}: before this query read them, {', '.join(map(_said, lost))}. "
-        f"Set failOnDataLoss to false to go on without them{remedy}"
+        f"Set failOnDataLoss to false to continue without them{remedy}"
     )
 
 

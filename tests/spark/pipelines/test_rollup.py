@@ -70,7 +70,7 @@ def test_a_definition_is_a_step() -> None:
         ({"aggregates": {"n": "sum(x) - last(x)"}}, r"max_by\(value, event_id\) is the last"),
         ({"aggregates": {"n": "count(DISTINCT x)"}}, "approx_count_distinct"),
         ({"aggregates": {"n": "sum(x) over (order by y)"}}, "a window function"),
-        ({"aggregates": {"n": "sum(x * rand())"}}, "has to give the same rows"),
+        ({"aggregates": {"n": "sum(x * rand())"}}, "must produce the same rows"),
         ({"aggregates": {"window_end": "count(*)"}}, "'window_end', which is a column of the"),
         ({"aggregates": {"Origin": "count(*)"}}, "'Origin', which is a column of the result"),
         ({"aggregates": {"event_id": "count(*)"}}, "'event_id', which is a column of the result"),

@@ -75,8 +75,8 @@ async def state_of(conversation: Conversation, asked: StateQuestion) -> KeyState
     if found is None:
         before = "" if as_of is None else f" from event {as_of} or before"
         raise InvalidArgument(
-            f"the state of {wanted} is gone: {name} has {there} of it, and {where} "
-            f"nothing{before}: it is younger, or it was removed there"
+            f"the state of {wanted} is gone: {name} has {there} of it, and {where} has "
+            f"nothing{before}: its state is newer, or was removed there"
         )
     return found
 

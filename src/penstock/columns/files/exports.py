@@ -39,6 +39,7 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.realm.exported_file import ExportedFile
 from penstock.core.realm.exports import ExportedState
 from penstock.core.vocabulary import stored_ids
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import DamagedExport, InvalidSelector, PenstockError
 from penstock.core.vocabulary.messages import Definition, Spans
 
@@ -304,4 +305,5 @@ def _decoded(content: bytes, kind: type[T], name: str) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedExport(f"{name} does not decode: {error}") from error
+        why = explain(error, whole="the document")
+        raise DamagedExport(f"{name} cannot be read: {why}") from error

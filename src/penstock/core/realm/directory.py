@@ -162,7 +162,7 @@ class Directory:
         ):
             if given not in known:
                 raise InvalidArgument(
-                    f"{given!r} is no channel {what}; there are {', '.join(sorted(known))}"
+                    f"{given!r} is not a channel {what}; there are {', '.join(sorted(known))}"
                 )
         check_limits(definition)
         kind, engine = self.rules.types[definition.type], self.rules.engines[definition.engine]

@@ -13,6 +13,7 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from penstock.api.access import AuditRecord
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, StorageFailed
 from penstock.core.vocabulary.ports import Clock
 from penstock.tasks import start_task
@@ -74,7 +75,7 @@ class LineReader:
         try:
             return msgspec.json.decode(line, type=AuditRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Damaged(f"it is not a record: {error}") from None
+            raise Damaged(f"it is not a record: {explain(error, whole='the line')}") from None
 
 
 class LogReader:

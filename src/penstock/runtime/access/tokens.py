@@ -12,6 +12,7 @@ import structlog
 from msgspec import Struct
 
 from penstock.core.access.rights import ANONYMOUS, Principal, checked_name
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import (
     AuthenticationFailed,
     InvalidArgument,
@@ -233,7 +234,8 @@ def _keys(document: bytes) -> _Keys:
     try:
         said = msgspec.json.decode(document, type=_KeySet).keys
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unavailable(f"the keys for tokens are not a JSON Web Key Set: {error}") from error
+        why = explain(error, whole="the document")
+        raise Unavailable(f"the keys for tokens are not a JSON Web Key Set: {why}") from error
     found = _Keys({}, {})
     for each in said:
         key, reason = _usable(each)
@@ -281,5 +283,5 @@ def _claim(claims: Mapping[str, Any], path: str) -> Any:
 def _time_us(claims: Mapping[str, Any], name: str) -> int:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise AuthenticationFailed(f"the token's {name} is no time: {value!r}")
+        raise AuthenticationFailed(f"the token's {name} is not a time: {value!r}")
     return int(value * 1_000_000)

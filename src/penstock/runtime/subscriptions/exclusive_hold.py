@@ -77,7 +77,7 @@ class Holding:
     def _number(self, subscription: int) -> int:
         number = self._channel_of(subscription)
         if number is None:
-            raise IllegalState("the durable is not held any more; hold it again")
+            raise IllegalState("the durable is no longer held; hold it again")
         return number
 
 

@@ -47,9 +47,9 @@ def remembered(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
     ]
     others = [name for name in columns if name in known]
     raise InvalidArgument(
-        f"source {' and '.join(found)}, but what the step keeps is of the columns of its first "
-        f"run: name those in the source (columns = {msgspec.json.encode(others).decode()}), or "
-        f"delete {checkpoint} to begin anew with the first event"
+        f"source {' and '.join(found)}, but the step's stored state has the columns of its first "
+        f"run: name these in the source (columns = {msgspec.json.encode(others).decode()}), or "
+        f"delete {checkpoint} to start over with the first event"
     )
 
 

@@ -63,7 +63,9 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
         damaged = records.raw(_FORMAT_KEY)
         kept = Quarantine(disk, root).keep("registry-format.record", damaged)
     if identity_in(disk, f"{root}/journal") is None:
-        raise Damaged(f"{root}: no whole journal file says which format this is; restore registry/")
+        raise Damaged(
+            f"{root}: no complete journal file tells the format; restore registry/ from a copy"
+        )
     records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % DIRECTORY_FORMAT))
     return kept
 

@@ -51,7 +51,7 @@ class Frame(NamedTuple):
         """Raises ``RemoteProtocolViolation``."""
         values, _ = read(self.raw, self.value_at)
         if not isinstance(values, list):
-            raise RemoteProtocolViolation("a performative that is no list")
+            raise RemoteProtocolViolation("a performative must be a list")
         return values
 
 

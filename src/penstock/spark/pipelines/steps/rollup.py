@@ -60,7 +60,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "over": "a window function ranks rows that a stream does not have yet",
     **dict.fromkeys(
         ("rand", "randn", "random", "uuid", "shuffle"),
-        "a micro-batch that is repeated has to give the same rows",
+        "a repeated micro-batch must produce the same rows",
     ),
 }
 
