@@ -25,6 +25,7 @@ from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.subscriptions import views
+from penstock.runtime.subscriptions.realm_view import RealmView
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.transfer.backups import Backups
 from penstock.runtime.transfer.exports import Exports
@@ -89,6 +90,7 @@ class RunningRealm:
         self.blobs = blobs
         self.dispatch = Dispatch(blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max)
         self.placing = Placing(pages)
+        self.view = RealmView(self._state, pages, clock)
         self.shard = Shard(
             self._state,
             journal,
@@ -170,6 +172,11 @@ class RunningRealm:
     @property
     def directory(self) -> Directory:
         return self._state.directory
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it stores nothing any more: it was closed, or its journal failed."""
+        return self.shard.ended.is_set()
 
     @property
     def journal_info(self) -> JournalInfo:

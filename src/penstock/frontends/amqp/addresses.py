@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from penstock.api.channels import CreateChannel
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AccessDenied,
@@ -17,6 +18,8 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import execute
 from penstock.runtime.realm import RunningRealm
 
 Kind = Literal["channel", "queue"]
@@ -35,9 +38,6 @@ TEMPORARY: Final[dict[Kind, Definition]] = {
     "queue": Definition(kind="queue", type="reliable"),
 }
 """Of destinations that live as long as a connection: in memory."""
-
-
-_SELF: Final = Principal("penstock", "", trusted=True)
 
 
 class Destination(Struct, frozen=True):
@@ -112,17 +112,16 @@ def found(
 ) -> Destination | None:
     """The destination of a name, if there is one. Raises ``NameDoesNotExist`` for one of another
     kind, ``AccessDenied`` for one that ``principal`` may not even see."""
-    number = realm.directory.find(name)
-    if number is None:
+    store = realm.view.named(name)
+    if store is None:
         return None
-    state = realm.directory.channels[number].state
-    is_kind = state.definition.kind
+    is_kind = store.definition.kind
     if not realm.access.visible(principal, "queue" if is_kind == "queue" else "channel", [name]):
         raise _hidden(principal, name, kind, needs)
     if is_kind == "schedule" or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
         raise NameDoesNotExist(f"{name} is a {is_kind}, not a {wanted}")
-    return Destination(number, name, is_kind, state.engine.needs_interest)
+    return Destination(store.number, name, is_kind, store.is_jms)
 
 
 def _hidden(
@@ -140,17 +139,13 @@ async def made(
     realm: RunningRealm, principal: Principal, name: str, kind: Kind, definition: Definition
 ) -> Destination:
     """Make a destination; one that was made meanwhile will do as well. Raises ``AccessDenied``."""
-    access = realm.access
-    async with access.naming(name):
-        try:
-            async with access.act(principal, f"{kind}.create", "", name):
-                opened = await realm.create_channel(name, definition)
-                await access.created(principal, kind, name)
-        except NameAlreadyBound:
-            known = found(realm, principal, name, kind, SENDS)
-            if known is None:
-                raise
-            return known
+    try:
+        opened = await execute(Caller(realm, principal), CreateChannel(name, definition))
+    except NameAlreadyBound:
+        known = found(realm, principal, name, kind, SENDS)
+        if known is None:
+            raise
+        return known
     return Destination(opened.channel, name, kind, definition.engine == "jms")
 
 
@@ -173,14 +168,10 @@ async def remove_left_over(realm: RunningRealm) -> None:
     """Temporary destinations whose connections a restart has ended."""
     for kind in ("channel", "queue"):
         for name in await realm.list_channels(kind):
-            known = found(realm, _SELF, name, kind, SENDS) if _TEMPORARY.fullmatch(name) else None
+            store = realm.view.named(name) if _TEMPORARY.fullmatch(name) else None
             # Somebody else may have called a store of another sort so.
-            if known is not None and _definition_of(realm, known) == TEMPORARY[kind]:
-                await remove(realm, known)
-
-
-def _definition_of(realm: RunningRealm, destination: Destination) -> Definition:
-    return realm.directory.channels[destination.number].state.definition
+            if store is not None and store.definition == TEMPORARY[kind]:
+                await remove(realm, Destination(store.number, name, kind))
 
 
 # --- names of durables --------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from proton import Link, Terminus, symbol
 
+from penstock.api.durables import CreateDurable, DeleteDurable, DurableInfo
 from penstock.columns.selectors import Selector
-from penstock.core.channel.channel import Channel
 from penstock.core.durable.queue import READERS
 from penstock.core.vocabulary.errors import (
     DurableInUse,
@@ -43,6 +45,8 @@ from penstock.frontends.amqp.link_terms import (
 )
 from penstock.frontends.amqp.places import place_of
 from penstock.frontends.amqp.producers import Producer
+from penstock.runtime.operations.door import answer_to, execute_on
+from penstock.runtime.subscriptions.realm_view import StoreView
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
@@ -281,8 +285,10 @@ class Attaching:
         if not wish.durable:
             attached.is_volatile = True
         await self._settle_on(destination, name, wish)
-        durable = self._channel(number).state.durable(name)
-        kind = durable.kind
+        durable = self._store(number).durable(name)
+        if durable is None:
+            raise NameDoesNotExist(f"{destination.name} has no durable {name}")
+        kind = durable.type
         selector = Selector(wish.selector) if wish.selector and not kind.stores_selector else None
         manner = Manner(seat=True, cumulative=kind.cumulative)
         consumer = self._made(
@@ -310,58 +316,60 @@ class Attaching:
         before, or on another topic, ends (JMS: a changed subscription is a new one)."""
         await self._leave_elsewhere(destination, name)
         number = destination.number
-        durable = self._channel(number).state.durables.get(name)
+        durable = self._store(number).durable(name)
         if durable is not None:
             wishes = self._hub.wishes(durable)
             known = wishes or (durable.selector, wish.no_local)
-            is_known = durable.kind.stores_selector or wishes is not None
-            if durable.kind.stores_selector:
+            is_known = durable.type.stores_selector or wishes is not None
+            if durable.type.stores_selector:
                 known = (durable.selector, known[1])
             if not is_known or known == (wish.selector, wish.no_local):
                 return
-            if durable.seats:
+            if durable.is_attached:
                 raise DurableInUse(
                     f"subscription {name} is in use with another selector; close that consumer "
                     f"first"
                 )
             await self._delete(number, destination.name, name)
         kind = wish.kind or ("shared" if wish.shared else "exclusive")
-        stores = self._realm.directory.rules.kinds[kind].stores_selector
+        stores = self._realm.view.stores_selector(kind)
         connection = self._connection
-        # Whoever may read a topic may have a subscription that ends with the last who reads it.
-        operation = "durable.create" if wish.durable else "channel.subscribe"
-        async with self._realm.access.act(
-            connection.principal, operation, destination.name, f"{destination.name} {name}"
-        ):
-            try:
-                await self._realm.subscriptions.create_durable(
-                    number,
-                    name,
-                    kind,
-                    FromLatest(),
-                    wish.selector if stores else "",
-                    persistent=None if wish.durable else False,
-                )
-            except NameAlreadyBound:
+        selector = wish.selector if stores else ""
+        made = CreateDurable(number, name, kind, FromLatest(), selector)
+        with contextlib.suppress(NameAlreadyBound):
+            if wish.durable:
+                await self._ask(made, destination.name, name)
                 return
+            # Whoever may read a topic may have a subscription that ends with the last who reads it.
+            connection.require("channel.subscribe", destination.name)
+            await answer_to(connection.caller, replace(made, persistent=False))
+
+    async def _ask(
+        self, request: CreateDurable | DeleteDurable, channel: str, name: str
+    ) -> DurableInfo | None:
+        """Ask at the realm's door, about a durable of a channel."""
+        target = f"{channel} {name}"
+        return await execute_on(
+            self._connection.caller,
+            "channel",
+            channel,
+            type(request),
+            lambda _: request,
+            target=target,
+        )
 
     async def _leave_elsewhere(self, destination: Destination, name: str) -> None:
         if ":" not in name:
             return  # one that others may have given this name
-        for number, channel in list(self._realm.directory.channels.items()):
-            durable = channel.state.durables.get(name)
-            if durable is None or number == destination.number:
+        for store, durable in self._realm.view.with_durable(name):
+            if store.number == destination.number:
                 continue
-            if durable.seats:
-                raise DurableInUse(f"subscription {name} is in use on {channel.state.name}")
-            await self._delete(number, channel.state.name, name)
+            if durable.is_attached:
+                raise DurableInUse(f"subscription {name} is in use on {store.name}")
+            await self._delete(store.number, store.name, name)
 
     async def _delete(self, number: int, channel: str, name: str) -> None:
-        connection = self._connection
-        async with self._realm.access.act(
-            connection.principal, "durable.delete", channel, f"{channel} {name}"
-        ):
-            await self._realm.subscriptions.delete_durable(number, name)
+        await self._ask(DeleteDurable(number, name), channel, name)
 
     def _look_up(self, attached: Attached) -> None:
         """A receiver that names a subscription and no address: to end it."""
@@ -369,16 +377,13 @@ class Attaching:
         base, _, rest = link.name.partition("|")
         wish = Wish(shared=True, is_global="global" in rest, durable=True)
         name = self._name_of(base, wish)
-        for number, channel in self._realm.directory.channels.items():
-            durable = channel.state.durables.get(name)
-            may = self._realm.access.allows
-            if durable is None or not may(
-                self._connection.principal, "durable.attach", channel.state.name
-            ):
+        may = self._realm.access.allows
+        for store, _ in self._realm.view.with_durable(name):
+            if not may(self._connection.principal, "durable.attach", store.name):
                 continue  # to whom it is not allowed there is none
-            attached.durable = (number, name)
+            attached.durable = (store.number, name)
             attached.ends_durable = True
-            link.source.address = channel.state.name
+            link.source.address = store.name
             link.source.durability = Terminus.DELIVERIES
             link.source.expiry_policy = Terminus.EXPIRE_NEVER
             link.source.distribution_mode = Terminus.DIST_MODE_COPY
@@ -397,19 +402,19 @@ class Attaching:
         if attached.durable is None:
             return
         number, name = attached.durable
-        channel = self._realm.directory.channels.get(number)
-        durable = None if channel is None else channel.state.durables.get(name)
-        if channel is None or durable is None or durable.seats:
-            if closed and durable is not None and durable.seats and not attached.is_volatile:
+        store = self._realm.view.store(number)
+        durable = None if store is None else store.durable(name)
+        if store is None or durable is None or durable.is_attached:
+            if closed and durable is not None and not attached.is_volatile:
                 raise DurableInUse(f"subscription {name} has consumers; close them first")
             return
         if attached.is_volatile:
             await self._realm.subscriptions.delete_durable(number, name)
         elif closed and attached.ends_durable:
-            await self._delete(number, channel.state.name, name)
+            await self._delete(number, store.name, name)
 
-    def _channel(self, number: int) -> Channel:
-        channel = self._realm.directory.channels.get(number)
-        if channel is None:
+    def _store(self, number: int) -> StoreView:
+        store = self._realm.view.store(number)
+        if store is None:
             raise NameDoesNotExist("the topic has been deleted")
-        return channel
+        return store

@@ -46,6 +46,7 @@ from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.quota import Pace
+from penstock.runtime.operations.callers import Caller
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
@@ -376,6 +377,11 @@ class AmqpConnection(asyncio.Protocol):
         self.flush_soon()
 
     # --- rights --------------------------------------------------------------------------
+
+    @property
+    def caller(self) -> Caller:
+        """Whoever has signed in, as the realm's door knows them."""
+        return Caller(self.realm, self.principal)
 
     def require(self, operation: str, name: str) -> None:
         """Raises ``AccessDenied``."""

@@ -444,8 +444,8 @@ class Consumer:
 
     @property
     def _moves_dead(self) -> bool:
-        channel = self._realm.shard.state.channels.get(self.number)
-        return self.manner.seat and channel is not None and channel.state.moves_dead
+        store = self._realm.view.store(self.number)
+        return self.manner.seat and store is not None and store.moves_dead
 
     async def _bury(self, event_id: int, reason: str, reply: Reply) -> None:
         error: PenstockError | None = None
@@ -502,8 +502,8 @@ class _Grant(Struct):
         consumer = self.consumer
         consumer._is_asked = False
         link = consumer.link
-        channel = group.state.channels.get(consumer.number)
-        if link is None or channel is None or consumer.subscription not in channel.state.seats:
+        store = consumer._realm.view.store(consumer.number)
+        if link is None or store is None or not store.has_seat(consumer.subscription):
             return
         group.settle()
         room, is_draining = 0, False

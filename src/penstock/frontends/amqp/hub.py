@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import structlog
 from msgspec import Struct
 
-from penstock.core.durable.durable import Durable
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
@@ -18,6 +17,7 @@ from penstock.frontends.amqp.open_frame import CLOSE
 from penstock.frontends.amqp.outgoing import Messages
 from penstock.frontends.amqp.places import Places
 from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.subscriptions.realm_view import DurableView
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.attaching import Attached
@@ -52,10 +52,10 @@ class AmqpHub:
         self.realm = listener.realm
         self.limits = limits or AmqpLimits()
         self._containers: dict[str, AmqpConnection] = {}
-        self._wishes: WeakKeyDictionary[Durable, tuple[str, bool]] = WeakKeyDictionary()
+        self._wishes: WeakKeyDictionary[object, tuple[str, bool]] = WeakKeyDictionary()
         self.modifications = Modifications()
         self.places = Places()
-        self._absences: WeakKeyDictionary[Durable, object] = WeakKeyDictionary()
+        self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         """Of durables that nobody is at since a connection was lost."""
         self._written: list[tuple[Rows, Messages]] = []
         self._named: dict[tuple[Any, ...], tuple[AmqpConnection, Attached]] = {}
@@ -133,31 +133,31 @@ class AmqpHub:
 
     # --- durables ------------------------------------------------------------------------
 
-    def wishes(self, durable: Durable) -> tuple[str, bool] | None:
+    def wishes(self, durable: DurableView) -> tuple[str, bool] | None:
         """Selector and no-local a durable was last attached with, since the realm started; one
         that was made anew by its name is another."""
-        return self._wishes.get(durable)
+        return self._wishes.get(durable.identity)
 
-    def wished(self, durable: Durable, wish: tuple[str, bool]) -> None:
+    def wished(self, durable: DurableView, wish: tuple[str, bool]) -> None:
         """It is attached with these."""
-        self._wishes[durable] = wish
+        self._wishes[durable.identity] = wish
 
     def keep(self, number: int, name: str) -> None:
         """A shared subscription that ends with its last consumer has lost that one's connection:
         it may be back within the window (SEM J5)."""
-        channel = self.realm.directory.channels.get(number)
-        durable = None if channel is None else channel.state.durables.get(name)
-        if channel is None or durable is None or durable.seats:
+        store = self.realm.view.store(number)
+        durable = None if store is None else store.durable(name)
+        if store is None or durable is None or durable.is_attached:
             return
-        absence = self._absences[durable] = object()
-        window_s = channel.state.rules.event_timeout_us / 1e6
-        asyncio.get_running_loop().call_later(window_s, self._over, number, durable, absence)
+        absence = self._absences[durable.identity] = object()
+        asyncio.get_running_loop().call_later(store.timeout_s, self._over, number, durable, absence)
 
-    def _over(self, number: int, durable: Durable, absence: object) -> None:
+    def _over(self, number: int, durable: DurableView, absence: object) -> None:
         """The window has ended, unless somebody was back meanwhile."""
-        channel = self.realm.directory.channels.get(number)
-        is_there = channel is not None and channel.state.durables.get(durable.name) is durable
-        is_absent = not durable.seats and self._absences.get(durable) is absence
+        store = self.realm.view.store(number)
+        now = None if store is None else store.durable(durable.name)
+        is_there = now is not None and now.identity is durable.identity
+        is_absent = not durable.is_attached and self._absences.get(durable.identity) is absence
         if is_there and is_absent and not self.listener.is_stopping:
             self.listener.spawn(self._delete(number, durable.name))
 

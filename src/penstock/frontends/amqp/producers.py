@@ -81,7 +81,7 @@ class Producer:
         if self._version != access.version:
             self._version = access.version
             self._allowed.clear()
-        if destination.number not in self._realm.directory.channels:
+        if not self._realm.view.has(destination.number):
             raise NameDoesNotExist(f"{destination.name} no longer exists")
         if destination.number not in self._allowed:
             access.require(self._connection.principal, destination.write, destination.name)

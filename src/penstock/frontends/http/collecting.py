@@ -10,11 +10,11 @@ from typing import Final
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
-from penstock.core.channel.channel import Channel
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.subscriptions.realm_view import StoreView
 from penstock.runtime.subscriptions.subscriptions import Opened
 
 READING_S: Final = 10.0
@@ -83,9 +83,9 @@ class Collected:
                 await self.done.wait()
 
 
-def count_that_fits(channel: Channel | None, limit: int) -> int:
+def count_that_fits(store: StoreView | None, limit: int) -> int:
     """How many events of a channel a page may have, so that it does not get too large."""
-    size = 1.0 if channel is None else max(1.0, channel.state.event_bytes)
+    size = 1.0 if store is None else store.event_bytes
     return int(max(1, min(limit, PAGE_BYTES_MAX / size)))
 
 
@@ -110,11 +110,11 @@ async def collect(
         if outlet.is_full:
             next_id = outlet.last_id + 1
         else:
-            channel = realm.directory.channels.get(number)
-            left = None if channel is None else channel.state.subscribers.get(opened.number)
-            if left is None:
+            store = realm.view.store(number)
+            cursor = None if store is None else store.cursor(opened.number)
+            if cursor is None:
                 return None
-            next_id = left.cursor
+            next_id = cursor
         return next_id if opened.stop_id is None or next_id < opened.stop_id else None
     finally:
         realm.subscriptions.detach(opened.number)

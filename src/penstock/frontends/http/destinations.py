@@ -13,14 +13,15 @@ from penstock.api.channels import (
     DeleteChannel,
     DescribeChannel,
     DescribeColumns,
+    DescribeMissing,
     EditChannel,
     ListChannels,
+    Locate,
     MaintainChannel,
     PurgeChannel,
 )
 from penstock.api.requests import Kind
 from penstock.columns.schema.ipc import schema_from
-from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
@@ -47,7 +48,6 @@ from penstock.frontends.http.shapes import (
     SegmentAnswer,
     StoragePlace,
 )
-from penstock.runtime.subscriptions.missing_ids import missing as missing_ids
 
 SEGMENTS_MAX = 1_000
 
@@ -65,7 +65,7 @@ async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
 async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
     limit, after = call.query.limit, call.query.after
     names = [name for name in await call.ask(ListChannels(kind)) if name > after]
-    shown = [name for name in names[:limit] if call.realm.directory.find(name) is not None]
+    shown = [name for name in names[:limit] if call.realm.view.named(name) is not None]
     items = [
         channel_answer(call.realm, await call.realm.describe_channel(name, kind)) for name in shown
     ]
@@ -89,13 +89,12 @@ async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
 
 
 def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str, ...]:
-    directory = call.realm.directory
-    number = directory.find(name)
-    if not call.query.durables or kind == "queue" or number is None:
+    store = call.realm.view.named(name)
+    if not call.query.durables or kind == "queue" or store is None:
         return ()
     if not call.allows("durable.list", name):
         return ()
-    return tuple(sorted(directory.channels[number].state.durables))
+    return tuple(sorted(each for each, _ in store.durables))
 
 
 async def create_channel(call: Call[NoQuery, NewChannel]) -> ChannelAnswer:
@@ -187,9 +186,7 @@ async def storage(call: Call[NoQuery, None]) -> StoragePlace:
     store = await found(call)
     info = await call.realm.describe_channel(store.name, store.kind)
     first = 0 if info.first_event_id is None else info.first_event_id
-    location = await call.realm.subscriptions.locate(
-        store.number, Span(first, max(first, info.last_event_id + 1))
-    )
+    location = await call.answer(Locate(store.number, first, max(first, info.last_event_id + 1)))
     segments = [
         SegmentAnswer(
             path=part.path,
@@ -218,7 +215,7 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
         raise InvalidArgument(f"the range from {query.start} to {last} contains no ids")
     if last < query.start:
         return Page(items=[])
-    told = await missing_ids(call.realm.shard, store.number, Span(query.start, last + 1))
+    told = await call.answer(DescribeMissing(store.number, query.start, last + 1))
     return Page(
         items=[
             MissingAnswer(

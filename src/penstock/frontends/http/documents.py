@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from penstock.api.channels import ChannelInfo
-from penstock.frontends.http.measures import oldest_ms
 from penstock.frontends.http.shapes import ChannelAnswer
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.documents import channel_document
@@ -13,7 +12,6 @@ from penstock.runtime.subscriptions.documents import channel_document
 
 def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:
     """The document, and the age of the oldest stored event."""
-    number = realm.directory.find(info.name)
-    channel = None if number is None else realm.directory.channels.get(number)
-    oldest = None if channel is None else oldest_ms(channel, realm.clock.now_us())
+    store = realm.view.named(info.name)
+    oldest = None if store is None else store.oldest_ms(realm.clock.now_us())
     return msgspec.convert({**channel_document(info), "oldest_event_ms": oldest}, ChannelAnswer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.api.channels import DescribeMissing
 from penstock.columns.events.event import Event
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import Span
@@ -10,7 +11,7 @@ from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.frontends.http import publishing
 from penstock.frontends.http.collecting import Collected, collect, count_that_fits
 from penstock.frontends.http.event_documents import detail_of, document_of, messages_of, picked
-from penstock.frontends.http.finding import Store, channel_of, cursor_of, found, start_of
+from penstock.frontends.http.finding import Store, cursor_of, found, start_of
 from penstock.frontends.http.live import snoop
 from penstock.frontends.http.newest import newest
 from penstock.frontends.http.routing import Call, Content, Events, Route
@@ -27,7 +28,6 @@ from penstock.frontends.http.shapes import (
     PublishedAnswer,
     PublishQuery,
 )
-from penstock.runtime.subscriptions.missing_ids import missing
 from penstock.runtime.subscriptions.subscriptions import Opened
 
 
@@ -60,7 +60,7 @@ Browsed = tuple[list[Event], Span, int | None]
 
 async def _from(call: Call[EventsQuery, None], store: Store, cursor: int | None) -> Browsed:
     query, realm = call.query, call.realm
-    channel = channel_of(realm, store.number)
+    channel = realm.view.store(store.number)
     first: AnyStart = start_of(query.start) if cursor is None else FromId(cursor)
     outlet = Collected(query.selector, count_that_fits(channel, query.limit))
     opened: list[Opened] = []
@@ -109,7 +109,7 @@ async def show(call: Call[NoQuery, None]) -> EventDetail:
     )
     events = outlet.events()
     if not events:
-        gone = await missing(realm.shard, store.number, Span(event_id, event_id + 1))
+        gone = await call.answer(DescribeMissing(store.number, event_id, event_id + 1))
         why = ", ".join(each.cause for each in gone) or "never"
         raise NameDoesNotExist(f"{store.kind} {store.name} has no event {event_id} ({why})")
     return detail_of(events[0], messages_of(store))
@@ -143,7 +143,7 @@ async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[
     """What is outstanding at a durable, or on a queue; changes nothing (SEM D16)."""
     store, query, realm = await found(call), call.query, call.realm
     cursor = cursor_of(query.after) or 0
-    fits = count_that_fits(channel_of(realm, store.number), query.limit)
+    fits = count_that_fits(realm.view.store(store.number), query.limit)
     outlet = Collected(query.selector, fits, first_id=cursor)
     next_id = await collect(
         realm,

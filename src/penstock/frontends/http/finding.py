@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from penstock.api.operations import READING, WRITING
 from penstock.api.requests import Kind
-from penstock.core.channel.channel import Channel
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
@@ -62,11 +61,6 @@ def may_write_at(call: Call[Any, Any], name: str) -> None:
     """Publishing, or pushing, there. Raises ``AccessDenied``, ``InvalidName``."""
     known = destination_name(name)
     call.may(WRITING[call.seen_as(known)], known)
-
-
-def channel_of(realm: RunningRealm, number: int) -> Channel | None:
-    """As it stands now; None: it is gone."""
-    return realm.directory.channels.get(number)
 
 
 def start_of(text: str) -> AnyStart:

@@ -136,14 +136,11 @@ class Snoop:
 
     async def _caught_up(self) -> Lost | None:
         """Jump to the newest events when too far behind; gives what is not shown."""
-        channel = self._realm.directory.channels.get(self._store.number)
-        if channel is None:
+        store = self._realm.view.store(self._store.number)
+        first = None if store is None else store.cursor(self._subscription)
+        if store is None or first is None or store.next_id - first <= BEHIND_MAX:
             return None
-        place = channel.state.subscribers.get(self._subscription)
-        next_id = channel.state.next_id
-        if place is None or next_id - place.cursor <= BEHIND_MAX:
-            return None
-        first, begin = place.cursor, next_id - WINDOW
+        begin = store.next_id - WINDOW
         self.close()
         try:
             await self.open(FromId(begin))

@@ -7,6 +7,7 @@ says, and a realm that nobody scrapes pays nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,13 +20,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from penstock.core.channel.channel import Channel
 from penstock.core.channel.conservation import MEANINGS
-from penstock.core.durable.queue import READERS
 from penstock.core.vocabulary.timings import BOUNDS_US
-from penstock.frontends.http.measures import bytes_of, oldest_ms, stores_of
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.subscriptions.views import durable_info
+from penstock.runtime.subscriptions.realm_view import DurableView
 
 if TYPE_CHECKING:
     from penstock.frontends.native.listener import NativeListener
@@ -80,19 +78,18 @@ class RealmCollector(Collector):
 
     def _of_realm(self) -> Iterator[Metric]:
         realm = self._realm
-        meter, limits = realm.shard.state.meter, realm.limits.memory
+        view, limits = realm.view, realm.limits.memory
         info = {"name": realm.name, "version": self._native.version, "identity": realm.identity}
         yield InfoMetricFamily("penstock_realm", "The realm.", info)
-        failed = realm.shard.ended.is_set()
+        failed = realm.has_ended
         yield _gauge("realm_up", "1 while the realm stores what it is given.", 0 if failed else 1)
-        paused = realm.directory.publishing_paused
-        yield _gauge("realm_publishing_paused", "1 while clients may not publish.", paused)
+        yield _gauge("realm_publishing_paused", "1 while clients may not publish.", view.is_paused)
         yield _gauge("connections", "Native connections.", realm.connections)
         yield _gauge("http_views", "Live views that are open.", len(self._views))
         logins = len(realm.access.logins)
         yield _gauge("console_sessions", "Console sessions that are kept.", logins)
-        yield _gauge("channels", "Channels.", len(realm.directory.names("channel")))
-        yield _gauge("queues", "Queues.", len(realm.directory.names("queue")))
+        yield _gauge("channels", "Channels.", view.count("channel"))
+        yield _gauge("queues", "Queues.", view.count("queue"))
         yield _gauge(
             "publish_waiting_bytes",
             "Bytes of publishes that are not stored yet.",
@@ -108,9 +105,9 @@ class RealmCollector(Collector):
             "penstock_memory_limit_bytes", "Bytes of events there is room for.", labels=["home"]
         )
         for home, used, limit in (
-            ("heap", meter.memory_bytes, limits.heap_bytes_max),
+            ("heap", view.memory_bytes, limits.heap_bytes_max),
             ("off_heap", realm.placing.off_heap_bytes, limits.off_heap_bytes_max),
-            ("pages", meter.paged_bytes, limits.paged_bytes_max),
+            ("pages", view.paged_bytes, limits.paged_bytes_max),
         ):
             memory.add_metric([home], used)
             most.add_metric([home], limit)
@@ -143,25 +140,23 @@ class RealmCollector(Collector):
         )
         files = GaugeMetricFamily("penstock_segment_files", "Segment files.", labels=labels)
         unnamed = 0
-        for index, (number, channel) in enumerate(stores_of(self._realm)):
+        for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:
                 unnamed += 1
                 continue
-            state = channel.state
-            named = [state.name, state.definition.kind]
-            events.add_metric(named, len(state.stored) - state.overdue)
-            size.add_metric(named, bytes_of(self._realm, number))
-            oldest.add_metric(named, (oldest_ms(channel, now_us) or 0) / 1_000)
-            plain = sum(each.stop_id is None for each in state.subscribers.values())
-            subscribers.add_metric(named, plain)
-            published.add_metric(named, state.counters.published)
-            redelivered.add_metric(named, state.counters.redelivered)
-            sent, settled = state.flow
+            named = [store.name, store.kind]
+            events.add_metric(named, store.events)
+            size.add_metric(named, store.bytes)
+            oldest.add_metric(named, (store.oldest_ms(now_us) or 0) / 1_000)
+            subscribers.add_metric(named, store.subscribers)
+            published.add_metric(named, store.counters.published)
+            redelivered.add_metric(named, store.counters.redelivered)
+            sent, settled = store.flow
             delivered.add_metric(named, sent)
             acknowledged.add_metric(named, settled)
-            files.add_metric(named, len(self._realm.shard.state.stores[number].files))
+            files.add_metric(named, store.files)
             for cause in _COUNTED:  # from zero on, so that the first burst is an increase
-                left.add_metric([*named, cause], getattr(state.counters, cause))
+                left.add_metric([*named, cause], getattr(store.counters, cause))
         yield from (events, size, oldest, subscribers, published, left, redelivered)
         yield from (delivered, acknowledged, files)
         yield _gauge("unnamed_stores", "Channels and queues beyond those with a name.", unnamed)
@@ -174,19 +169,18 @@ class RealmCollector(Collector):
             labels=[*_STORE, "durable", "cause"],
         )
         named: dict[str, list[str]] = {}
-        for channel, name in self._durables():
-            named.setdefault(channel.state.name, []).append(name)
-        for index, (_, channel) in enumerate(stores_of(self._realm)):
-            state = channel.state
+        for name, durable in self._durables():
+            named.setdefault(durable.store_name, []).append(name)
+        for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:
                 break
-            own = named.get(state.name, [])
+            own = named.get(store.name, [])
             counted = dict.fromkeys([("", "expired"), ("", "evicted")], 0)
             counted |= {(name, cause): 0 for name in own for cause in _FOR_ONE}
-            died = {key: n for key, n in state.died.items() if not key[0] or key[0] in own}
-            counted = {**(counted if state.moves_dead else {}), **died}
-            for (durable, cause), copies in sorted(counted.items()):
-                dead.add_metric([state.name, state.definition.kind, durable, cause], copies)
+            died = {key: n for key, n in store.died.items() if not key[0] or key[0] in own}
+            counted = {**(counted if store.moves_dead else {}), **died}
+            for (durable_name, cause), copies in sorted(counted.items()):
+                dead.add_metric([store.name, store.kind, durable_name, cause], copies)
         yield dead
 
     def _of_durables(self) -> Iterator[Metric]:
@@ -217,30 +211,28 @@ class RealmCollector(Collector):
             "Acknowledgements since the realm started.",
             labels=labels,
         )
-        for channel, name in self._durables():
-            durable = channel.state.durables[name]
-            info = durable_info(channel.state, durable, now_us)
+        for name, durable in self._durables():
+            info, (sent, settled) = durable.info(now_us), durable.flow
             named = [info.channel, name]
             outstanding.add_metric(named, info.outstanding)
             pending.add_metric(named, info.pending)
             redelivered.add_metric(named, info.redelivered)
             oldest.add_metric(named, (info.oldest_outstanding_ms or 0) / 1_000)
             clients.add_metric(named, len(info.clients))
-            delivered.add_metric(named, durable.delivered)
-            acknowledged.add_metric(named, durable.acknowledged)
+            delivered.add_metric(named, sent)
+            acknowledged.add_metric(named, settled)
         yield from (outstanding, pending, redelivered, oldest, clients, delivered, acknowledged)
 
-    def _durables(self) -> Iterator[tuple[Channel, str]]:
+    def _durables(self) -> Iterator[tuple[str, DurableView]]:
         """The durables of the channels with names; a queue's readers are one called ``""``."""
         left = self._named_max
-        for index, (_, channel) in enumerate(stores_of(self._realm)):
+        for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:
                 return
-            is_queue = channel.state.definition.kind == "queue"
-            for name in sorted(channel.state.durables):
-                if (name == READERS) == is_queue and left > 0:
+            for name, durable in sorted(store.durables, key=itemgetter(0)):
+                if left > 0:
                     left -= 1
-                    yield channel, name
+                    yield name, durable
 
     def _of_connections(self) -> Iterator[Metric]:
         labels = list(_CONNECTION)

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
-from penstock.core.channel.channel import Channel
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.messages import Spans
@@ -23,9 +22,9 @@ from penstock.frontends.http.collecting import (
     Collected,
     collect,
 )
-from penstock.frontends.http.finding import channel_of
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.subscriptions.realm_view import StoreView
 
 LOOKED_AT_MAX: Final = 1_000_000
 """Stored events that one page looks at, at most; the next one goes on from there."""
@@ -95,8 +94,8 @@ async def newest(
     to look at anything.
     """
     lowest = await _lowest(realm, number, start)
-    channel = channel_of(realm, number)
-    high = 0 if channel is None else channel.state.next_id
+    store = realm.view.store(number)
+    high = 0 if store is None else store.next_id
     high = max(lowest, high if end is None else min(end, high))
     search = _Search(realm, number, selector, limit, Span(lowest, high))
     return await search.run()
@@ -134,11 +133,11 @@ class _Search:
         until = loop.time() + READING_S
         part = FIRST_PART if self._selector else self._limit
         is_full = False
-        while not is_full and (channel := self._with_more()) is not None:
+        while not is_full and (store := self._with_more()) is not None:
             left = until - loop.time()
             if self._looked_at >= LOOKED_AT_MAX or left <= 0:
                 break
-            found = await self._part(channel, part, left)
+            found = await self._part(store, part, left)
             if found is None and self._low == self._span.end:
                 raise Unavailable(
                     "the realm is too busy to search stored events; try again in a moment"
@@ -149,19 +148,17 @@ class _Search:
         low = self._span.first if is_all else self._low
         return Found(self._events, Span(low, self._span.end), is_all)
 
-    def _with_more(self) -> Channel | None:
+    def _with_more(self) -> StoreView | None:
         """The channel, while it has something that was not looked at."""
-        channel = channel_of(self._realm, self._number)
+        store = self._realm.view.store(self._number)
         left = Span(self._span.first, self._low)
-        return channel if channel is not None and _stored(channel).count(left) else None
+        return store if store is not None and store.stored.count(left) else None
 
-    async def _part(self, channel: Channel, count: int, timeout_s: float) -> bool | None:
+    async def _part(self, store: StoreView, count: int, timeout_s: float) -> bool | None:
         """Look at the newest ``count`` that were not looked at; gives whether the page is full, or
         None where there was no time for them."""
-        size = max(1.0, channel.state.event_bytes)
-        count = int(max(1, min(count, PART_BYTES_MAX / size)))
-        stored = _stored(channel)
-        first = lowest_of(stored, Span(self._span.first, self._low), count)
+        count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
+        first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
         outlet = Newest(self._selector, wanted, PAGE_BYTES_MAX - self._size, count)
         number, last = self._number, self._low - 1
@@ -185,11 +182,6 @@ class _Search:
         is_full = outlet.has_dropped or len(self._events) >= self._limit
         self._low = (events[0].event_id or 0) if outlet.has_dropped else first
         return is_full or self._size >= PAGE_BYTES_MAX
-
-
-def _stored(channel: Channel) -> IdSet:
-    stored: IdSet = channel.state.stored
-    return stored
 
 
 def lowest_of(stored: IdSet, span: Span, count: int) -> int:

@@ -251,19 +251,16 @@ async def show_pipeline(call: Call[NoQuery, None]) -> PipelineAnswer:
 
 
 async def _pipelines(call: Call[Any, None]) -> list[PipelineAnswer]:
-    directory = call.realm.directory
-
     def lag(name: str, next_id: int) -> int | None:
-        number = directory.find(name)
-        channel = None if number is None else directory.channels.get(number)
-        return None if channel is None else max(0, channel.state.next_id - next_id)
+        store = call.realm.view.named(name)
+        return None if store is None else max(0, store.next_id - next_id)
 
     return await pipelines_in(call.server.limits.pipelines, lag)
 
 
 async def watch_rates(call: Call[RatesQuery, None]) -> Events:
     """Watch the counters of channels, queues and durables, each second (server-sent events)."""
-    if call.query.channel is not None and call.realm.directory.find(call.query.channel) is None:
+    if call.query.channel is not None and call.realm.view.named(call.query.channel) is None:
         raise NameDoesNotExist(f"there is no channel or queue {call.query.channel}")
     return rates(call)
 

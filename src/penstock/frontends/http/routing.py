@@ -22,7 +22,7 @@ from penstock.frontends.http.joining import join_of
 from penstock.frontends.http.people_shapes import AclChange
 from penstock.frontends.http.realm_shapes import NewJoin
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import execute, execute_on
+from penstock.runtime.operations.door import answer_to, execute, execute_on
 
 if TYPE_CHECKING:
     from penstock.frontends.http.access import Guard
@@ -141,6 +141,11 @@ class Call(Generic[QueryT, BodyT]):
         """Ask at the realm's door. Raises ``AccessDenied``, and what the operation raises."""
         return await execute(self.caller, request, target=self.target, **detail)
 
+    async def answer(self, request: Request[AnswerT]) -> AnswerT:
+        """As :meth:`ask`, where the route's own right is all that the request asks for."""
+        answer: AnswerT = await answer_to(self.caller, request)
+        return answer
+
     async def ask_here(
         self, asked: type[Request[AnswerT]], request_of: Callable[[ChannelOpened], Request[AnswerT]]
     ) -> AnswerT:
@@ -164,17 +169,14 @@ class Call(Generic[QueryT, BodyT]):
     def seen_as(self, name: str) -> str:
         """What to ask rights on a name for. What one may not see is taken for a channel, as is what
         there is not: a refusal does not tell which of them it is."""
-        directory, access = self.realm.directory, self.guard.access
-        number = directory.find(destination_name(name))
-        kind = directory.channels[number].state.definition.kind if number is not None else ""
+        store, access = self.realm.view.named(destination_name(name)), self.guard.access
+        kind = "" if store is None else store.kind
         is_queue = kind == "queue" and access.visible(self.principal, kind, [name])
         return "queue" if is_queue else "channel"
 
     def kind_of(self, name: str) -> str:
         """Whether a name is one of a channel or of a queue. Raises ``NameDoesNotExist``."""
-        directory = self.realm.directory
-        channel = directory.channels[directory.number_of(name, None)]
-        return channel.state.definition.kind
+        return self.realm.view.required(name).kind
 
 
 Endpoint = Callable[[Any], Awaitable[Any]]

@@ -18,7 +18,7 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.http.collecting import Collected, collect
 from penstock.frontends.http.event_documents import messages_of
-from penstock.frontends.http.finding import Store, channel_of, may_read_at, store_of
+from penstock.frontends.http.finding import Store, may_read_at, store_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import Answer, Body, NoQuery
 from penstock.runtime.delivery.delivery import Outlet
@@ -138,10 +138,10 @@ async def _chosen(call: Call[NoQuery, CheckSelector], store: Store) -> Chosen:
     realm = call.realm
     outlet = Counted(call.body.selector)
     next_id = await collect(realm, store.number, outlet, lambda: _opened(call, store, outlet))
-    channel = channel_of(realm, store.number)
+    now = realm.view.store(store.number)
     return Chosen(
         channel=store.name,
-        events=0 if channel is None else len(channel.state.stored),
+        events=0 if now is None else len(now.stored),
         matches=outlet.count,
         first_ids=outlet.ids,
         is_complete=next_id is None,

@@ -291,7 +291,7 @@ class HttpServer:
         """Whether the realm stores what it is given."""
         if self.is_stopping.is_set():
             return "stopping"
-        return "failed" if self.realm.shard.ended.is_set() else "ok"
+        return "failed" if self.realm.has_ended else "ok"
 
     @property
     def stands_still(self) -> bool:

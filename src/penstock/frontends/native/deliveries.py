@@ -55,7 +55,7 @@ class Deliveries:
     def send(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Events for the subscription that the client calls ``number``, and how often which of
         them were delivered before."""
-        schemas = self._connection.realm.shard.state.schemas
+        schemas = self._connection.realm.view.schemas
         schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
         if schema not in self._announced:
             self._announce(schema, schemas)

@@ -26,7 +26,7 @@ from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.subscriptions.missing_ids import missing
+from penstock.runtime.subscriptions.locations import missing
 from penstock.wire.scram import NONCE_BYTES, is_proven
 
 RequestT = TypeVar("RequestT", bound=Request[Any])

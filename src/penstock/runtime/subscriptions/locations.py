@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from penstock.api.channels import Location, SealedPart
+from penstock.api.channels import Location, Missing, SealedPart
 from penstock.core.ids.ids import Span
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.sealed_file import Publishers
@@ -13,6 +15,9 @@ from penstock.runtime.writer.shard import Shard
 
 PUBLISHER_SPANS_MAX = 4_096
 """Runs of events of one publisher that are told of a file, at most."""
+
+MISSING_SPANS_MAX: Final = 100
+"""Ranges told of each cause of which ids have no event any more."""
 
 
 async def locate(
@@ -49,3 +54,20 @@ def _told(publishers: Publishers) -> Publishers | None:
     """Who published what, unless they take turns too often for an answer."""
     spans = sum(len(own) for _, own in publishers)
     return publishers if spans <= PUBLISHER_SPANS_MAX else None
+
+
+async def missing(shard: Shard, number: int, span: Span) -> tuple[Missing, ...]:
+    """Which ids of ``span`` have no event any more, by cause."""
+
+    def look(group: Group) -> tuple[Missing, ...]:
+        state = group.channel(number).state
+        group.sweep(number)
+        given = Span(state.definition.start_event_id, state.next_id)
+        found = state.departures.missing(span, given, state.stored)
+        return tuple(
+            Missing(cause, len(ids), ids.spans[:MISSING_SPANS_MAX])
+            for cause, ids in sorted(found.items())
+        )
+
+    found: tuple[Missing, ...] = await shard.act(look, sweeps=(number,))
+    return found

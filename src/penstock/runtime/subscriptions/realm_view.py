@@ -1,0 +1,263 @@
+"""What front ends see of a realm's state: channels, queues and durables as they are now.
+
+It is read in the loop, without disturbing the writer, and does not tell how the state is kept.
+What is asked for and answered is in :mod:`penstock.api`; this is for numbers that are shown all the
+time, and for what a protocol has to know of a name before it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from penstock.api.durables import DurableInfo
+from penstock.core.channel.channel import Channel
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.queue import READERS
+from penstock.core.durable.seat import Kind as DurableType
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.errors import NameDoesNotExist
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.ports import Clock, Pages
+from penstock.runtime.store.schemas import Schemas
+from penstock.runtime.store.state import RealmState
+from penstock.runtime.subscriptions.views import durable_info
+
+_HIDDEN: Final = "schedule"
+"""The kind of what the realm keeps for itself."""
+
+
+class DurableView:
+    """A durable as it is now."""
+
+    __slots__ = ("_channel", "_durable")
+
+    def __init__(self, channel: Channel, durable: Durable) -> None:
+        self._channel = channel
+        self._durable = durable
+
+    @property
+    def identity(self) -> object:
+        """Its own for as long as it lives: another one that gets its name has another."""
+        return self._durable
+
+    @property
+    def name(self) -> str:
+        return self._durable.name
+
+    @property
+    def store_name(self) -> str:
+        return self._channel.state.name
+
+    @property
+    def type(self) -> DurableType:
+        return self._durable.kind
+
+    @property
+    def selector(self) -> str:
+        return self._durable.selector
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a client has a seat at it."""
+        return bool(self._durable.seats)
+
+    @property
+    def flow(self) -> tuple[int, int]:
+        """Deliveries and acknowledgements since the realm started."""
+        return self._durable.delivered, self._durable.acknowledged
+
+    def info(self, now_us: int) -> DurableInfo:
+        return durable_info(self._channel.state, self._durable, now_us)
+
+
+class StoreView:
+    """A channel or queue as it is now."""
+
+    __slots__ = ("_channel", "_pages", "_state", "number")
+
+    def __init__(self, number: int, channel: Channel, state: RealmState, pages: Pages) -> None:
+        self.number = number
+        self._channel = channel
+        self._state = state
+        self._pages = pages
+
+    @property
+    def name(self) -> str:
+        return self._channel.state.name
+
+    @property
+    def definition(self) -> Definition:
+        return self._channel.state.definition
+
+    @property
+    def kind(self) -> str:
+        """``channel``, ``queue``, or ``schedule``: what waits to be published on one."""
+        return self.definition.kind
+
+    @property
+    def is_jms(self) -> bool:
+        """Whether it keeps only what somebody is interested in, as topics of JMS do."""
+        return self._channel.state.engine.needs_interest
+
+    @property
+    def next_id(self) -> int:
+        return self._channel.state.next_id
+
+    @property
+    def stored(self) -> IdSet:
+        return self._channel.state.stored
+
+    @property
+    def events(self) -> int:
+        """Stored and not expired."""
+        return len(self._channel.state.stored) - self._channel.state.overdue
+
+    @property
+    def event_bytes(self) -> float:
+        """What an event takes, about; at least one byte."""
+        return max(1.0, self._channel.state.event_bytes)
+
+    @property
+    def bytes(self) -> int:
+        """What its events take, wherever they are."""
+        store = self._state.stores[self.number]
+        paged = self._pages.info(self.number).size
+        return paged or store.meter.tail_bytes + store.sealed_bytes
+
+    @property
+    def files(self) -> int:
+        """Segment files."""
+        return len(self._state.stores[self.number].files)
+
+    @property
+    def counters(self) -> Counters:
+        return self._channel.state.counters
+
+    @property
+    def flow(self) -> tuple[int, int]:
+        """Deliveries and acknowledgements since the realm started."""
+        return self._channel.state.flow
+
+    @property
+    def died(self) -> Mapping[tuple[str, str], int]:
+        """Copies put into dead event stores, by durable and cause."""
+        return self._channel.state.died
+
+    @property
+    def moves_dead(self) -> bool:
+        """Whether what dies here goes to a dead event store."""
+        return self._channel.state.moves_dead
+
+    @property
+    def subscribers(self) -> int:
+        """Plain subscriptions without an end."""
+        return sum(each.stop_id is None for each in self._channel.state.subscribers.values())
+
+    @property
+    def timeout_s(self) -> float:
+        """How long the place of a client that was lost is kept."""
+        return self._channel.state.rules.event_timeout_us / 1e6
+
+    def oldest_ms(self, now_us: int) -> int | None:
+        """How long ago the oldest stored event was published; None: there is none."""
+        lowest = self.stored.lowest
+        published_us = None if lowest is None else self._channel.state.ages.oldest_us(lowest)
+        return None if published_us is None else max(0, now_us - published_us) // 1_000
+
+    def cursor(self, subscription: int) -> int | None:
+        """Where a plain subscription goes on; None: it has ended."""
+        place = self._channel.state.subscribers.get(subscription)
+        return None if place is None else place.cursor
+
+    def has_seat(self, subscription: int) -> bool:
+        return subscription in self._channel.state.seats
+
+    def durable(self, name: str) -> DurableView | None:
+        found = self._channel.state.durables.get(name)
+        return None if found is None else DurableView(self._channel, found)
+
+    @property
+    def durables(self) -> Iterator[tuple[str, DurableView]]:
+        """Those that can be seen. The readers of a queue are one called ``READERS``."""
+        for name, durable in self._channel.state.durables.items():
+            if (name == READERS) == (self.kind == "queue"):
+                yield name, DurableView(self._channel, durable)
+
+
+class RealmView:
+    """Held by the realm as ``realm.view``."""
+
+    def __init__(self, state: RealmState, pages: Pages, clock: Clock) -> None:
+        self._state = state
+        self._pages = pages
+        self._clock = clock
+
+    def store(self, number: int) -> StoreView | None:
+        """None: there is no channel or queue of this number any more."""
+        channel = self._state.directory.channels.get(number)
+        return None if channel is None else StoreView(number, channel, self._state, self._pages)
+
+    def has(self, number: int) -> bool:
+        """Whether there is a channel or queue of this number still."""
+        return number in self._state.directory.channels
+
+    def named(self, name: str) -> StoreView | None:
+        """None: there is no channel or queue of this name, in the one form that names have."""
+        number = self._state.directory.find(name)
+        return None if number is None else self.store(number)
+
+    def required(self, name: str) -> StoreView:
+        """Raises ``NameDoesNotExist``, ``InvalidName``."""
+        number = self._state.directory.number_of(name, None)
+        found = self.store(number)
+        if found is None:
+            raise NameDoesNotExist(f"there is no channel or queue {destination_name(name)}")
+        return found
+
+    def stores(self) -> Iterator[StoreView]:
+        """Channels and queues, by name; not what the realm keeps for itself."""
+        channels = self._state.directory.channels
+        for _, number in sorted((each.state.name, number) for number, each in channels.items()):
+            if channels[number].state.definition.kind != _HIDDEN:
+                yield StoreView(number, channels[number], self._state, self._pages)
+
+    def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
+        """Where there is a durable of this name now."""
+        return [
+            (StoreView(number, channel, self._state, self._pages), DurableView(channel, durable))
+            for number, channel in self._state.directory.channels.items()
+            if (durable := channel.state.durables.get(name)) is not None
+        ]
+
+    def count(self, kind: str) -> int:
+        """Channels, or queues."""
+        return len(self._state.directory.names(kind))
+
+    def stores_selector(self, durable_type: str) -> bool:
+        """Whether durables of this type keep the selector they were made with."""
+        return self._state.directory.rules.kinds[durable_type].stores_selector
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether clients may not publish."""
+        return self._state.directory.publishing_paused
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._state.meter.memory_bytes
+
+    @property
+    def paged_bytes(self) -> int:
+        return self._state.meter.paged_bytes
+
+    @property
+    def schemas(self) -> Schemas:
+        """Those that events are delivered with."""
+        return self._state.schemas
+
+    @property
+    def now_us(self) -> int:
+        return self._clock.now_us()
