@@ -44,3 +44,11 @@ def test_no_value_of_a_request_harms_anybody_else(name: str) -> None:
 )
 def test_an_id_that_no_event_can_have_ends_nothing(message: wire.Message) -> None:
     serve(wire.encode(message))
+
+
+def test_a_connection_that_ends_as_it_opens_a_seat_waits_for_nobody() -> None:
+    """Else its session could never open another one."""
+    for _ in range(2):  # one after the other
+        serve(wire.encode(wire.Proof(b"not expected here")))
+
+    assert not served().listener._opening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -233,10 +233,16 @@ class NativeListener:
         if still.pop(opened, opened) is None and not still:
             del self._opening[session]
 
-    async def seats_given_back(self, session: str) -> None:
-        """Wait for seats that an earlier connection of a session was about to take (SEM D14)."""
+    async def seats_given_back(
+        self, session: str, own: Collection[asyncio.Event] = frozenset()
+    ) -> None:
+        """Wait for seats that an earlier connection of a session was about to take (SEM D14). What
+        waits for them is about ``own`` seats, and waits for no later ones: those wait for it."""
         while still := self._opening.get(session):
-            await next(iter(still)).wait()
+            oldest = next(iter(still))
+            if oldest in own:
+                return
+            await oldest.wait()
 
     def closed(self, connection: Peer) -> None:
         self.connections.pop(connection, None)

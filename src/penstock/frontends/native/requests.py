@@ -182,7 +182,9 @@ class Requests:
 
     async def _seats_given_back(self, number: int) -> None:
         """A seat that its client does not want any more is given back before another is taken."""
-        await self._connection.listener.seats_given_back(self._connection.session)
+        connection = self._connection  # which may have ended before this had its turn
+        own = frozenset(connection.opening.values())
+        await connection.listener.seats_given_back(connection.session, own)
         for earlier, opened in list(self._connection.opening.items()):
             if earlier == number:
                 return  # those after it wait for it, if need be
