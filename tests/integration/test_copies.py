@@ -181,12 +181,14 @@ def test_a_place_that_is_something_else_is_left_alone(
     before = dict(store.objects)
     with penstock.Realm(tmp_path / "other") as other, other.connect() as own_session:
         publish(own_session, 1)
-        with pytest.raises(InvalidArgument, match=r"a copy of another realm, .* of its own"):
+        with pytest.raises(InvalidArgument, match=r"a copy of another realm, .* its own folder"):
             copy_files(own_session, uri, prune=True)
         with pytest.raises(InvalidArgument, match="is the data directory of a realm"):
             copy_files(session, f"file://{tmp_path}/other", prune=True)
     store.objects["bucket/elsewhere/segments/a/1.arrow"] = b"precious"
-    with pytest.raises(InvalidArgument, match=r"no copy of a realm \(as segments/a/1\.arrow\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"not part of a copy of a realm \(such as segments/a/1\.arrow\)"
+    ):
         copy_files(session, store.uri("bucket/elsewhere"), prune=True)
     store.objects.pop("bucket/elsewhere/segments/a/1.arrow")
 

@@ -112,7 +112,7 @@ def test_a_connection_that_never_says_who_it_is_is_closed_however_busy(tmp_path:
     settings = {"PENSTOCK_LISTEN_HELLO_TIMEOUT_S": "1"}
     with ServerProcess(tmp_path / "realm", environment=settings) as server:
         with RawPeer(server.url) as silent:
-            assert silent.hear(wire.Goodbye).text == "no Hello within 1 s"
+            assert silent.hear(wire.Goodbye).text == "no Hello was received within 1 s"
         with RawPeer(server.url, patience_s=0.05) as slow:
             for at in range(1_000):
                 slow.send(b"x" if at else PREFACE + struct.pack("<II", 4_096, 2_048))
@@ -120,7 +120,7 @@ def test_a_connection_that_never_says_who_it_is_is_closed_however_busy(tmp_path:
                     goodbye = slow.hear(wire.Goodbye)
                 except TimeoutError:
                     continue
-                assert goodbye.text == "no Hello within 1 s"
+                assert goodbye.text == "no Hello was received within 1 s"
                 return
             raise AssertionError("it could go on for ever")
 
@@ -135,7 +135,7 @@ def test_a_guest_who_falls_silent_is_taken_for_dead_and_a_client_is_not(tmp_path
         RawPeer(server.url) as silent,
     ):
         silent.greet()
-        assert silent.hear(wire.Goodbye).text == "nothing was heard for 12 s"
+        assert silent.hear(wire.Goodbye).text == "nothing was received for 12 s"
 
         assert session.info().connections == 1
         assert len(server.logged("connection.refused")) == 0

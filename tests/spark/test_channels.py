@@ -281,7 +281,7 @@ def test_a_channel_that_is_no_more_is_said(url: str, client: Session) -> None:
     start = reader.initialOffset()
     client.channels.delete("day/1")
 
-    with pytest.raises(IllegalState, match="channel day/1 is no more"):
+    with pytest.raises(IllegalState, match="channel day/1 was deleted"):
         reader.latestOffset(start, ReadMaxRows(10))
 
 

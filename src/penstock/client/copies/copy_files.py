@@ -147,7 +147,7 @@ def _checked(begun: BackupBegun, known: _Label | None) -> _Label:
         return _Label(begun.realm, begun.name, {})
     if known.realm != begun.realm:
         raise InvalidArgument(
-            f"the folder already holds a copy of another realm, {known.name} ({known.realm}); "
+            f"this place already holds a copy of another realm, {known.name} ({known.realm}); "
             f"give each realm its own folder"
         )
     return _Label(begun.realm, begun.name, dict(known.stamps))

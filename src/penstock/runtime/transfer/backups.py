@@ -62,7 +62,7 @@ class Backups:
         self._realm = realm
         self._name = name
         self._begun: Begun[_Backup] = Begun(
-            "backup", 1, clock, ends="has ended with its connection, or was not read for too long"
+            "backup", 1, clock, ends="ended with its connection, or was not read"
         )
         self._is_beginning = False
         self.capture: Capture | None = None

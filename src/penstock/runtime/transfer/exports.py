@@ -99,7 +99,7 @@ class Exports:
             "export",
             EXPORTS_MAX,
             clock,
-            ends="has ended with its connection, or was not read for too long",
+            ends="ended with its connection, or was not read",
         )
 
     def __len__(self) -> int:

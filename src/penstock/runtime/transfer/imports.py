@@ -142,7 +142,7 @@ class Imports:
             "import",
             IMPORTS_MAX,
             clock,
-            ends="was refused, has ended with its connection, or nothing came",
+            ends="was refused, ended with its connection, or got no data",
         )
         self._left: list[str] = []
         """Files of imports that ended early."""
