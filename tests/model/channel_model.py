@@ -346,7 +346,7 @@ class ChannelModel:
                 allowed = ledger.turn
         return [n for n in allowed if seats[n].credit > 0]
 
-    def pending(self, durable: str) -> list[int]:
+    def ready(self, durable: str) -> list[int]:
         ledger = self.durables[durable]
         due = set(ledger.due)
         if ledger.kind in WITH_TRANSIENT or self.type == "transient":
@@ -354,17 +354,17 @@ class ChannelModel:
         due |= {i for i, one in self.leaving.items() if ledger.wants(i, one)}
         return sorted(due - self.in_hands(durable) - ledger.parked)
 
-    def ready(self, seat: Seat) -> list[int]:
+    def ready_for(self, seat: Seat) -> list[int]:
         """What ``seat`` could be given, were there no end to its credit."""
-        pending = self.pending(seat.durable)
+        ready = self.ready(seat.durable)
         if self.durables[seat.durable].lanes:
             others = self.in_hands(seat.durable) - seat.held
             taken = {lane_of(event_id) for event_id in others}
-            return [event_id for event_id in pending if lane_of(event_id) not in taken]
+            return [event_id for event_id in ready if lane_of(event_id) not in taken]
         if not seat.selective:
-            return pending
+            return ready
         known = {**self.stored, **self.passing, **self.leaving}
-        return [event_id for event_id in pending if known[event_id].even]
+        return [event_id for event_id in ready if known[event_id].even]
 
     # --- inside --------------------------------------------------------------------------
 

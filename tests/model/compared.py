@@ -79,11 +79,11 @@ class Compared(RuleBasedStateMachine):
 
     def granted(self, seat: Seat, ids: list[int], effect: Deliver) -> None:
         ledger = self.model.durables[seat.durable]
-        ready = self.model.ready(seat)
+        ready = self.model.ready_for(seat)
         if ledger.lanes:  # others are served in the same round: the lowest of each of its lanes
             mine = {*map(lane_of, ids)}
             ready = [i for i in ready if lane_of(i) in mine]
-        assert ids == ready[: len(ids)], "not the lowest that are pending"
+        assert ids == ready[: len(ids)], "not the lowest that are ready"
         counts = {i: n for n, spans in effect.redeliveries for s in spans for i in range(*s)}
         assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
         assert len(ids) <= seat.credit, "more than the window has room for"
@@ -113,7 +113,7 @@ class Compared(RuleBasedStateMachine):
         for durable in self.model.durables:
             for subscription in self.model.may_be_served(durable):
                 seat = self.model.seats[subscription]
-                assert not self.model.ready(seat), "a seat that may be served waits"
+                assert not self.model.ready_for(seat), "a seat that may be served waits"
         for reader in self.model.readers.values():
             if reader.credit > 0:
                 stop = reader.stop or 1 << 60
@@ -150,8 +150,8 @@ class Compared(RuleBasedStateMachine):
         if any(seat.sole for seat in self.model.seats_of(name).values()):
             return  # it takes what it likes
         ledger = self.model.durables[name]
-        held, pending = self.model.in_hands(name) & ledger.due, self.model.pending(name)
-        for waiting in pending if ledger.strict or ledger.lanes else ():
+        held, ready = self.model.in_hands(name) & ledger.due, self.model.ready(name)
+        for waiting in ready if ledger.strict or ledger.lanes else ():
             assert not [i for i in held if ledger.follows(i, waiting)]
         if ledger.lanes:
             hands = [{*map(lane_of, seat.held)} for seat in self.model.seats_of(name).values()]

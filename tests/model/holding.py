@@ -48,8 +48,8 @@ class Holding(Compared):
             return
         elif how == "take":
             span = Span(event_id, event_id + random.randint(1, 8))
-            pending = self.model.pending(seat.durable)
-            seat.held |= {i for i in pending if span.first <= i < span.end}
+            ready = self.model.ready(seat.durable)
+            seat.held |= {i for i in ready if span.first <= i < span.end}
             self.do(Hold(subscription, span))
         else:
             self.model.ack(seat, self.covered(seat, event_id))

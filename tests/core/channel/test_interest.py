@@ -220,6 +220,6 @@ def test_what_a_snapshot_finds_in_memory_is_gone_after_a_restart() -> None:
     play.sweep()
 
     assert (live(play), outstanding(play)) == ([], [])
-    assert len(play.channel.state.durables["d"].pending) == 0
+    assert len(play.channel.state.durables["d"].ready) == 0
     assert delivered(play.do(Attach("d", 1, "s", auto_ack=True))) == {}
     assert conserved(play)

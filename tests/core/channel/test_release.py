@@ -81,7 +81,7 @@ def test_what_a_client_leaves_to_others_is_not_for_itself(kind: str, back: Comma
     effects = play.do(back)
 
     assert delivered(effects) == {}
-    assert len(play.channel.state.durables["d"].pending) == 1, "it is in nobody's hands"
+    assert len(play.channel.state.durables["d"].ready) == 1, "it is in nobody's hands"
     effects = play.do(Attach("d", 2, "s2", 5))
     assert delivered(effects) == {2: [0]}
     assert redelivered(effects) == ({0: 1} if isinstance(back, RollBack) else {})

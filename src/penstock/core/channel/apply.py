@@ -276,7 +276,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:
             durable.outstanding.add(part)
-            durable.pending.add(part)
+            durable.ready.add(part)
     state.durables[fact.name] = durable
     state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
 

@@ -34,9 +34,9 @@ class Durable:
         "order_by",
         "outstanding",
         "parked",
-        "pending",
         "persistent",
         "read_us",
+        "ready",
         "rolled_back",
         "seats",
         "selector",
@@ -73,7 +73,7 @@ class Durable:
         """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
         self.outstanding = IdSet()
         """Hard state, below ``head``: not yet settled."""
-        self.pending = IdSet()
+        self.ready = IdSet()
         """Soft state: outstanding and in nobody's hands."""
         self.parked = IdSet()
         """Soft state: rolled back, waiting for the next attach."""
@@ -99,12 +99,12 @@ class Durable:
         if span.first < self.head:  # it may begin later (SEM D3)
             matched = matched.within(Span(self.head, span.end))
         self.outstanding.add_all(matched)
-        self.pending.add_all(matched)
+        self.ready.add_all(matched)
         self.head = max(self.head, span.end)
 
     def forget_all_but(self, stored: IdSet) -> None:
         """What a snapshot said might be kept, and was not."""
-        ledgers = (self.outstanding, self.pending, self.rolled_back, *self.levels.values())
+        ledgers = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
         for ledger in ledgers:
             if ledger:
                 gone = ledger.copy()
@@ -114,13 +114,13 @@ class Durable:
     def settle_all(self, ids: IdSet) -> None:
         """Acknowledged, or gone from the channel."""
         self._take_back(ids)
-        waited = len(self.pending)
-        sets = (self.outstanding, self.pending, self.parked, self.rolled_back)
+        waited = len(self.ready)
+        sets = (self.outstanding, self.ready, self.parked, self.rolled_back)
         for ledger in (*sets, *self.levels.values()):
             if ledger:
                 ledger.discard_all(ids)
         if self.lanes is not None:
-            self.lanes.settled(ids, waited - len(self.pending), self.pending)
+            self.lanes.settled(ids, waited - len(self.ready), self.ready)
         for seat in self.seats:
             if seat.wanted:
                 seat.wanted.discard_all(ids)
@@ -145,7 +145,7 @@ class Durable:
         """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
         self._take_back(ids)
         parked = self.outstanding.overlap(ids)
-        parked.discard_all(self.pending)  # read back after a restart, it waits for the next anyway
+        parked.discard_all(self.ready)  # read back after a restart, it waits for the next anyway
         self.parked.add_all(parked)
 
     def unsent(self, ids: IdSet) -> None:
@@ -163,7 +163,7 @@ class Durable:
         self.recalled(ids)
 
     def _wait_again(self, ids: IdSet) -> None:
-        self.pending.add_all(self.outstanding.overlap(ids))
+        self.ready.add_all(self.outstanding.overlap(ids))
         if self.lanes is not None:
             self.lanes.returned(ids)
 
@@ -196,7 +196,7 @@ class Durable:
         (SEM J7). What was given back is outstanding."""
         back = self.rolled_back.overlap(ids)
         self.outstanding.add_all(back)
-        self.pending.add_all(back)
+        self.ready.add_all(back)
 
     def reach(self, end: int, stored: IdSet) -> None:
         """Write down what is outstanding up to ``end``."""
@@ -205,7 +205,7 @@ class Durable:
         if not self.selector:
             for part in stored.within(Span(self.head, end)).spans:
                 self.outstanding.add(part)
-                self.pending.add(part)
+                self.ready.add(part)
         self.head = end
 
     # --- soft state: attend and offer ----------------------------------------------------
@@ -223,31 +223,31 @@ class Durable:
         self.seats.insert(at, seat)
 
     def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
-        """Hand what is pending of ``span``, below the channel's next id, to a sole seat."""
+        """Hand what is ready of ``span``, below the channel's next id, to a sole seat."""
         if seat.recalls:
             return  # its client is told first
         self.reach(span.end, stored)
-        taken = self.pending.within(span)
-        self.pending.remove_all(taken)
+        taken = self.ready.within(span)
+        self.ready.remove_all(taken)
         seat.in_flight.add_all(taken)
         self.delivered += len(taken)
 
     def _unpark(self) -> None:
-        self.pending.add_all(self.parked)
+        self.ready.add_all(self.parked)
         self.parked = IdSet()
 
     def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
-        """Events that are never stored, or not any more, go by: in this turn they are pending, in
+        """Events that are never stored, or not any more, go by: in this turn they are ready, in
         their place among the others (SEM E8, T3)."""
         if not self.selector:
             self.reach(end, stored)
-        self.pending.add_all(ids)
+        self.ready.add_all(ids)
 
     def passed(self, ids: IdSet) -> None:
         """They are gone; whom they have not reached will not see them."""
-        missed = self.pending.remove_all(ids)
+        missed = self.ready.remove_all(ids)
         if self.lanes is not None:
-            self.lanes.settled(IdSet(), len(missed), self.pending)
+            self.lanes.settled(IdSet(), len(missed), self.ready)
         for seat in self.seats:
             if seat.wanted is not None:
                 seat.wanted.remove_all(ids)
@@ -265,7 +265,7 @@ class Durable:
             self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Hand the lowest pending events to the seats in turn, a fair share each (SEM D8);
+        """Hand the lowest ready events to the seats in turn, a fair share each (SEM D8);
         none at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
         if self.lanes is not None:
@@ -275,10 +275,10 @@ class Durable:
         while seats := self.kind.servable(self.seats):
             wanted = min(sum(seat.credit for seat in seats), chunk * len(seats))
             self._fill(wanted, stored, below)
-            ready = self._ready(below)
-            if not ready:
+            count = self._ready_count(below)
+            if not count:
                 break
-            share = max(1, -(-min(ready, wanted) // len(seats)))
+            share = max(1, -(-min(count, wanted) // len(seats)))
             for seat in seats:
                 spans = self._take(min(seat.credit, share, chunk), below)
                 if not spans:
@@ -290,9 +290,9 @@ class Durable:
     def _by_lane(self, lanes: Lanes, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
         """The same, of what has been looked at: each lane to one seat at a time (SEM D11)."""
         granted: list[tuple[Seat, Spans]] = []
-        while shares := lanes.shares(self.seats, below, chunk, self.pending):
+        while shares := lanes.shares(self.seats, below, chunk, self.ready):
             for seat, ids in shares:
-                self.pending.remove_all(ids)
+                self.ready.remove_all(ids)
                 self._hand(seat, ids.spans)
                 granted.append((seat, ids.spans))
         return granted
@@ -304,12 +304,12 @@ class Durable:
         found: list[Span] = []
         at = self.lanes.through
         while limit > 0:
-            span = self.pending.next_span(at, limit)
+            span = self.ready.next_span(at, limit)
             if span is None and not self.selector:
                 beyond = stored.next_span(self.head, limit)
                 if beyond is not None and beyond.first < below:
                     self.reach(min(beyond.end, below), stored)
-                    span = self.pending.next_span(at, limit)
+                    span = self.ready.next_span(at, limit)
             if span is None or span.first >= below:
                 break
             found.append(Span(span.first, min(span.end, below)))
@@ -325,7 +325,7 @@ class Durable:
         self.reach(below, stored)
         while seats := self.kind.servable(self.seats):
             seat = seats[0]
-            ready = self.pending.within(Span(0, below))
+            ready = self.ready.within(Span(0, below))
             if seat.wanted is not None:
                 ready = ready.overlap(seat.wanted)
             if seat.refused:
@@ -344,34 +344,34 @@ class Durable:
         return granted
 
     def _lowest(self, ready: IdSet, limit: int) -> Spans:
-        """Take the lowest ``limit`` of ``ready`` out of what is pending."""
+        """Take the lowest ``limit`` events of ``ready``, which are no longer ready then."""
         taken: list[Span] = []
         while limit > 0 and (span := ready.take(limit)) is not None:
-            self.pending.remove(span)
+            self.ready.remove(span)
             taken.append(span)
             limit -= span.size
         return tuple(taken)
 
-    def _ready(self, below: int) -> int:
-        highest = self.pending.highest
+    def _ready_count(self, below: int) -> int:
+        highest = self.ready.highest
         if highest is None or highest < below:
-            return len(self.pending)
-        return self.pending.count(Span(0, below))
+            return len(self.ready)
+        return self.ready.count(Span(0, below))
 
     def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
-        """Pull from beyond ``head`` until ``wanted`` events are pending."""
+        """Pull from beyond ``head`` until ``wanted`` events are ready."""
         if self.selector:
             return
-        while len(self.pending) < wanted:
-            span = stored.next_span(self.head, wanted - len(self.pending))
+        while len(self.ready) < wanted:
+            span = stored.next_span(self.head, wanted - len(self.ready))
             if span is None or span.first >= below:
                 return
             self.reach(min(span.end, below), stored)
 
     def _take(self, limit: int, below: int) -> Spans:
         taken: list[Span] = []
-        while limit > 0 and (lowest := self.pending.lowest) is not None and lowest < below:
-            span = self.pending.take(min(limit, below - lowest))
+        while limit > 0 and (lowest := self.ready.lowest) is not None and lowest < below:
+            span = self.ready.take(min(limit, below - lowest))
             assert span is not None, "there is a lowest one"
             taken.append(span)
             limit -= span.size
@@ -522,7 +522,7 @@ class Durable:
             order_by=state.order_by,
         )
         durable.outstanding = id_set(state.outstanding)
-        durable.pending = durable.outstanding.copy()
+        durable.ready = durable.outstanding.copy()
         durable.rolled_back = id_set(state.rolled_back)
         for count, spans in state.redelivered:
             durable.levels[count] = id_set(spans)

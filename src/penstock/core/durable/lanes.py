@@ -74,11 +74,11 @@ class _Lane:
             del self.queue[: self.at]
             self.at = 0
 
-    def keep(self, pending: IdSet) -> None:
+    def keep(self, ready: IdSet) -> None:
         """Forget the waiting that have left."""
-        kept = array("q", (i for i in self.queue[self.at :] if i in pending))
+        kept = array("q", (i for i in self.queue[self.at :] if i in ready))
         self.queue, self.at = kept, 0
-        self.back = sorted(i for i in self.back if i in pending)
+        self.back = sorted(i for i in self.back if i in ready)
 
 
 class Lanes:
@@ -119,14 +119,14 @@ class Lanes:
                 self._show(lane)
         self.waiting += len(looked.ids)
 
-    def settled(self, ids: IdSet, waited: int, pending: IdSet) -> None:
-        """These are due no more, ``waited`` of them were in nobody's hands; ``pending`` is what
+    def settled(self, ids: IdSet, waited: int, ready: IdSet) -> None:
+        """These are due no more, ``waited`` of them were in nobody's hands; ``ready`` is what
         still is."""
         for event_id in self._held_of(ids):
             self._let_go(event_id)
         self._stale += waited
         if self._stale > max(_STALE_MIN, self.waiting // 2):
-            self._forget(pending)
+            self._forget(ready)
 
     def returned(self, ids: IdSet) -> None:
         """These are in nobody's hands any more, and come before what waits in their lanes."""
@@ -156,7 +156,7 @@ class Lanes:
     # --- who is served ---------------------------------------------------------------------
 
     def shares(
-        self, seats: Iterable[Seat], below: int, chunk: int, pending: IdSet
+        self, seats: Iterable[Seat], below: int, chunk: int, ready: IdSet
     ) -> list[tuple[Seat, IdSet]]:
         """What to send to whom: one event after the other to the ``seats`` in turn, each the
         lowest there is for it, to the end of its credit."""
@@ -166,7 +166,7 @@ class Lanes:
         while left:
             following = []
             for seat, room in left:
-                event_id = self._next(seat, below, pending)
+                event_id = self._next(seat, below, ready)
                 if event_id is None:
                     continue
                 self._take(seat, event_id)
@@ -176,28 +176,28 @@ class Lanes:
             left = following
         return [(seat, IdSet.of(ids)) for seat, _ in turns if (ids := taken[seat.subscription])]
 
-    def _next(self, seat: Seat, below: int, pending: IdSet) -> int | None:
+    def _next(self, seat: Seat, below: int, ready: IdSet) -> int | None:
         own = self._own.get(seat.subscription)
-        mine = None if own is None else self._wanted(own, seat, seat.refused, pending)
-        free = self._wanted(self._free, None, seat.refused, pending)
+        mine = None if own is None else self._wanted(own, seat, seat.refused, ready)
+        free = self._wanted(self._free, None, seat.refused, ready)
         if mine is None or (free is not None and free < mine):
             mine = free
         return None if mine is None or mine >= below else mine
 
     def _wanted(
-        self, heap: list[int], owner: Seat | None, refused: IdSet, pending: IdSet
+        self, heap: list[int], owner: Seat | None, refused: IdSet, ready: IdSet
     ) -> int | None:
         """The same, but for lanes that begin with what is ``refused``: they are others'."""
-        found = self._first(heap, owner, pending)
+        found = self._first(heap, owner, ready)
         aside = []
         while found is not None and found in refused:
             aside.append(heapq.heappop(heap))
-            found = self._first(heap, owner, pending)
+            found = self._first(heap, owner, ready)
         for event_id in aside:
             heapq.heappush(heap, event_id)
         return found
 
-    def _first(self, heap: list[int], owner: Seat | None, pending: IdSet) -> int | None:
+    def _first(self, heap: list[int], owner: Seat | None, ready: IdSet) -> int | None:
         """The lowest head of the lanes of ``owner``."""
         while heap:
             event_id = heap[0]
@@ -205,10 +205,10 @@ class Lanes:
             if lane is None or lane.owner is not owner or lane.head != event_id:
                 heapq.heappop(heap)
                 continue
-            if event_id in pending:
+            if event_id in ready:
                 return event_id
             heapq.heappop(heap)  # it has left the channel, or was settled while it waited
-            while (head := lane.head) is not None and head not in pending:
+            while (head := lane.head) is not None and head not in ready:
                 self._heads.pop(head, None)
                 lane.drop_head()
                 self.waiting -= 1
@@ -258,12 +258,12 @@ class Lanes:
         if lane.held is None and lane.head is None:
             self._lanes.pop(lane.key, None)
 
-    def _forget(self, pending: IdSet) -> None:
+    def _forget(self, ready: IdSet) -> None:
         """Many have left while they waited: make room."""
         self._stale = 0
         self._heads, self._free, self._own = {}, [], {}
         for lane in list(self._lanes.values()):
-            lane.keep(pending)
+            lane.keep(ready)
             self._show(lane)
             self._end_if_empty(lane)
         self.waiting = sum(lane.waiting for lane in self._lanes.values())
