@@ -45,15 +45,15 @@ def test_each_word_does_what_it_says(
     printed = run(*("subscribe", "orders", "--durable", "d", "--count", "2", "--format", "json"))
     assert [json.loads(line)["event_id"] for line in printed.splitlines()] == [0, 1]
     now = shown()
-    assert (now["outstanding"], now["pending"], now["redelivered"]) == (4, 0, 0)
+    assert (now["outstanding"], now["in_flight"], now["redelivered"]) == (4, 0, 0)
     assert channel.info().events == 4
 
     with channel.durables.get("d").subscribe() as held:
         assert held.next_batch(30) is not None
-        assert shown()["pending"] == 4
+        assert shown()["in_flight"] == 4
         assert run("durable", "unbind", "orders", "d", "-y") == "durable d: 1 subscription ended\n"
         now = shown()
-        assert (now["pending"], now["clients"]) == (0, [])
+        assert (now["in_flight"], now["clients"]) == (0, [])
         assert now["redelivered"] == (0 if kind in ("exclusive", "priority") else 4)
 
     purged = penstock_command("durable", "purge", "orders", "d", "--yes")

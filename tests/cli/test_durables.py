@@ -71,7 +71,7 @@ def test_show_counts_what_is_outstanding(penstock_command: Run, orders: Channel)
 
     assert "type          shared, survives a restart\n" in shown
     assert "deliveries    no limit\n" in shown
-    assert "outstanding   5 events, 2 with clients\n" in shown
+    assert "outstanding   5 events, 2 in flight\n" in shown
     assert "clients       none\n" not in shown
 
 

@@ -46,7 +46,7 @@ def test_the_list_has_a_line_for_each_queue(
 
     header, empty, stored = penstock_command("queue", "list").stdout.splitlines()
 
-    assert header.split()[:4] == ["queue", "type", "events", "pending"]
+    assert header.split()[:5] == ["queue", "type", "events", "in", "flight"]
     assert empty.split()[:4] == ["empty", "simple", "(deprecated)", "0"]
     assert stored.split()[:3] == ["work", "persistent", "5"]
 
@@ -75,7 +75,7 @@ def test_show_says_who_reads_and_where_every_event_went(penstock_command: Run, w
         shown = penstock_command("queue", "show", "work").stdout
 
     assert "queue         work\n" in shown
-    assert "readers       1; 2 events in their hands, not committed\n" in shown
+    assert "readers       1; 2 events in flight\n" in shown
     assert "redelivered   1 of the stored events\n" in shown
     assert "durables" not in shown
     assert shown.endswith("  5 published = 3 live + 1 consumed + 1 purged\n")
@@ -84,7 +84,7 @@ def test_show_says_who_reads_and_where_every_event_went(penstock_command: Run, w
 def test_show_as_json_has_the_same_numbers(penstock_command: Run, work: Queue) -> None:
     shown = json.loads(penstock_command("queue", "show", "work", "--format", "json").stdout)
 
-    assert (shown["events"], shown["readers"], shown["pending"]) == (5, [], 0)
+    assert (shown["events"], shown["readers"], shown["in_flight"]) == (5, [], 0)
 
 
 def test_edit_changes_only_what_was_given(penstock_command: Run, work: Queue) -> None:

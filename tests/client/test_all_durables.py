@@ -109,7 +109,7 @@ async def published(channel: Any, count: int) -> None:
 async def numbers(durable: Any) -> tuple[int, int, int, int]:
     """Clients, outstanding, pending and redelivered."""
     info = await do(durable.info)
-    return len(info.clients), info.outstanding, info.pending, info.redelivered
+    return len(info.clients), info.outstanding, info.in_flight, info.redelivered
 
 
 class Life:

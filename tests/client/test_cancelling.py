@@ -278,7 +278,7 @@ def test_a_closing_that_is_cancelled_gives_everything_back_all_the_same(
             await seat.close()
             await eventually(lambda: says(durable.info, "clients", ()))
         info = await durable.info()
-        assert (info.outstanding, info.pending) == (5, 0)
+        assert (info.outstanding, info.in_flight) == (5, 0)
         assert ids(await durable.fetch(5, WAIT_S)) == list(range(5))
 
     asyncio_only(realm, live)

@@ -55,7 +55,7 @@ async def test_what_was_acknowledged_is_though_deliveries_are_on_their_way(
         await session.close()
 
         info = await billing.info()
-        assert (info.outstanding, info.pending, info.clients) == (5, 0, ())
+        assert (info.outstanding, info.in_flight, info.clients) == (5, 0, ())
         assert (await there.info()).connections == 1
 
 

@@ -79,7 +79,7 @@ def test_a_window_bounds_what_is_unsettled(ten: Channel) -> None:
         assert first is not None
         assert ids(first) == [0, 1, 2]
         assert subscription.next_batch() is None
-        assert durable.info().pending == 3
+        assert durable.info().in_flight == 3
 
         first[0].ack()
         first[1].rollback()
@@ -318,7 +318,8 @@ def test_a_browse_of_a_durable_shows_what_is_outstanding_and_changes_nothing(ten
 
         assert ids(durable.browse()) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
         info = durable.info()
-        assert (info.outstanding, info.pending, info.redelivered) == (9, 4, 0)
+        assert (info.outstanding, info.in_flight, info.redelivered) == (9, 4, 0)
+        assert (info.ready, info.pending) == (5, info.in_flight)
         assert len(info.clients) == 1
         assert info.oldest_outstanding_ms is not None
 
@@ -366,7 +367,7 @@ def test_what_unbound_clients_held_is_counted_as_for_any_that_is_gone(ten: Chann
     assert durable.unbind() == 0
 
     assert durable.info().redelivered == 4
-    assert durable.info().pending == 0
+    assert durable.info().in_flight == 0
     for seat in seats:
         with pytest.raises(penstock.DurableUnbound):
             seat.next_batch(30)

@@ -31,12 +31,12 @@ def test_events_are_taken_and_acknowledged_by_id(lake: Durable) -> None:
     with lake.hold() as hold:
         assert list(hold.take(2, 4).id_set) == [2, 3, 4]
         info = lake.info()
-        assert (info.pending, info.outstanding) == (3, 10)
+        assert (info.in_flight, info.outstanding) == (3, 10)
         hold.ack(3)
         assert outstanding(lake) == [4, 5, 6, 7, 8, 9]
         hold.ack(3)
         assert list(hold.take(0, 5).id_set) == [4, 5]
-    assert lake.info().pending == 0
+    assert lake.info().in_flight == 0
     assert list(lake.outstanding(5, 6).id_set) == [5, 6]
 
 
@@ -159,4 +159,4 @@ def test_a_lost_connection_gives_back_and_the_hold_goes_on(
             hold.ack(2)
             assert outstanding(seen) == [3, 4, 5, 6, 7, 8, 9]
             assert list(hold.take(0, 4).id_set) == [3, 4]
-            assert seen.info().pending == 2
+            assert seen.info().in_flight == 2

@@ -108,7 +108,7 @@ def test_a_lane_somebody_is_stuck_with_stops_nobody_else(orders: Channel) -> Non
         left = durable.info()
 
     assert by_lane(others) == {lane: own for lane, own in IN_ORDER.items() if lane is not None}
-    assert (left.outstanding, left.pending) == (len(IN_ORDER[None]), 1)
+    assert (left.outstanding, left.in_flight) == (len(IN_ORDER[None]), 1)
 
 
 @pytest.mark.spec("D11", "D15")

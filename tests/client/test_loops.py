@@ -380,7 +380,7 @@ def test_what_a_cancelled_fetch_has_left_does_not_overtake_a_rollback(
         durable = await channel.durables.create("d", type="serial", strict_order=True)
         await published(channel, 4)
         fetching = asyncio.get_running_loop().create_task(durable.fetch(6, WAIT_S))
-        await eventually(lambda: says(durable.info, "pending", 4))
+        await eventually(lambda: says(durable.info, "in_flight", 4))
         fetching.cancel()
         first, _ = await durable.fetch(2, WAIT_S)
         await first.rollback()

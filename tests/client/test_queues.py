@@ -338,11 +338,11 @@ def test_a_transactional_reader_holds_at_most_its_window(ten: Queue) -> None:
         assert ids(reader) == [0, 1, 2]
         assert ids(reader) == []
         assert reader.fetch(5, 0.0) == []
-        assert (ten.info().events, ten.info().pending) == (10, 3)
+        assert (ten.info().events, ten.info().in_flight) == (10, 3)
 
         reader.commit()
 
-        assert (ten.info().events, ten.info().pending) == (7, 0)
+        assert (ten.info().events, ten.info().in_flight) == (7, 0)
         assert ids(reader.fetch(5)) == [3, 4, 5]
         reader.commit()
     assert ten.info().events == 4
@@ -404,9 +404,9 @@ def test_closing_is_a_rollback(ten: Queue) -> None:
     with ten.reader(transactional=True) as reader:
         reader.fetch(3)
         reader.commit(0)
-        assert ten.info().pending == 2
+        assert ten.info().in_flight == 2
 
-    assert (ten.info().events, ten.info().pending) == (9, 0)
+    assert (ten.info().events, ten.info().in_flight) == (9, 0)
     assert [(e.event_id, e.redelivery_count) for e in ten.reader().fetch(3)] == [
         (1, 1),
         (2, 1),

@@ -160,7 +160,7 @@ def test_what_waits_to_be_handed_out_is_dropped(orders: Channel) -> None:
         assert first is not None
         for _ in range(5):
             orders.publish(b"later")
-        while durable.info().pending < 6:
+        while durable.info().in_flight < 6:
             subscription.flush()
         first.rollback()
 

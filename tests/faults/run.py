@@ -202,7 +202,7 @@ def _left(session: Session, loose: Loose, given: Given) -> str:
     for durable in log.durables.list():
         if durable.type in kinds and durable.outstanding:
             return (
-                f"{durable.outstanding} events outstanding at {durable.type}, {durable.pending} "
+                f"{durable.outstanding} events outstanding at {durable.type}, {durable.in_flight} "
                 f"of them in the hands of {len(durable.clients)} clients"
             )
     for queue, kind in ((WORK, "reader"), (POPS, "pop")):

@@ -5,10 +5,11 @@ A change here is a new wire version: another eighth byte of the preface, and bot
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.api.channels import CreateChannel
-from penstock.api.durables import CreateDurable, UnbindDurable
+from penstock.api.durables import CreateDurable, DurableInfo, UnbindDurable
 from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
 from penstock.api.realm import Ping
 from penstock.api.subscriptions import Attach, Settle, Subscribe
@@ -166,3 +167,38 @@ def test_what_was_sent_before_a_field_was_added_is_understood(
     message: wire.Message, sent: str
 ) -> None:
     assert wire.decode_from_client(memoryview(bytes.fromhex(sent))) == message
+
+
+def test_the_description_of_a_durable_from_an_older_realm_says_what_is_in_flight() -> None:
+    sent = bytes.fromhex(
+        "8ca46e616d65a164a76368616e6e656ca163a474797065a6736861726564aa70657273697374656e74c3"
+        "a873656c6563746f72a0a7636c69656e747390a8706f736974696f6e05ab6f75747374616e64696e6704"
+        "a770656e64696e6703ab726564656c69766572656401b56f6c646573745f6f75747374616e64696e675f"
+        "6d73c0ac6c6173745f726561645f6d73c0"
+    )
+
+    info = msgspec.msgpack.decode(sent, type=DurableInfo)
+
+    assert (info.outstanding, info.in_flight, info.ready) == (4, 3, 1)
+
+
+def test_an_older_client_finds_what_is_in_flight_under_its_old_name() -> None:
+    info = DurableInfo(
+        name="d",
+        channel="c",
+        type="shared",
+        persistent=True,
+        selector="",
+        clients=(),
+        position=5,
+        outstanding=4,
+        pending=3,
+        in_flight=3,
+        redelivered=1,
+        oldest_outstanding_ms=None,
+        last_read_ms=None,
+    )
+
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(info))
+
+    assert (sent["pending"], sent["in_flight"]) == (3, 3)

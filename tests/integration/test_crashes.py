@@ -184,7 +184,7 @@ def test_what_a_killed_worker_held_goes_to_the_other_counted_once(
     with started_worker(lives.url) as worker:
         assert worker.stdout is not None, "a pipe"
         assert worker.stdout.readline() == "holding\n"
-        assert durable.info().pending == 5
+        assert durable.info().in_flight == 5
         worker.kill()
         worker.wait()
 

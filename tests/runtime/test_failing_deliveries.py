@@ -119,7 +119,7 @@ async def test_what_could_not_be_delivered_goes_back_to_the_durable_and_comes_to
             await pass_time(0.1)
         assert is_told(bad, logged)
         info = await realm.subscriptions.durable(number, "d")
-        assert (info.pending, info.outstanding, info.clients) == (0, 2, ())
+        assert (info.in_flight, info.outstanding, info.clients) == (0, 2, ())
 
         await realm.subscriptions.attach(number, "d", good, window=10, pull=False)
         await pass_time(0.1)

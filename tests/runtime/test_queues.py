@@ -69,10 +69,10 @@ async def test_what_was_not_committed_comes_again_after_a_restart(end: End, kind
         await reader.settle(2, 5)
         await reader.settle(0, back=True)
         await reader.has(13)
-        assert (await lives.info("work")).pending == 10
+        assert (await lives.info("work")).in_flight == 10
     async with lives.life(end):
         info = await lives.info("work")
-        assert (info.events, info.pending, info.redelivered) == (13, 0, 1)
+        assert (info.events, info.in_flight, info.redelivered) == (13, 0, 1)
         reader = await lives.attach("work", window=100)
         found = await reader.has(13)
         assert datas(found) == [*"abdeghijklmno"]
@@ -144,7 +144,7 @@ async def test_a_peek_shows_what_is_there_and_changes_nothing(end: End) -> None:
         assert await peek(lives, "work", "colour = 'red'") == ["red", "red"]
         assert await peek(lives, "work", "event_id > 0") == ["blue", "red"]
         info = await lives.info("work")
-        assert (info.events, info.pending, info.redelivered) == (3, 0, 0)
+        assert (info.events, info.in_flight, info.redelivered) == (3, 0, 0)
         assert await lives.purge("work", "colour = 'red'") == 2
         assert await peek(lives, "work") == ["blue"]
 

@@ -181,7 +181,7 @@ def test_what_is_in_the_checkpoint_is_acknowledged_and_nothing_else(
     query.begin(4)
     assert query.run() == [0, 1, 2, 3]
     info = lake.info()
-    assert (info.pending, info.outstanding) == (4, 10)
+    assert (info.in_flight, info.outstanding) == (4, 10)
 
     query.finish()
     assert len(outstanding(lake)) == 10
@@ -219,13 +219,13 @@ def test_a_failing_micro_batch_is_rolled_back_counted_and_repeated(
     query.begin(4)
     for attempt in range(3):
         assert query.run() == [3, 4, 5, 6]
-        assert lake.info().pending == 4
+        assert lake.info().in_flight == 4
         assert lake.outstanding().redelivered.keys() == (
             {attempt} if attempt and kind == "serial" else set()
         )
         query.die()
     info = lake.info()
-    assert (info.pending, info.outstanding) == (0, 7)
+    assert (info.in_flight, info.outstanding) == (0, 7)
     assert info.redelivered == (4 if kind == "serial" else 0)
     assert orders.info().counters.redelivered == (12 if kind == "serial" else 0)
     assert query.run() == [3, 4, 5, 6]

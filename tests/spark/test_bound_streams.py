@@ -95,7 +95,7 @@ def test_a_query_to_its_end_has_acknowledged_everything(
     query = run(spark, url, tmp_path / "c", maxEventsPerTrigger="10")
     assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [10, 10, 5]
     info = lake.info()
-    assert (info.outstanding, info.pending, info.redelivered) == (0, 0, 0)
+    assert (info.outstanding, info.in_flight, info.redelivered) == (0, 0, 0)
     assert orders.info().events == 0
 
     publish(orders, 25, 30)
@@ -112,7 +112,7 @@ def test_poison_is_counted_found_and_buried_and_the_query_goes_on(
     with pytest.raises(StreamingQueryException, match="no airport 13"):
         run(spark, url, tmp_path / "c", *bad, maxEventsPerTrigger="10")
     assert numbers(out) == list(range(10))
-    eventually(lambda: lake.info().pending == 0)
+    eventually(lambda: lake.info().in_flight == 0)
     info = lake.info()
     assert (info.outstanding, info.redelivered) == (20, 10)
 

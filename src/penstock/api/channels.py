@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from penstock.api.requests import Kind, Request
 from penstock.core.bounds import EndId, EventId, GivenName, LastId, Number, SelectorText
@@ -58,7 +59,7 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     readers: tuple[str, ...] = ()
     """Queues: the sessions that read it."""
     pending: int = 0
-    """Queues: events in a reader's hands, not committed."""
+    """Deprecated name of ``in_flight``."""
     redelivered: int = 0
     """Queues: stored events that were rolled back at least once."""
     scheduled: int = 0
@@ -66,6 +67,12 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     overdue: int = 0
     """Stored, expired, and about to move to the dead event store; neither in ``events`` nor in a
     counter, a term of the sum all the same (SEM T8)."""
+    in_flight: int = -1
+    """Queues: events in a reader's hands, not committed."""
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 0:  # the answer of an older realm
+            force_setattr(self, "in_flight", self.pending)
 
 
 class SealedPart(Struct, frozen=True):

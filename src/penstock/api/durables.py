@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from penstock.api.requests import Request
 from penstock.core.bounds import (
@@ -36,7 +37,7 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     outstanding: int
     """Not acknowledged."""
     pending: int
-    """Sent to a client and not acknowledged."""
+    """Deprecated name of ``in_flight``."""
     redelivered: int
     """Outstanding events that were delivered before."""
     oldest_outstanding_ms: int | None
@@ -47,6 +48,17 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     cluster_wide: bool = False
     strict_order: bool = False
     order_by: str = ""
+    in_flight: int = -1
+    """Outstanding events a client has: delivered and not acknowledged."""
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 0:  # the answer of an older realm
+            force_setattr(self, "in_flight", self.pending)
+
+    @property
+    def ready(self) -> int:
+        """Outstanding events that no client has."""
+        return max(0, self.outstanding - self.in_flight)
 
 
 class Outstanding(Struct, frozen=True):

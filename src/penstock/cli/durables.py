@@ -151,7 +151,7 @@ def list_(
             len(info.clients),
             info.position,
             info.outstanding,
-            info.pending,
+            info.in_flight,
             info.redelivered,
             _age(info.oldest_outstanding_ms),
             info.selector,
@@ -160,7 +160,7 @@ def list_(
     ]
     columns = (
         *("durable", "type", "clients", "position", "outstanding"),
-        *("pending", "redelivered", "oldest", "selector"),
+        *("in flight", "redelivered", "oldest", "selector"),
     )
     hint = f"no durables; make one with: penstock durable create {channel} NAME"
     write_table(columns, rows, hint)
@@ -198,7 +198,7 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("deliveries", _deliveries(info)),
         ("cluster-wide", "yes" if info.cluster_wide else "no"),
         ("position", f"{info.position}; events below it were offered or settled"),
-        ("outstanding", f"{count(info.outstanding, 'event')}, {info.pending:,} with clients"),
+        ("outstanding", f"{count(info.outstanding, 'event')}, {info.in_flight:,} in flight"),
         ("redelivered", f"{info.redelivered:,} of them"),
         ("oldest", _age(info.oldest_outstanding_ms) or "nothing is outstanding"),
         ("last read", _ago(info.last_read_ms)),

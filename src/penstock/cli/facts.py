@@ -162,9 +162,9 @@ def bytes_of(info: ChannelInfo) -> int:
 
 def _consumer_facts(info: ChannelInfo, durables: list[DurableInfo]) -> list[Fact]:
     if info.definition.kind == "queue":
-        in_hands = f"{count(info.pending, 'event')} in their hands, not committed"
+        in_flight = f"{count(info.in_flight, 'event')} in flight"
         return [
-            ("readers", f"{len(info.readers):,}; {in_hands}" if info.readers else "none"),
+            ("readers", f"{len(info.readers):,}; {in_flight}" if info.readers else "none"),
             ("redelivered", f"{info.redelivered:,} of the stored events"),
         ]
     return [

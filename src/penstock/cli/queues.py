@@ -62,14 +62,14 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
             info.name,
             attributes.type_shown(info.definition.type),
             info.events,
-            info.pending,
+            info.in_flight,
             info.redelivered,
             len(info.readers),
             size(facts.bytes_of(info)),
         )
         for info in found
     ]
-    columns = ("queue", "type", "events", "pending", "redelivered", "readers", "size")
+    columns = ("queue", "type", "events", "in flight", "redelivered", "readers", "size")
     write_table(columns, rows, "no queues; make one with: penstock queue create NAME")
 
 

@@ -169,7 +169,7 @@ def _durables(before: Look, now: Look, seconds: float) -> Iterator[DurableLine]:
             type=info.type,
             clients=len(info.clients),
             outstanding=info.outstanding,
-            in_flight=info.pending,
+            in_flight=info.in_flight,
             oldest_ms=info.oldest_outstanding_ms,
             offered_per_s=max(0, offered) / seconds,
         )

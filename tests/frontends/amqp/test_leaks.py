@@ -76,7 +76,7 @@ def is_free(session: Session) -> bool:
     temporary = [name for name in session.queues.list() if name.startswith("temp-queue-")]
     (durable,) = session.channels.get("news").durables.list()
     work = session.queues.get("work").info()
-    return not temporary and not durable.clients and not work.pending
+    return not temporary and not durable.clients and not work.in_flight
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)

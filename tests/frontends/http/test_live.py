@@ -54,7 +54,7 @@ def test_watching_changes_nothing(web: Web, session: penstock.Session) -> None:
 
         assert (jms.info().events, jms.info().counters.dropped) == (0, 1)
         assert (jms.info().subscribers, plain.info().subscribers) == (0, 0)
-        assert (durable.info().outstanding, durable.info().pending) == (1, 0)
+        assert (durable.info().outstanding, durable.info().in_flight) == (1, 0)
         assert msgspec.structs.asdict(plain.info().counters)["published"] == 1
 
 

@@ -106,6 +106,23 @@ def test_queues_readers_are_their_durable(web: Web, session: penstock.Session) -
     assert of(found, "penstock_durable_outstanding_events", channel="jobs", durable="") == 3
 
 
+def test_what_is_in_flight_is_counted_under_its_old_name_too(
+    web: Web, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    billing = orders.durables.create("billing")
+    orders.publish_many([penstock.Event(b"x")] * 3)
+
+    with billing.subscribe(window=2) as subscription:
+        assert subscription.next_batch(30) is not None
+        found, shown = scraped(web), web.get("channels/orders/durables/billing")
+
+    labels = {"channel": "orders", "durable": "billing"}
+    assert of(found, "penstock_durable_in_flight_events", **labels) == 2
+    assert of(found, "penstock_durable_pending_events", **labels) == 2
+    assert (shown["outstanding"], shown["in_flight"], shown["pending"]) == (3, 2, 2)
+
+
 def test_how_long_the_disk_takes_is_a_histogram(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
         orders = session.channels.create("orders")

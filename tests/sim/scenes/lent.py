@@ -230,7 +230,7 @@ class Lent:
 
     async def _held(self) -> int:
         number = self._world.numbers["booked"]
-        return (await self._world.realm.subscriptions.durable(number, "desk")).pending
+        return (await self._world.realm.subscriptions.durable(number, "desk")).in_flight
 
 
 class Absent:

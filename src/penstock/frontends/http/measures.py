@@ -72,6 +72,7 @@ def _durables(store: StoreView, now_us: int) -> list[DurableRate]:
                 name=info.name,
                 position=info.position,
                 outstanding=info.outstanding,
+                in_flight=info.in_flight,
                 pending=info.pending,
                 redelivered=info.redelivered,
                 clients=len(info.clients),

@@ -189,8 +189,15 @@ class RealmCollector(Collector):
         outstanding = GaugeMetricFamily(
             "penstock_durable_outstanding_events", "Events not acknowledged.", labels=labels
         )
+        in_flight = GaugeMetricFamily(
+            "penstock_durable_in_flight_events",
+            "Events delivered and not acknowledged.",
+            labels=labels,
+        )
         pending = GaugeMetricFamily(
-            "penstock_durable_pending_events", "Events in clients' hands.", labels=labels
+            "penstock_durable_pending_events",
+            "Deprecated: use penstock_durable_in_flight_events.",
+            labels=labels,
         )
         redelivered = GaugeMetricFamily(
             "penstock_durable_redelivered_events",
@@ -215,13 +222,23 @@ class RealmCollector(Collector):
             info, (sent, settled) = durable.info(now_us), durable.flow
             named = [info.channel, name]
             outstanding.add_metric(named, info.outstanding)
+            in_flight.add_metric(named, info.in_flight)
             pending.add_metric(named, info.pending)
             redelivered.add_metric(named, info.redelivered)
             oldest.add_metric(named, (info.oldest_outstanding_ms or 0) / 1_000)
             clients.add_metric(named, len(info.clients))
             delivered.add_metric(named, sent)
             acknowledged.add_metric(named, settled)
-        yield from (outstanding, pending, redelivered, oldest, clients, delivered, acknowledged)
+        yield from (
+            outstanding,
+            in_flight,
+            pending,
+            redelivered,
+            oldest,
+            clients,
+            delivered,
+            acknowledged,
+        )
 
     def _durables(self) -> Iterator[tuple[str, DurableView]]:
         """The durables of the channels with names; a queue's readers are one called ``""``."""

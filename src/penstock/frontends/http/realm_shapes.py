@@ -17,6 +17,7 @@ from penstock.frontends.http.shapes import (
     Limit,
     Moment,
     Name,
+    PendingCount,
     Query,
     Selector,
 )
@@ -165,7 +166,9 @@ class DurableRate(Answer, frozen=True):
     channel: str
     name: str
     outstanding: int
-    pending: int
+    in_flight: int
+    """Delivered, and not acknowledged."""
+    pending: PendingCount
     redelivered: int
     clients: int
     position: int

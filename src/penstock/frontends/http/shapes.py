@@ -25,6 +25,13 @@ PREVIEW_BYTES = 64 << 10
 LIVE_PREVIEW_BYTES = 4 << 10
 
 Moment = Annotated[datetime, Meta(tz=True)]
+PendingCount = Annotated[
+    int,
+    Meta(
+        description="Another name of `in_flight`, which to use instead.",
+        extra_json_schema={"deprecated": True},
+    ),
+]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Most things on a page.")]
 Id = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ResourceKind = Literal["realm", "channel", "queue"]
@@ -256,7 +263,9 @@ class ChannelAnswer(Answer, frozen=True):
     conservation: Conservation
     storage: StorageAnswer
     readers: list[str]
-    pending: int
+    in_flight: int
+    """Delivered, and not acknowledged; of a queue, not committed."""
+    pending: PendingCount
     redelivered: int
     scheduled: int
     overdue: int
@@ -490,7 +499,9 @@ class DurableAnswer(Answer, frozen=True):
     clients: list[str]
     position: int
     outstanding: int
-    pending: int
+    in_flight: int
+    """Delivered, and not acknowledged; of a queue, not committed."""
+    pending: PendingCount
     redelivered: int
     oldest_outstanding_ms: int | None
     last_read_ms: int | None

@@ -16,6 +16,7 @@ def channel_info(
     state: ChannelState, store: ChannelStore, *, scheduled: int = 0, paged_bytes: int = 0
 ) -> ChannelInfo:
     readers = state.durables.get(READERS)
+    in_flight = readers.in_flight_count if readers else 0
     return ChannelInfo(
         name=state.name,
         definition=state.definition,
@@ -35,10 +36,11 @@ def channel_info(
             paged_bytes=paged_bytes,
         ),
         readers=tuple(seat.session for seat in readers.seats) if readers else (),
-        pending=readers.in_flight_count if readers else 0,
+        pending=in_flight,
         redelivered=readers.redelivered_count if readers else 0,
         scheduled=scheduled,
         overdue=state.overdue,
+        in_flight=in_flight,
     )
 
 
@@ -62,4 +64,5 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         cluster_wide=durable.cluster_wide,
         strict_order=durable.strict_order,
         order_by=durable.order_by,
+        in_flight=durable.in_flight_count,
     )

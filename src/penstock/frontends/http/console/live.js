@@ -103,8 +103,8 @@ export function take(told) {
     now.durables.set(key, durable);
     durable.flow = flow(durable, before, seconds);
     const moved = durable.outstanding > 0 || KINDS.some((kind) => durable.flow[kind] > 0);
-    historyOf(live.durables, key, moved, { outstanding: 0, pending: 0, acknowledged: 0 })
-      ?.add({ time, outstanding: durable.outstanding, pending: durable.pending, acknowledged: durable.flow.acknowledged });
+    historyOf(live.durables, key, moved, { outstanding: 0, in_flight: 0, acknowledged: 0 })
+      ?.add({ time, outstanding: durable.outstanding, in_flight: durable.in_flight, acknowledged: durable.flow.acknowledged });
   }
   for (const channel of rates.channels) {
     const before = seen.channels.get(channel.name), flows = flow(channel, before, seconds);
@@ -140,7 +140,7 @@ export function durableHistory(channel, name) {
   const found = live.durables.get(durableKey(channel, name));
   if (found) return found;
   const flat = new History();
-  flat.samples = live.realm.samples.map(({ time }) => ({ time, outstanding: 0, pending: 0, acknowledged: 0 }));
+  flat.samples = live.realm.samples.map(({ time }) => ({ time, outstanding: 0, in_flight: 0, acknowledged: 0 }));
   return flat;
 }
 

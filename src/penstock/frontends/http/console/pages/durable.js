@@ -53,14 +53,14 @@ export function DurablePage({ channel, name }) {
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}${!info && !loaded.error && html`<${Loading} />`}
     ${info && html`${info.clients.length === 0 && info.outstanding > 0 && html`<${Note} kind="warn" title="Nobody reads this durable.">${many(info.outstanding, "event")} wait, the oldest for ${duration(info.oldest_outstanding_ms)}.</${Note}>`}
       <dl class="stats"><${Stat} label="Outstanding" swatch="s1" value=${count(rate?.outstanding ?? info.outstanding)} under="not acknowledged" />
-        <${Stat} label="Pending" swatch="s2" value=${count(rate?.pending ?? info.pending)} under="of these: with a client" />
-        <${Stat} label="Waiting" value=${count(Math.max(0, (rate?.outstanding ?? info.outstanding) - (rate?.pending ?? info.pending)))} under="of these: in no hands" />
+        <${Stat} label="In flight" swatch="s2" value=${count(rate?.in_flight ?? info.in_flight)} under="of these: with a client" />
+        <${Stat} label="Ready" value=${count(Math.max(0, (rate?.outstanding ?? info.outstanding) - (rate?.in_flight ?? info.in_flight)))} under="of these: with no client" />
         <${Stat} label="Oldest waits" value=${span(rate ? rate.oldest_outstanding_ms : info.oldest_outstanding_ms)} />
         ${hasFigures() ? html`<${Stat} label="Acknowledged" value=${brief(last.acknowledged)} unit="/s" under=${`last read ${ago(info.last_read_ms)}`} />`
           : html`<${Stat} label="Last read" value=${span(info.last_read_ms)} under=${known(info.last_read_ms) ? "ago" : "never"} />`}
         <${Stat} label="Clients" value=${count(info.clients.length)} under=${info.redelivered ? `${count(info.redelivered)} delivered again` : ""} /></dl>
       <div class="columns wide-left"><${Panel} title="Lag" hint="events" bare=${!hasFigures()}>${hasFigures() ? html`<${Plot} label="Lag of ${name}" times=${history.times}
-          series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "Pending", values: history.values("pending") }]} />` : html`<${Lacks} what="Figures" right="admin">How the lag goes is told by the second.</${Lacks}>`}</${Panel}>
+          series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "In flight", values: history.values("in_flight") }]} />` : html`<${Lacks} what="Figures" right="admin">How the lag goes is told by the second.</${Lacks}>`}</${Panel}>
         <${Panel} title="Attributes"><${Facts} rows=${[["Type", info.type], ["Selector", info.selector ? html`<code>${info.selector}</code>` : "all events"], ["Position", count(info.position)],
           ["Kept over a restart", info.persistent ? "yes" : "no"], ["Most deliveries", info.max_deliveries ? count(info.max_deliveries) : "no limit"],
           info.order_by ? ["Order by", html`<code>${info.order_by}</code>`] : null, info.strict_order ? ["Strict order", "yes"] : null, ["Cluster-wide", info.cluster_wide ? "yes" : "no"]]} /></${Panel}></div>

@@ -61,7 +61,7 @@ export function Durables({ channel }) {
       { label: "Name", kind: "lead", cell: (row) => html`<a href=${to("channel", channel, "durables", row.name)}>${row.name}</a>${row.selector && html`<div class="sub mono">${row.selector}</div>`}` },
       { label: "Type", cell: (row) => row.type },
       { label: "Outstanding", kind: "num", cell: (row) => html`<strong>${count(row.outstanding)}</strong>` },
-      { label: "Pending", kind: "num", cell: (row) => count(row.pending) },
+      { label: "In flight", kind: "num", cell: (row) => count(row.in_flight) },
       { label: "Delivered again", kind: "num", cell: (row) => count(row.redelivered) },
       { label: "Oldest", kind: "num", cell: (row) => duration(row.oldest_outstanding_ms) },
       { label: "Clients", kind: "num", cell: (row) => (row.clients.length ? count(row.clients.length) : row.outstanding ? html`<${Tag} kind="warn" icon="warning">none</${Tag}>` : "0") },

@@ -96,7 +96,7 @@ function About({ info, kind, name }) {
       <${Stat} label=${settled} swatch="s3" value=${brief(last.acknowledged)} unit="/s" />
       <${Stat} label="Stored" value=${brief(info.events)} under=${bytes(info.storage.home === "pages" ? info.storage.paged_bytes : info.storage.tail_bytes + info.storage.sealed_bytes)} />
       ${kind === "queue"
-        ? html`<${Stat} label="Pending" value=${brief(info.pending)} under="with ${many(info.readers.length, "reader")}" />`
+        ? html`<${Stat} label="In flight" value=${brief(info.in_flight)} under="with ${many(info.readers.length, "reader")}" />`
         : html`<${Stat} label="Outstanding" value=${brief(now.rates ? owed : null)} under=${`at ${many(info.durables, "durable")}`} />`}
       ${kind === "channel" && html`<${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
@@ -113,7 +113,7 @@ function Standing({ info, kind, name }) {
       <${Stat} label="Delivered again" value=${brief(info.counters.redelivered)} under="ever" />
       <${Stat} label="Stored" value=${brief(info.events)} under=${bytes(info.storage.home === "pages" ? info.storage.paged_bytes : info.storage.tail_bytes + info.storage.sealed_bytes)} />
       ${kind === "queue"
-        ? html`<${Stat} label="Pending" value=${brief(info.pending)} under="with ${many(info.readers.length, "reader")}" /><${Stat} label="Readers" value=${count(info.readers.length)} />`
+        ? html`<${Stat} label="In flight" value=${brief(info.in_flight)} under="with ${many(info.readers.length, "reader")}" /><${Stat} label="Readers" value=${count(info.readers.length)} />`
         : html`<${Stat} label="Outstanding" value=${brief(owed.value?.reduce((sum, each) => sum + each.outstanding, 0))} under=${owed.error ? "not for you to see" : `at ${many(info.durables, "durable")}`} />
           <${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
