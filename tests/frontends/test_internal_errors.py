@@ -13,8 +13,8 @@ import penstock
 from penstock.core.vocabulary.errors import Internal
 from penstock.frontends.http.live import Viewer
 from penstock.frontends.http.statuses import status_of
+from penstock.runtime.access.internal_errors import incident, told
 from penstock.runtime.delivery.delivery import Dispatch
-from penstock.runtime.internal_errors import incident, told
 from penstock.runtime.realm import RunningRealm
 from tests.frontends.http.asking import Web
 

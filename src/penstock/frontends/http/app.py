@@ -43,7 +43,7 @@ from penstock.frontends.http.routing import (
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
 from penstock.runtime.access.askers import asker
-from penstock.runtime.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import incident, told
 from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:

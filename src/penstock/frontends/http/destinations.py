@@ -67,7 +67,7 @@ async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
     names = [name for name in await call.ask(ListChannels(kind)) if name > after]
     shown = [name for name in names[:limit] if call.realm.view.named(name) is not None]
     items = [
-        channel_answer(call.realm, await call.realm.describe_channel(name, kind)) for name in shown
+        channel_answer(call.realm, await call.answer(DescribeChannel(name, kind))) for name in shown
     ]
     return Page(items=items, next=names[limit - 1] if len(names) > limit else None)
 
@@ -110,7 +110,7 @@ async def create_queue(call: Call[NoQuery, NewQueue]) -> ChannelAnswer:
 async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) -> ChannelAnswer:
     definition = _definition(given, Definition(kind=kind))
     made = await call.ask(CreateChannel(name, definition))
-    return channel_answer(call.realm, await call.realm.describe_channel(made.name, kind))
+    return channel_answer(call.realm, await call.answer(DescribeChannel(made.name, kind)))
 
 
 async def show(call: Call[NoQuery, None]) -> ChannelAnswer:
@@ -132,7 +132,7 @@ async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
     await call.ask_here(
         EditChannel, lambda now: EditChannel(now.name, _definition(given, now.definition))
     )
-    return channel_answer(call.realm, await call.realm.describe_channel(*named(call)))
+    return channel_answer(call.realm, await call.answer(DescribeChannel(*named(call))))
 
 
 def may_bury(call: Call[Any, Any], dead: str) -> None:
@@ -184,7 +184,7 @@ async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
 async def storage(call: Call[NoQuery, None]) -> StoragePlace:
     """Where the stored events are: segment files, and what is in none yet."""
     store = await found(call)
-    info = await call.realm.describe_channel(store.name, store.kind)
+    info = await call.answer(DescribeChannel(store.name, store.kind))
     first = 0 if info.first_event_id is None else info.first_event_id
     location = await call.answer(Locate(store.number, first, max(first, info.last_event_id + 1)))
     segments = [
@@ -210,7 +210,7 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
     store, query = await found(call), call.query
     last = query.end
     if last is None:
-        last = (await call.realm.describe_channel(store.name, store.kind)).last_event_id
+        last = (await call.answer(DescribeChannel(store.name, store.kind))).last_event_id
     elif last < query.start:
         raise InvalidArgument(f"the range from {query.start} to {last} contains no ids")
     if last < query.start:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.channels import ListChannels, OpenSchedule, PurgeChannel
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.api.joins import Redrive as RedriveDead
 from penstock.api.operations import READING
@@ -72,7 +73,7 @@ def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
 async def pause(call: Call[NoQuery, Pause]) -> RealmAnswer:
     """Refuse publishes of clients, or take them again (SEM X5)."""
     await call.ask(PausePublishing(call.body.paused))
-    return _told(call, await call.realm.describe(call.server.version))
+    return _told(call, await call.answer(DescribeRealm()))
 
 
 # --- joins --------------------------------------------------------------------------------
@@ -139,14 +140,14 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
 
 async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
     """What waits to be published (SEM X4), by the name of where it goes, and by its number."""
-    realm, query = call.realm, call.query
+    query = call.query
     wanted = None if query.channel is None else destination_name(query.channel)
     if wanted is not None:
         may_read_at(call, wanted)
         call.kind_of(wanted)
     first_number, first_name = _scheduled_place(query.after)
     kinds: tuple[Kind, ...] = ("channel", "queue")
-    names = [(name, kind) for kind in kinds for name in await realm.list_channels(kind)]
+    names = [(name, kind) for kind in kinds for name in await call.answer(ListChannels(kind))]
     items: list[ScheduledAnswer] = []
     for name, kind in sorted(names):
         is_meant = wanted in (None, name) and name >= first_name
@@ -174,7 +175,7 @@ async def _waiting(
     """What waits for one store from number ``first`` on, and the number to go on at."""
     realm = call.realm
     store = await store_of(realm, name, kind)
-    hidden = await realm.schedule_of(store.number)
+    hidden = await call.answer(OpenSchedule(store.number))
     if hidden is None:
         return [], None
     outlet = Collected("", limit)
@@ -204,10 +205,10 @@ async def cancel(call: Call[NoQuery, None]) -> Done:
     """Take an event off the schedule of a channel or queue."""
     store = await found(call)
     number = cursor_of(call.params["number"]) or 0
-    hidden = await call.realm.schedule_of(store.number)
+    hidden = await call.answer(OpenSchedule(store.number))
     gone = 0
     if hidden is not None:
-        gone = await call.realm.subscriptions.purge(hidden.channel, number, number, "")
+        gone = await call.answer(PurgeChannel(hidden.channel, number, number))
     if not gone:
         raise IllegalState(
             f"number {number} does not wait on {store.name}: it was published or cancelled before"

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from penstock.api.channels import DescribeColumns
 from penstock.api.requests import Kind
 from penstock.columns.schema.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
@@ -108,7 +109,7 @@ async def check(call: Call[NoQuery, CheckSelector]) -> SelectorAnswer:
         )
     stored = None
     if store is not None:
-        stored = schema_from(await call.realm.subscriptions.columns(store.number))
+        stored = schema_from(await call.answer(DescribeColumns(store.number)))
         messages = messages_of(store)
         stored = stored if messages is None else messages.seen_in(stored)
     said = checked(selector.expression, stored)

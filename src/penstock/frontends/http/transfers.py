@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
+from penstock.api.channels import DescribeChannel
 from penstock.api.requests import Kind
 from penstock.api.transfers import ExportBegun
 from penstock.columns.files.exports import FORMAT, MANIFEST, Manifest, manifest_from
@@ -90,7 +91,7 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
             await access.created(call.principal, kind, opened.name)
     finally:
         realm.imports.leave(session)
-    return channel_answer(realm, await realm.describe_channel(opened.name, kind))
+    return channel_answer(realm, await call.answer(DescribeChannel(opened.name, kind)))
 
 
 # --- down ---------------------------------------------------------------------------------

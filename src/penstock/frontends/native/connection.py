@@ -28,9 +28,9 @@ from penstock.frontends.shared.backpressure import Reading
 from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.access.internal_errors import incident, told
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.access.quota import Quota
-from penstock.runtime.internal_errors import incident, told
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire

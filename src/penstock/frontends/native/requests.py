@@ -28,8 +28,9 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.frontends.native.deliveries import Subscription
 from penstock.runtime.access.permits import Opening
+from penstock.runtime.operations.beginners import BEGINNERS
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import begin, check, execute, is_begun, open_subscription
+from penstock.runtime.operations.door import begin, check, execute, open_subscription
 from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire
 
@@ -43,13 +44,15 @@ class Requests:
     def __init__(self, connection: Connection, caller: Caller) -> None:
         self._connection = connection
         self._caller = caller
+        self._permits = caller.permits
         self._realm = connection.realm
 
     def take(self, number: int, request: Request[Any], body: memoryview) -> None:
         """Do what is done in order; spawn what has to wait."""
         try:
-            if is_begun(type(request)):
-                check(self._caller, request)
+            if type(request) in BEGINNERS:
+                if self._permits is not None:
+                    self._permits.check(request)
                 self._begin(number, request, body)
                 return
             match request:
@@ -75,7 +78,10 @@ class Requests:
 
         def reply(answer: Any, error: BaseException | None) -> None:
             listener.pending_bytes -= size
-            connection.answer(number, answer, error)
+            if error is None:
+                connection.send(wire.Done(number, answer))
+            else:
+                connection.fail(number, error)
 
         try:
             batches = self._batches(request, body)

@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.runtime.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import incident, told
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM
 

@@ -21,11 +21,11 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
+from penstock.runtime.access.internal_errors import incident, told
 from penstock.runtime.delivery.byte_credit import Room, parted
 from penstock.runtime.delivery.merged_delivery import Known, Made, SelectedRows, kept_up, outgoing
 from penstock.runtime.delivery.prefetch import ReadAhead
 from penstock.runtime.delivery.selection import Choosing, while_wanted
-from penstock.runtime.internal_errors import incident, told
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.message_fields import messages_of

@@ -33,21 +33,13 @@ class Caller:
             None if realm.access.is_open else Permits(realm.access, realm.directory, principal)
         )
         """What it may ask for; None where nobody is asked."""
+        self.publisher = principal.name
+        """``user@host``: stamped on what it publishes (SEM E3)."""
+        self.owner = "" if self.permits is None or principal.trusted else principal.user
+        """Whose the names are that it chooses; empty where the realm does not know its users."""
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.password_nonce = b""
         """Of the change of a password that has begun."""
-
-    @property
-    def publisher(self) -> str:
-        """``user@host``: stamped on what it publishes (SEM E3)."""
-        return self.principal.name
-
-    @property
-    def owner(self) -> str:
-        """Whose the names are that it chooses; empty where the realm does not know its users."""
-        if self.permits is None or self.principal.trusted:
-            return ""
-        return self.principal.user
 
     def owned(self, name: str) -> str:
         """A name that it has chosen, apart from those that others choose."""

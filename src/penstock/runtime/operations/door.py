@@ -94,11 +94,6 @@ def check(caller: Caller, request: Request[Any]) -> None:
         caller.permits.check(request)
 
 
-def is_begun(kind: type[Request[Any]]) -> bool:
-    """Whether requests of this kind are worked through in the order in which they come."""
-    return kind in BEGINNERS
-
-
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
     """Begin what ``request`` asks, whose right :func:`check` was asked for; ``reply`` gets the
     answer, or the error that comes of it. ``batches``: the events beside it, part by part.
