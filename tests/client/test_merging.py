@@ -370,7 +370,9 @@ def test_a_state_that_is_gone_says_what_is(session: Session, rates: Channel) -> 
 
     with pytest.raises(penstock.InvalidArgument, match="has its state as of event 2 of it; name"):
         rates.state("EUR", as_of=1)
-    with pytest.raises(penstock.InvalidArgument, match="history nothing from event 1 or before"):
+    with pytest.raises(
+        penstock.InvalidArgument, match="history has nothing from event 1 or before"
+    ):
         rates.state("EUR", as_of=1, archive="history")
     with pytest.raises(penstock.InvalidArgument, match="'CHF' is gone: rates has nothing of it"):
         rates.state("CHF")
