@@ -277,5 +277,5 @@ def test_only_so_many_are_under_way_at_a_time(
         for _ in range(16):
             ask(peer, BeginExport("orders"), ExportBegun)
 
-        assert "4 imports are under way" in refusal(peer, BeginImport("n", manifest)).text
-        assert "16 exports are under way" in refusal(peer, BeginExport("orders")).text
+        assert "4 imports are running" in refusal(peer, BeginImport("n", manifest)).text
+        assert "16 exports are running" in refusal(peer, BeginExport("orders")).text
