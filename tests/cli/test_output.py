@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli import given
 from penstock.cli.output import (
-    Table,
+    TextTable,
     cell,
     count,
     duration,
@@ -48,13 +48,13 @@ def test_a_cell_is_one_short_line(value: Any, text: str) -> None:
 
 
 def test_numbers_stand_right_and_words_left(capsys: pytest.CaptureFixture[str]) -> None:
-    Table(("name", "n")).write([("a", 1), ("long", 100)])
+    TextTable(("name", "n")).write([("a", 1), ("long", 100)])
 
     assert capsys.readouterr().out == "name    n\na       1\nlong  100\n"
 
 
 def test_a_table_goes_on_without_another_header(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table(("name",))
+    table = TextTable(("name",))
     table.write([])
     table.write([("a",)])
     table.write([("b",)])
@@ -116,7 +116,7 @@ OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"
 def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     write(f"größe 日 {OBEYED}\nnext line")
     note(OBEYED)
-    Table(("name",)).write([(OBEYED,)])
+    TextTable(("name",)).write([(OBEYED,)])
     write_json({"name": OBEYED, "nested": [f"ä{OBEYED}"]})
     write_json_line({"name": OBEYED})
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live as Screen
 
-from penstock.cli.flowing import Lines, Live
+from penstock.cli.flowing import Lines, LiveTable
 from penstock.client.sync.sync import Channel
 from penstock.spark.pipelines import load
 from penstock.spark.pipelines.standing import Keeping, Status, alone
@@ -149,7 +149,7 @@ def test_a_line_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_step_says_is_text_at_a_terminal_too() -> None:
     console = Console(file=io.StringIO(), width=120, color_system=None)
     with Screen(console=console, auto_refresh=False) as screen:
-        live = Live(screen)
+        live = LiveTable(screen)
         live.told("archive", "failed: [red]\x1b]0;taken\x07")
         live.moved([Progress(step="archive", rows=7, text="[/] \u202ewaits")])
         screen.refresh()

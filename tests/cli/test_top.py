@@ -13,24 +13,24 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import penstock
-from penstock.cli.rates import DurableLine, Looker, Rates, StoreLine, between
+from penstock.cli.rates import DurableLine, RealmRates, Sampler, StoreLine, between
 from penstock.cli.top import View
 from penstock.client.sync.sync import Channel, Queue
 from penstock.testing.stores import StillClock
 from tests.cli.conftest import Run
 
 
-def picture(view: View, rates: Rates, rows: int = 40, *, columns: int = 120) -> str:
+def picture(view: View, rates: RealmRates, rows: int = 40, *, columns: int = 120) -> str:
     console = Console(file=io.StringIO(), width=columns, color_system=None)
     console.print(view.drawn(rates, rows))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def rates_of(session: penstock.Session, orders: Channel, work: Queue) -> Rates:
+def rates_of(session: penstock.Session, orders: Channel, work: Queue) -> RealmRates:
     """Two seconds, in which 20 events come to a channel and 2 leave a queue."""
     clock = StillClock()
-    looker = Looker(session, clock)
+    looker = Sampler(session, clock)
     orders.durables.create("billing", start="earliest")
     before = looker.look()
     orders.publish_many([penstock.Event(b"more")] * 20)
@@ -85,7 +85,7 @@ def test_space_holds_and_q_ends() -> None:
 def test_what_does_not_fit_is_counted(session: penstock.Session) -> None:
     for number in range(20):
         session.channels.create(f"channel-{number}")
-    look = Looker(session, StillClock()).look()
+    look = Sampler(session, StillClock()).look()
 
     shown = picture(View(), between(look, look), rows=12)
 
@@ -184,8 +184,8 @@ def test_what_looks_like_markup_is_a_name() -> None:
     assert "[/]" in shown
 
 
-def told(*, realm: str, stores: list[StoreLine], durables: list[DurableLine]) -> Rates:
-    return Rates(
+def told(*, realm: str, stores: list[StoreLine], durables: list[DurableLine]) -> RealmRates:
+    return RealmRates(
         realm=realm,
         version="1",
         publishing_paused=False,

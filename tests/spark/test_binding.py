@@ -20,7 +20,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.spark import binding
-from penstock.spark.connections import Link, disconnect
+from penstock.spark.connections import ChannelLink, disconnect
 from penstock.spark.options import source_options
 from penstock.spark.plan import EventRange, FileRows, WireRows
 from penstock.spark.reading import ChannelStreamReader
@@ -151,7 +151,7 @@ def test_a_durable_that_owes_nothing_begins_with_what_comes(
     assert query.run() == [10, 11]
 
 
-class Racing(Link):
+class Racing(ChannelLink):
     """Something is published whenever somebody asks for the end."""
 
     @property

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidName, InvalidSelector
 from penstock.spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
-from penstock.spark.starts import Places
+from penstock.spark.starts import StartPositions
 
 HERE = {"url": "penstock://localhost:9000", "channel": "orders"}
 
@@ -17,7 +17,7 @@ def test_a_read_needs_a_realm_and_a_channel_only() -> None:
     options = source_options(HERE)
 
     assert options.where == Where("penstock://localhost:9000", "orders", "either")
-    assert (options.starting, options.ending) == (Places(), Places())
+    assert (options.starting, options.ending) == (StartPositions(), StartPositions())
     assert options.events_per_trigger == READ_LIMIT_EVENTS
     assert options.access == "auto"
 
@@ -42,7 +42,7 @@ def test_spark_hands_names_over_in_lower_case() -> None:
         }
     )
 
-    assert (options.starting, options.ending) == (Places("earliest"), Places(1200))
+    assert (options.starting, options.ending) == (StartPositions("earliest"), StartPositions(1200))
     assert (options.events_per_trigger, options.partitions_min) == (500, 4)
     assert options.include_headers
     assert options.columns == ("event_id", "price")

@@ -12,7 +12,7 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 from penstock.core.vocabulary.errors import EventTooLarge, InvalidArgument, InvalidEvent
 from penstock.spark.options import SinkOptions, Where, sink_options, with_routes
-from penstock.spark.rows import Rows, check_writable, events_of, routed, shown
+from penstock.spark.rows import ChannelRows, check_writable, events_of, routed, shown
 
 URL = "penstock://localhost:9000"
 ANY_SIZE = 1 << 30
@@ -22,10 +22,10 @@ def options(**given: str) -> SinkOptions:
     return sink_options({"url": URL, **given})
 
 
-def rows(first: int = 0, partition: int = 2, **columns: Any) -> Rows:
+def rows(first: int = 0, partition: int = 2, **columns: Any) -> ChannelRows:
     table = pa.table(columns)
     numbers = np.arange(first, first + table.num_rows, dtype=np.int64)
-    return Rows("out", table, numbers, partition)
+    return ChannelRows("out", table, numbers, partition)
 
 
 def test_rows_go_where_their_column_says_each_channel_in_the_order_of_the_rows() -> None:

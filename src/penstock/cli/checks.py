@@ -223,7 +223,7 @@ def _realm(scheme: str, host: str, port: int) -> str:
 def _health(host: str, port: int, *, secure: bool) -> str:
     from penstock.cli import probing
 
-    place = probing.Place(probing.near(host), port, secure)
+    place = probing.Endpoint(probing.near(host), port, secure)
     answer = probing.over_http(place, "/health", ANSWER_S)
     return f"a realm answers: {answer.said}" if answer.is_good else ""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import typer
 
 from penstock.cli.messages import shown
-from penstock.cli.output import Table, write, write_json_line
+from penstock.cli.output import TextTable, write, write_json_line
 from penstock.columns.documents import document_of
 from penstock.core.vocabulary.errors import InvalidArgument
 
@@ -78,7 +78,7 @@ class _Rows:
 
     def __init__(self, messages: Messages | None) -> None:
         self._messages = messages
-        self._table: Table | None = None
+        self._table: TextTable | None = None
         self._names: tuple[str, ...] = ()
 
     def add(self, batch: EventBatch, taken: int) -> None:
@@ -91,7 +91,7 @@ class _Rows:
             if self._table is not None:
                 write("")
             self._names = (*self._names, *(name for name in names if name not in self._names))
-            self._table = Table(self._names)
+            self._table = TextTable(self._names)
         self._table.write([fields.get(name) for name in self._names] for fields in lines)
         sys.stdout.flush()
 

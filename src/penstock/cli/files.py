@@ -26,7 +26,7 @@ CSV_BLOCK_BYTES: Final = 8 << 20
 GIVEN_BY_REALM: Final = ("event_id", "published", "$penstock")
 
 
-class Piece(NamedTuple):
+class FileEvents(NamedTuple):
     """Some events of a file, as columns or one by one."""
 
     events: pa.RecordBatch | list[Event]
@@ -34,10 +34,10 @@ class Piece(NamedTuple):
     """How far the file has been read, in the unit of ``Opened.total``."""
 
 
-Pieces = Generator[Piece, None, None]
+Pieces = Generator[FileEvents, None, None]
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     pieces: Pieces
     total: int
     """Bytes or rows; 0 when nobody knows."""
@@ -50,7 +50,7 @@ LINES: Final = (".ndjson", ".jsonl")
 """What names of files of lines end in."""
 
 
-def open_events(path: str, parse: Parse = event_of) -> Opened:
+def open_events(path: str, parse: Parse = event_of) -> OpenedFile:
     """The events of a file, by the end of its name; ``-`` is ndjson from standard input.
 
     ``parse`` reads the lines of a file that has some.
@@ -59,7 +59,7 @@ def open_events(path: str, parse: Parse = event_of) -> Opened:
     so does iterating.
     """
     if path == "-":
-        return Opened(_ndjson(sys.stdin.buffer, "standard input", parse), 0)
+        return OpenedFile(_ndjson(sys.stdin.buffer, "standard input", parse), 0)
     kind = Path(path).suffix.lower()
     reader = partial(_open_ndjson, parse=parse) if kind in LINES else _READERS.get(kind)
     if reader is None:
@@ -90,12 +90,12 @@ def _explained(path: str) -> Iterator[None]:
 # --- lines of JSON --------------------------------------------------------------------------
 
 
-def _open_ndjson(path: str, parse: Parse) -> Opened:
+def _open_ndjson(path: str, parse: Parse) -> OpenedFile:
     def pieces() -> Pieces:
         with Path(path).open("rb") as file:
             yield from _ndjson(file, path, parse)
 
-    return Opened(pieces(), Path(path).stat().st_size)
+    return OpenedFile(pieces(), Path(path).stat().st_size)
 
 
 def _ndjson(file: BinaryIO, name: str, parse: Parse) -> Pieces:
@@ -110,16 +110,16 @@ def _ndjson(file: BinaryIO, name: str, parse: Parse) -> Pieces:
         except (InvalidArgument, InvalidEvent) as error:
             raise type(error)(f"{name}, line {number}: {error}") from None
         if len(events) == PIECE_EVENTS:
-            yield Piece(events, read)
+            yield FileEvents(events, read)
             events = []
     if events:
-        yield Piece(events, read)
+        yield FileEvents(events, read)
 
 
 # --- columns --------------------------------------------------------------------------------
 
 
-def _open_csv(path: str) -> Opened:
+def _open_csv(path: str) -> OpenedFile:
     from pyarrow import csv
 
     size = Path(path).stat().st_size
@@ -128,9 +128,9 @@ def _open_csv(path: str) -> Opened:
         options = csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
         with _explained(path), Path(path).open("rb") as file:
             for batch in csv.open_csv(file, read_options=options) if size else ():
-                yield Piece(_dates_as_text(batch), file.tell())
+                yield FileEvents(_dates_as_text(batch), file.tell())
 
-    return Opened(pieces(), size)
+    return OpenedFile(pieces(), size)
 
 
 def _dates_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -145,15 +145,15 @@ def _dates_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _open_parquet(path: str) -> Opened:
+def _open_parquet(path: str) -> OpenedFile:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
     batches = file.iter_batches(batch_size=PIECE_ROWS)
-    return Opened(_counted(path, batches), file.metadata.num_rows)
+    return OpenedFile(_counted(path, batches), file.metadata.num_rows)
 
 
-def _open_arrow(path: str) -> Opened:
+def _open_arrow(path: str) -> OpenedFile:
     import pyarrow as pa
     from pyarrow import ipc
 
@@ -162,9 +162,9 @@ def _open_arrow(path: str) -> Opened:
         opened = ipc.open_file(file)
     except pa.ArrowInvalid:  # then it is a stream
         file.seek(0)
-        return Opened(_counted(path, iter(ipc.open_stream(file))), 0)
+        return OpenedFile(_counted(path, iter(ipc.open_stream(file))), 0)
     batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
-    return Opened(_counted(path, batches), 0)
+    return OpenedFile(_counted(path, batches), 0)
 
 
 def _counted(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
@@ -172,7 +172,7 @@ def _counted(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
     with _explained(path):
         for batch in batches:
             rows += batch.num_rows
-            yield Piece(_without_stamps(batch), rows)
+            yield FileEvents(_without_stamps(batch), rows)
 
 
 def _without_stamps(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -181,7 +181,7 @@ def _without_stamps(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(names)
 
 
-_READERS: Final[dict[str, Callable[[str], Opened]]] = {
+_READERS: Final[dict[str, Callable[[str], OpenedFile]]] = {
     ".csv": _open_csv,
     ".parquet": _open_parquet,
     ".arrow": _open_arrow,

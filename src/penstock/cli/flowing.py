@@ -49,7 +49,7 @@ class Lines:
                 note(f"{each.step}: {', '.join(said)}")
 
 
-class Live:
+class LiveTable:
     """A table on standard error, gone at the end."""
 
     def __init__(self, live: Any) -> None:
@@ -82,7 +82,7 @@ def shown() -> Iterator[Shown]:
     from rich.live import Live as Screen
 
     with Screen(console=Console(file=sys.stderr), transient=True, refresh_per_second=4) as live:
-        yield Live(live)
+        yield LiveTable(live)
 
 
 def _facts(progress: Progress) -> list[tuple[str, str]]:

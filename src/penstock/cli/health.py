@@ -12,7 +12,7 @@ from penstock.cli.output import ListFormat, write, write_json
 from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.cli.probing import Answer, Place
+    from penstock.cli.probing import Endpoint, PortAnswer
     from penstock.settings import Settings
 
 UNHEALTHY: Final = 1
@@ -75,7 +75,9 @@ def health(
         raise typer.Exit(UNHEALTHY)
 
 
-def _asked(wanted: Settings, path: str, timeout_s: float) -> Iterator[tuple[str, Place, Answer]]:
+def _asked(
+    wanted: Settings, path: str, timeout_s: float
+) -> Iterator[tuple[str, Endpoint, PortAnswer]]:
     from penstock.cli import probing
     from penstock.settings import HTTP_PORT
 
@@ -95,8 +97,8 @@ def _asked(wanted: Settings, path: str, timeout_s: float) -> Iterator[tuple[str,
         yield "amqp", place, probing.amqp(place, timeout_s)
 
 
-def _place(wanted: Settings, host: str, port: int, option: str) -> Place:
-    from penstock.cli.probing import Place
+def _place(wanted: Settings, host: str, port: int, option: str) -> Endpoint:
+    from penstock.cli.probing import Endpoint
 
     if not port:
         raise InvalidArgument(
@@ -104,4 +106,4 @@ def _place(wanted: Settings, host: str, port: int, option: str) -> Place:
             f"--{option.removeprefix('listen.').replace('.', '-').replace('_', '-')} N)"
         )
     secure = bool(wanted.listen.tls_certificate or wanted.listen.tls_self_signed)
-    return Place(host, port, secure, wanted.listen.tls_client_required)
+    return Endpoint(host, port, secure, wanted.listen.tls_client_required)

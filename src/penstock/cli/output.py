@@ -83,7 +83,7 @@ def moment(value: datetime) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1_000:03d}Z"
 
 
-class Table:
+class TextTable:
     """Rows under a header, in columns as wide as they need; may go on as more rows come."""
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -142,7 +142,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], nothing: 
     if not rows:
         write(nothing)
         return
-    Table(columns).write(rows)
+    TextTable(columns).write(rows)
 
 
 def write_facts(facts: Sequence[tuple[str, str]]) -> None:

@@ -21,7 +21,7 @@ _AMQP: Final = b"AMQP\x03\x01\x00\x00"
 """The header with which a client of AMQP wants to sign in; every realm answers it with the same."""
 
 
-class Place(Struct, frozen=True):
+class Endpoint(Struct, frozen=True):
     """A port, and how it is spoken to."""
 
     host: str
@@ -34,7 +34,7 @@ class Place(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Answer(Struct, frozen=True):
+class PortAnswer(Struct, frozen=True):
     """What a port had to say."""
 
     is_good: bool
@@ -46,7 +46,7 @@ def near(host: str) -> str:
     return _EVERYWHERE.get(host, host)
 
 
-def native(place: Place, timeout_s: float) -> Answer:
+def native(place: Endpoint, timeout_s: float) -> PortAnswer:
     """Ping the native protocol."""
     from penstock.client.connection.ping import Ping
 
@@ -59,13 +59,13 @@ def native(place: Place, timeout_s: float) -> Answer:
                 if not received:
                     return _hung_up(place)
                 if (pong := ping.receive(received)) is not None:
-                    return Answer(pong.is_good, pong.said)
+                    return PortAnswer(pong.is_good, pong.said)
     except (OSError, PenstockError) as error:
         return _failed(place, error)
-    return Answer(False, "speaks another protocol")
+    return PortAnswer(False, "speaks another protocol")
 
 
-def over_http(place: Place, path: str, timeout_s: float) -> Answer:
+def over_http(place: Endpoint, path: str, timeout_s: float) -> PortAnswer:
     """Ask ``/health`` or ``/ready``."""
     talk = http.client.HTTPConnection(place.host, place.port, timeout=timeout_s)
     try:
@@ -77,11 +77,11 @@ def over_http(place: Place, path: str, timeout_s: float) -> Answer:
     except (OSError, http.client.HTTPException) as error:
         return _failed(place, error)
     if '"status"' not in said:
-        return Answer(False, f"is not a realm's answer: status {reply.status}")
-    return Answer(reply.status == http.client.OK, said)
+        return PortAnswer(False, f"is not a realm's answer: status {reply.status}")
+    return PortAnswer(reply.status == http.client.OK, said)
 
 
-def amqp(place: Place, timeout_s: float) -> Answer:
+def amqp(place: Endpoint, timeout_s: float) -> PortAnswer:
     """Begin to sign in over AMQP."""
     try:
         with closing(_connected(place, timeout_s)) as line:
@@ -91,10 +91,10 @@ def amqp(place: Place, timeout_s: float) -> Answer:
         return _failed(place, error)
     if not said:
         return _hung_up(place)
-    return Answer(said == _AMQP, "answers" if said == _AMQP else "speaks another protocol")
+    return PortAnswer(said == _AMQP, "answers" if said == _AMQP else "speaks another protocol")
 
 
-def _connected(place: Place, timeout_s: float) -> socket.socket:
+def _connected(place: Endpoint, timeout_s: float) -> socket.socket:
     plain = socket.create_connection((place.host, place.port), timeout_s)
     if not place.secure:
         return plain
@@ -107,16 +107,16 @@ def _connected(place: Place, timeout_s: float) -> socket.socket:
         raise
 
 
-def _hung_up(place: Place) -> Answer:
+def _hung_up(place: Endpoint) -> PortAnswer:
     """A realm that wants to see a certificate is there: it has shaken hands."""
     if place.secure and place.wants_certificate:
-        return Answer(True, "speaks TLS, and wants a client certificate")
-    return Answer(False, "hung up without an answer")
+        return PortAnswer(True, "speaks TLS, and wants a client certificate")
+    return PortAnswer(False, "hung up without an answer")
 
 
-def _failed(place: Place, error: Exception) -> Answer:
+def _failed(place: Endpoint, error: Exception) -> PortAnswer:
     if isinstance(error, http.client.RemoteDisconnected | ssl.SSLError | ConnectionResetError):
         met = _hung_up(place)
         if met.is_good:
             return met
-    return Answer(False, str(error) or type(error).__name__)
+    return PortAnswer(False, str(error) or type(error).__name__)

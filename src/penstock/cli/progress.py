@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     def reached(self, done: int) -> None:
         """So much of the total is done."""
         ...
@@ -25,7 +25,7 @@ def is_seen() -> bool:
 
 
 @contextmanager
-def progress(work: str, total: int) -> Iterator[Progress]:
+def progress(work: str, total: int) -> Iterator[ProgressDisplay]:
     """A bar on standard error, when that is a terminal and the end is known; gone at the end."""
     if not total or not is_seen():
         yield _Silent()

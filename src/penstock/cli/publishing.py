@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.api.requests import Kind
-    from penstock.cli.files import Opened, Piece
+    from penstock.cli.files import FileEvents, OpenedFile
     from penstock.client.sync.sync import Channel, Queue, Session
     from penstock.columns.events.event import Event
 
@@ -268,7 +268,7 @@ def _publish_file(
     )
 
 
-def _publish_pieces(target: Target, opened: Opened) -> tuple[int, int, int, bool]:
+def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, bool]:
     """Each piece in one step; gives the first and last id, how many there were, and whether
     they wait for their time."""
     first = last = -1
@@ -293,13 +293,13 @@ def _publish_pieces(target: Target, opened: Opened) -> tuple[int, int, int, bool
     return first, last, published, waits
 
 
-def _publish_piece(target: Target, piece: Piece) -> range:
+def _publish_piece(target: Target, piece: FileEvents) -> range:
     if isinstance(piece.events, list):
         return target.many(piece.events)
     return target.table(piece.events)
 
 
-def _waits(piece: Piece) -> bool:
+def _waits(piece: FileEvents) -> bool:
     """Whether the events of a piece are scheduled; the realm takes all of them so, or none."""
     if isinstance(piece.events, list):
         return piece.events[0].deliver_at is not None

@@ -22,7 +22,7 @@ STORES_MAX: Final = 200
 """Channels and queues looked at each time: each is a request or two."""
 
 
-class Look(Struct, frozen=True):
+class Sample(Struct, frozen=True):
     """A realm at one moment."""
 
     at_us: int
@@ -57,7 +57,7 @@ class DurableLine(Struct, frozen=True, kw_only=True):
     offered_per_s: float
 
 
-class Rates(Struct, frozen=True, kw_only=True):
+class RealmRates(Struct, frozen=True, kw_only=True):
     """What ``penstock top`` shows."""
 
     realm: str
@@ -75,7 +75,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-class Looker:
+class Sampler:
     """Looks at a realm again and again. Opens each channel and queue once."""
 
     def __init__(self, session: Session, clock: Clock) -> None:
@@ -83,7 +83,7 @@ class Looker:
         self._clock = clock
         self._opened: dict[str, Channel | Queue] = {}
 
-    def look(self) -> Look:
+    def look(self) -> Sample:
         """What may not be seen, or has gone meanwhile, is left out. Raises ``CannotConnect``."""
         session = self._session
         channels, queues = session.channels.list(), session.queues.list()
@@ -98,7 +98,7 @@ class Looker:
                     durables[name, durable.name] = durable
         self._forget(set(channels) | set(queues))
         left_out = max(0, len(named) - STORES_MAX)
-        return Look(self._clock.now_us(), session.info(), stores, durables, left_out)
+        return Sample(self._clock.now_us(), session.info(), stores, durables, left_out)
 
     def _open(self, name: str, *, is_channel: bool) -> Channel | Queue:
         known = self._opened.get(name)
@@ -118,12 +118,12 @@ class Looker:
         self._opened = {name: known for name, known in self._opened.items() if name in names}
 
 
-def between(before: Look, now: Look) -> Rates:
+def between(before: Sample, now: Sample) -> RealmRates:
     """What changed from one look to the next, per second; what is new counts from its start."""
     seconds = max(now.at_us - before.at_us, 1) / 1_000_000
     stores = tuple(_stores(before, now, seconds))
     said = now.realm
-    return Rates(
+    return RealmRates(
         realm=said.name,
         version=said.version,
         publishing_paused=said.publishing_paused,
@@ -140,7 +140,7 @@ def between(before: Look, now: Look) -> Rates:
     )
 
 
-def _stores(before: Look, now: Look, seconds: float) -> Iterator[StoreLine]:
+def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
     for name, info in now.stores.items():
         earlier = before.stores.get(name)
         published, gone = info.counters.published, info.counters.gone
@@ -159,7 +159,7 @@ def _stores(before: Look, now: Look, seconds: float) -> Iterator[StoreLine]:
         )
 
 
-def _durables(before: Look, now: Look, seconds: float) -> Iterator[DurableLine]:
+def _durables(before: Sample, now: Sample, seconds: float) -> Iterator[DurableLine]:
     for key, info in now.durables.items():
         earlier = before.durables.get(key)
         offered = info.position - (info.position if earlier is None else earlier.position)

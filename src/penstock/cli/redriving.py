@@ -11,7 +11,7 @@ import typer
 from penstock.cli import completing
 from penstock.cli.destinations import find
 from penstock.cli.output import ListFormat, count, write, write_json
-from penstock.cli.progress import Progress, is_seen, progress
+from penstock.cli.progress import ProgressDisplay, is_seen, progress
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: boo
         )
 
 
-def watched(work: Callable[[], T], done: Callable[[], int], seen: Progress) -> T:
+def watched(work: Callable[[], T], done: Callable[[], int], seen: ProgressDisplay) -> T:
     """Do work, and say meanwhile how much of it is done."""
     with ThreadPoolExecutor(1) as worker:
         result: Future[T] = worker.submit(work)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from penstock.cli.rates import DurableLine, Rates, StoreLine
+    from penstock.cli.rates import DurableLine, RealmRates, StoreLine
 
 _STORE_ORDERS: Final[dict[str, Callable[[StoreLine], Any]]] = {
     "published": lambda line: (-line.published_per_s, -line.left_per_s, line.name),
@@ -56,7 +56,7 @@ class View:
         else:
             self.order = KEYS.get(key, self.order)
 
-    def drawn(self, rates: Rates, rows: int) -> Group:
+    def drawn(self, rates: RealmRates, rows: int) -> Group:
         """The picture, with as many rows as fit, the busiest first."""
         from rich.console import Group
         from rich.text import Text
@@ -99,14 +99,14 @@ def top(
     """
     if not once and format == "table" and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise typer.BadParameter("standard output is not a terminal; pass --once or --format json")
-    from penstock.cli.rates import Looker, between
+    from penstock.cli.rates import Sampler, between
     from penstock.runtime.clock import SystemClock
 
     with session(url) as realm:
-        looker = Looker(realm, SystemClock())
+        looker = Sampler(realm, SystemClock())
         before = looker.look()
 
-        def after(wait: Callable[[float], None]) -> Rates:
+        def after(wait: Callable[[float], None]) -> RealmRates:
             nonlocal before
             wait(interval)
             earlier, before = before, looker.look()
@@ -120,7 +120,7 @@ def top(
             _live(after)
 
 
-After = Callable[[Callable[[float], None]], "Rates"]
+After = Callable[[Callable[[float], None]], "RealmRates"]
 """Waits for the interval in the way it is given, and looks again."""
 
 
@@ -137,7 +137,7 @@ def _write(after: After, *, once: bool) -> None:
         sys.stdout.flush()
 
 
-def _print(rates: Rates) -> None:
+def _print(rates: RealmRates) -> None:
     from rich.console import Console
 
     # A file takes what does not fit on a screen.
@@ -187,7 +187,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 # --- the picture --------------------------------------------------------------------------
 
 
-def _head(rates: Rates, *, is_held: bool) -> Table:
+def _head(rates: RealmRates, *, is_held: bool) -> Table:
     from rich.table import Table
 
     head = Table.grid(padding=(0, 3))

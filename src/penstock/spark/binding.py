@@ -36,7 +36,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import Ids
 from penstock.core.vocabulary.stored_ids import ranges, written
 from penstock.spark.channels import Links, first_wanted, links_of
-from penstock.spark.connections import Link, ask_realm
+from penstock.spark.connections import ChannelLink, ask_realm
 from penstock.spark.offsets import Positions
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange
@@ -55,7 +55,7 @@ Owed = Mapping[str, IdSet]
 class Binding(Protocol):
     """What a stream's positions mean to the realm."""
 
-    def first(self, session: Session, link: Link) -> int:
+    def first(self, session: Session, link: ChannelLink) -> int:
         """Where a stream without a checkpoint begins in a channel."""
         ...
 
@@ -83,7 +83,7 @@ class Unbound:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def first(self, session: Session, link: Link) -> int:
+    def first(self, session: Session, link: ChannelLink) -> int:
         return first_wanted(self._options, link, "latest")
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
@@ -122,7 +122,7 @@ class Bound:
         """Tasks hold nothing."""
         return {**self.__dict__, "_held": {}}
 
-    def first(self, session: Session, link: Link) -> int:
+    def first(self, session: Session, link: ChannelLink) -> int:
         self._hold(session, link)  # so that nobody else takes events from now on
         end = link.end  # asked first: what is published meanwhile is outstanding, or comes after
         lowest = durable_of(self._options, link).outstanding().id_set.lowest
@@ -153,7 +153,7 @@ class Bound:
         with suppress(PenstockError):  # the next call for a position acknowledges the same
             ask_realm(self._options.realm, acknowledge)
 
-    def _hold(self, session: Session, link: Link) -> _Held:
+    def _hold(self, session: Session, link: ChannelLink) -> _Held:
         mine = self._held.get(link.name)
         if mine is None or mine.session is not session or mine.epoch != link.epoch:
             hold = held(self._options, link)
@@ -178,13 +178,13 @@ def _opened(durable: Durable, channel: str) -> DurableHold:
         ) from error
 
 
-def held(options: SourceOptions, link: Link) -> DurableHold:
+def held(options: SourceOptions, link: ChannelLink) -> DurableHold:
     """The durable of one channel, held. Close it. Raises as :func:`durable_of`, and
     ``DurableInUse``."""
     return _opened(durable_of(options, link), link.name)
 
 
-def durable_of(options: SourceOptions, link: Link) -> Durable:
+def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
     """The durable a read names, on one of its channels.
 
     Raises ``NameDoesNotExist`` with the way to create it, ``IllegalState`` where it has another

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from penstock.client.sync.sync import Session
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.spark.connections import Link, link
+from penstock.spark.connections import ChannelLink, link
 from penstock.spark.offsets import Position, Positions
 from penstock.spark.options import SourceOptions
 
-Links = dict[str, Link]
+Links = dict[str, ChannelLink]
 """By name, in order."""
 
 
@@ -30,7 +30,7 @@ def links_of(session: Session, options: SourceOptions) -> Links:
     return found
 
 
-def first_wanted(options: SourceOptions, link: Link, default: str) -> int:
+def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int:
     """The event id where a read without a checkpoint begins."""
     starting = options.starting.of(link.name)
     if starting is None:
@@ -44,7 +44,7 @@ def first_wanted(options: SourceOptions, link: Link, default: str) -> int:
     return link.store.first_id_at(starting)
 
 
-def end_wanted(options: SourceOptions, link: Link) -> int:
+def end_wanted(options: SourceOptions, link: ChannelLink) -> int:
     """One more than the last event id a batch reads."""
     ending, end = options.ending.of(link.name), link.end
     if ending is None or isinstance(ending, str):
@@ -53,7 +53,7 @@ def end_wanted(options: SourceOptions, link: Link) -> int:
 
 
 def placed(
-    options: SourceOptions, positions: Positions, links: Mapping[str, Link]
+    options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> dict[str, Position]:
     """The positions of a checkpoint for the channels there are: those that came later begin
     with their first event. So does, where data may be lost, one that was created again.
@@ -69,7 +69,7 @@ def placed(
 
 
 def spans_between(
-    options: SourceOptions, links: Mapping[str, Link], start: Positions, end: Positions
+    options: SourceOptions, links: Mapping[str, ChannelLink], start: Positions, end: Positions
 ) -> dict[str, Span]:
     """The ids of a micro-batch. Raises as :func:`placed`."""
     return {
@@ -82,7 +82,7 @@ def spans_between(
 
 
 def still_there(
-    options: SourceOptions, positions: Positions, links: Mapping[str, Link]
+    options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> Positions:
     """The positions whose channels are there. Raises as :func:`placed`."""
     fails = options.fail_on_data_loss

@@ -35,7 +35,7 @@ _there: set[tuple[int, Where]] = set()
 """By process: what was found there once."""
 
 
-class Link:
+class ChannelLink:
     """A channel or queue that is there now, and what tells it from another one of the same
     name."""
 
@@ -75,7 +75,7 @@ class Link:
         return 0 if published is None else max(0, (now - published) // timedelta(milliseconds=1))
 
 
-def ask(where: Where, question: Callable[[Link], T]) -> T:
+def ask(where: Where, question: Callable[[ChannelLink], T]) -> T:
     """What ``question`` gives for the channel. It may be asked twice, so it has to bear that.
 
     Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
@@ -135,16 +135,16 @@ def disconnect() -> None:
     _there.clear()
 
 
-def link(session: Session, where: Where) -> Link:
+def link(session: Session, where: Where) -> ChannelLink:
     """Raises ``NameDoesNotExist`` with the way to create it."""
     kind = "queue" if where.kind == "queue" else "channel"
     try:
         if kind == "queue":
-            return Link(session.queues.get(where.channel))
-        return Link(session.channels.get(where.channel))
+            return ChannelLink(session.queues.get(where.channel))
+        return ChannelLink(session.channels.get(where.channel))
     except NameDoesNotExist as error:
         if where.kind == "either" and where.channel in session.queues.list():
-            return Link(session.queues.get(where.channel))
+            return ChannelLink(session.queues.get(where.channel))
         raise NameDoesNotExist(
             f"the realm at {safe(where.url)} has no {kind} {where.channel!r}; create it first, for "
             f"example: penstock {kind} create {where.channel}"

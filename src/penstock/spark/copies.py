@@ -43,7 +43,7 @@ PAUSE_S: Final = 60.0
 _log = logging.getLogger("penstock.spark")
 
 
-class Missing(Exception):
+class MissingInCopy(Exception):
     """The copy does not have a file, or not all of it yet; its text says which and why."""
 
 
@@ -76,8 +76,11 @@ class Copy:
         return not was
 
     def open(self, name: str, size: int) -> Any:
-        """The file of that name, at least that long. Raises ``Missing``; ``OSError`` for a store
-        that does not answer or refuses, once, and then for a minute without asking it."""
+        """Open the file of that name, which has at least ``size`` bytes.
+
+        Raises ``MissingInCopy``, and ``OSError`` for a store that does not answer or refuses; for
+        a minute after that it raises without asking the store again.
+        """
         if self._failed and time.perf_counter() < self._until:
             raise OSError(self._failed)
         found = self._place or self._asked(lambda: place(self._uri, "option files"), name)
@@ -85,9 +88,9 @@ class Copy:
         try:
             file, length = self._asked(lambda: _opened(found, name), name)
         except FileNotFoundError:
-            raise Missing(f"{found.shown} has no {name}") from None
+            raise MissingInCopy(f"{found.shown} has no {name}") from None
         if length < size:  # a single file grows, and the copy comes later
-            raise Missing(f"{name} at {found.shown} has {length} bytes of {size}")
+            raise MissingInCopy(f"{name} at {found.shown} has {length} bytes of {size}")
         return file
 
     def messages(self, file: Any, name: str, places: Sequence[SegmentBatch]) -> Iterator[pa.Buffer]:

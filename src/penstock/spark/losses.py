@@ -9,7 +9,7 @@ from penstock.api.channels import Location, Missing
 from penstock.client.sync.sync import Queue
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import DataLost
-from penstock.spark.connections import Link
+from penstock.spark.connections import ChannelLink
 
 NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
 """Causes that take nothing from a reader: a newer event of the same key is there, or no reader of
@@ -38,7 +38,7 @@ _SHOWN_MAX: Final = 3
 
 
 def check_front(
-    links: Mapping[str, Link],
+    links: Mapping[str, ChannelLink],
     spans: Mapping[str, Span],
     locations: Mapping[str, Location],
     *,
@@ -54,14 +54,14 @@ def check_front(
         check(links[name], Span(span.first, _first_of(location, span.end)), bound=bound)
 
 
-def check_first(link: Link, span: Span, found: int, *, bound: bool) -> None:
+def check_first(link: ChannelLink, span: Span, found: int, *, bound: bool) -> None:
     """The first event of ``span`` was there when this was planned; ``found`` is the first one
     that was read. Raises ``DataLost``."""
     if found > span.first and _lost(link, Span(span.first, span.first + 1), bound=bound):
         check(link, Span(span.first, found), bound=bound)
 
 
-def check(link: Link, span: Span, *, bound: bool = False) -> None:
+def check(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
     """Raises ``DataLost`` for events of ``span`` that were lost to readers."""
     if not span.size > 0:
         return
@@ -77,7 +77,7 @@ def check(link: Link, span: Span, *, bound: bool = False) -> None:
     )
 
 
-def _lost(link: Link, span: Span, *, bound: bool) -> list[Missing]:
+def _lost(link: ChannelLink, span: Span, *, bound: bool) -> list[Missing]:
     none = SETTLED if bound else NO_LOSS
     if isinstance(link.store, Queue):
         none |= {"consumed"}

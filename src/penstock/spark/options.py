@@ -17,7 +17,7 @@ from penstock.client.handles.session import RECONNECT_TIMEOUT_S
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.names import durable_name
 from penstock.spark.choice import Choice, choice_of
-from penstock.spark.starts import Places, places
+from penstock.spark.starts import StartPositions, places
 
 URL_VARIABLE: Final = "PENSTOCK_URL"
 """The environment variable that names the realm where no option does."""
@@ -101,8 +101,8 @@ class SourceOptions(Struct, frozen=True):
     url: str
     choice: Choice
     """The channels or queues."""
-    starting: Places = Places()
-    ending: Places = Places()
+    starting: StartPositions = StartPositions()
+    ending: StartPositions = StartPositions()
     """An id is the first one that is not read any more."""
     events_per_trigger: int = READ_LIMIT_EVENTS
     bytes_per_trigger: int | None = None

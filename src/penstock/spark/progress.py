@@ -53,7 +53,7 @@ def later_columns(progress: Mapping[str, Any] | None) -> dict[str, list[str]]:
     return found
 
 
-class Growth:
+class PropertyGrowth:
     """Which properties have come to channels since a query began."""
 
     def __init__(self, wanted: Container[str]) -> None:

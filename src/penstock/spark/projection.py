@@ -151,7 +151,7 @@ _SHAPES: Final = {
 }
 
 
-class _Step(Struct, frozen=True):
+class _ColumnSource(Struct, frozen=True):
     """Where one wanted column is in batches of one schema."""
 
     index: int
@@ -247,27 +247,27 @@ class Projection:
     def _named(self, rows: int, field: pa.Field) -> pa.Array:
         return _cast(pa.repeat(pa.scalar(self._channel), rows), field)
 
-    def _plan(self, schema: pa.Schema) -> list[_Step | None]:
+    def _plan(self, schema: pa.Schema) -> list[_ColumnSource | None]:
         properties = schema.get_field_index(_PROPERTIES)
         shape = StructShape() if properties < 0 else struct_shape(schema.field(properties).type)
         return [self._step(name, schema, properties, shape) for name in self._wanted.names]
 
     def _step(
         self, name: str, schema: pa.Schema, properties: int, shape: StructShape
-    ) -> _Step | None:
+    ) -> _ColumnSource | None:
         slot = self._slots.get(name)
         if slot is not None:
             child = self._source(slot, shape)
             if child is None:
                 return None
-            return _Step(properties, child, shape.slots[child].shape, slot.shape)
+            return _ColumnSource(properties, child, shape.slots[child].shape, slot.shape)
         index = schema.get_field_index(name) if name in FLAT or name in self._extras else -1
         if index < 0:
             return None
         if name in _SHAPES:
             kind = schema.field(index).type
-            return _Step(index, source=struct_shape(kind), target=_SHAPES[name])
-        return _Step(index)
+            return _ColumnSource(index, source=struct_shape(kind), target=_SHAPES[name])
+        return _ColumnSource(index)
 
     def _source(self, slot: Slot, shape: StructShape) -> int | None:
         """Which property of a batch goes into ``slot`` of the channel."""
@@ -306,7 +306,7 @@ def _property_shape(kind: pa.DataType) -> Shape | None:
         return None
 
 
-def _column(batch: pa.RecordBatch, step: _Step | None, field: pa.Field) -> pa.Array:
+def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) -> pa.Array:
     if step is None:
         if field.name == "data":
             return _cast(_no_data(batch.num_rows), field)

@@ -41,7 +41,7 @@ from penstock.spark.channels import (
     placed,
     spans_between,
 )
-from penstock.spark.connections import Link, ask, ask_realm
+from penstock.spark.connections import ChannelLink, ask, ask_realm
 from penstock.spark.copies import Tally, copy_at
 from penstock.spark.errors import tells_spark
 from penstock.spark.losses import check_first, check_front
@@ -49,9 +49,9 @@ from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
 from penstock.spark.portions import fair, parts_of, portion
-from penstock.spark.progress import Growth, reported
+from penstock.spark.progress import PropertyGrowth, reported
 from penstock.spark.projection import Projection, arrow_schema, extras_of
-from penstock.spark.sealed import Absent, Opened, opened, stored_batches
+from penstock.spark.sealed import Absent, CopiedFile, opened, stored_batches
 from penstock.spark.settling import settle_down
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where to stop, for a query that reads what is there and ends."""
         self._reached: Positions = {}
         """Where the newest micro-batch ends."""
-        self._growth = Growth(self._wanted.names)
+        self._growth = PropertyGrowth(self._wanted.names)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         def first(session: Session) -> Offset:
@@ -210,7 +210,7 @@ def _events_max(limit: ReadLimit) -> int | None:
 
 
 def ends_within(
-    links: Mapping[str, Link], spans: Mapping[str, Span], bytes_max: int
+    links: Mapping[str, ChannelLink], spans: Mapping[str, Span], bytes_max: int
 ) -> dict[str, int]:
     """Where a micro-batch of about so many stored bytes ends in each channel that has events."""
     sizes = {}
@@ -227,7 +227,7 @@ def ends_within(
 
 def planned(
     options: SourceOptions,
-    links: Mapping[str, Link],
+    links: Mapping[str, ChannelLink],
     spans: Mapping[str, Span],
     owed: Owed | None = None,
     *,
@@ -346,7 +346,7 @@ def _from_file(
     options: SourceOptions,
     partition: EventRange,
     part: FileRows,
-    found: Opened | None,
+    found: CopiedFile | None,
     selector: Selector | None,
     tally: Tally,
 ) -> _Found:
@@ -384,7 +384,7 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Fo
         ask(where, lambda link: check_first(link, span, found, bound=bool(options.durable)))
 
 
-def _browse(link: Link, selector: str, epoch: str, span: Span) -> Any:
+def _browse(link: ChannelLink, selector: str, epoch: str, span: Span) -> Any:
     if link.epoch != epoch:
         raise IllegalState(
             f"channel {link.name} was deleted and created again after this was planned, or its "

@@ -41,7 +41,7 @@ Numbers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Rows(NamedTuple):
+class ChannelRows(NamedTuple):
     """Rows of one channel, and where a task has them from."""
 
     channel: str
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
             f"{shown(self.table.slice(row, 1))}"
         )
 
-    def part(self, first: int, count: int) -> Rows:
+    def part(self, first: int, count: int) -> ChannelRows:
         return self._replace(
             table=self.table.slice(first, count), numbers=self.numbers[first : first + count]
         )
@@ -147,18 +147,20 @@ def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
     return pa.table(columns)
 
 
-def routed(table: pa.Table, first_row: int, partition: int, options: SinkOptions) -> Iterator[Rows]:
+def routed(
+    table: pa.Table, first_row: int, partition: int, options: SinkOptions
+) -> Iterator[ChannelRows]:
     """The rows of each channel, in their order. Raises ``InvalidEvent`` for one without."""
     numbers = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
     default = options.where.channel
     if not options.channel_column:
-        yield Rows(default, table, numbers, partition)
+        yield ChannelRows(default, table, numbers, partition)
         return
     names = table.column(options.channel_column)
     if names.null_count:
         if not default:
             row = int(np.argmax(names.is_null().to_numpy()))
-            whole = Rows("", table, numbers, partition)
+            whole = ChannelRows("", table, numbers, partition)
             reason = (
                 f"names no channel: {options.channel_column} is null; give it a value, or give "
                 f"the write the option channel"
@@ -170,23 +172,25 @@ def routed(table: pa.Table, first_row: int, partition: int, options: SinkOptions
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
     channels = encoded.dictionary.to_pylist()
     if len(channels) == 1:
-        yield Rows(channels[0], table, numbers, partition)
+        yield ChannelRows(channels[0], table, numbers, partition)
         return
     order = np.argsort(codes, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
     edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
-    whole = Rows("", table, numbers, partition)
+    whole = ChannelRows("", table, numbers, partition)
     for channel, first, end in zip(channels, edges[:-1], edges[1:], strict=True):
         yield whole.part(int(first), int(end - first))._replace(channel=channel)
 
 
-def events_of(rows: Rows, options: SinkOptions, event_bytes_max: int) -> list[pa.RecordBatch]:
+def events_of(
+    rows: ChannelRows, options: SinkOptions, event_bytes_max: int
+) -> list[pa.RecordBatch]:
     """The rows as bodies; those with a time to be published at apart from those without.
 
     Raises ``InvalidEvent`` or ``EventTooLarge`` for the first row that cannot be an event.
     """
 
-    def made(part: Rows) -> list[pa.RecordBatch]:
+    def made(part: ChannelRows) -> list[pa.RecordBatch]:
         bodies = [body for table in _by_time(part.table) for body in _bodies(table, options)]
         for body in bodies:
             if body.nbytes > event_bytes_max:
@@ -248,7 +252,7 @@ def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
 
 
 def _first_refused(
-    rows: Rows, made: Callable[[Rows], list[pa.RecordBatch]]
+    rows: ChannelRows, made: Callable[[ChannelRows], list[pa.RecordBatch]]
 ) -> tuple[int, PenstockError] | None:
     """The first row that is refused by itself, and why; None: only together they are."""
     first, count = 0, rows.table.num_rows
@@ -262,7 +266,9 @@ def _first_refused(
     return None if why is None else (first, why)
 
 
-def _refusal(rows: Rows, made: Callable[[Rows], list[pa.RecordBatch]]) -> PenstockError | None:
+def _refusal(
+    rows: ChannelRows, made: Callable[[ChannelRows], list[pa.RecordBatch]]
+) -> PenstockError | None:
     try:
         made(rows)
     except Refused as error:

@@ -20,7 +20,7 @@ from penstock.columns.files.segments import SegmentBatch
 from penstock.columns.schema.ipc import batch_from, schema_from
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Damaged
-from penstock.spark.copies import Copy, Missing
+from penstock.spark.copies import Copy, MissingInCopy
 from penstock.spark.plan import FileRows, Spans
 
 Mask = npt.NDArray[np.bool_]
@@ -42,7 +42,7 @@ def is_here(part: FileRows) -> bool:
         return False
 
 
-class Opened(NamedTuple):
+class CopiedFile(NamedTuple):
     """A file in a copy."""
 
     copy: Copy
@@ -55,7 +55,7 @@ class Absent(NamedTuple):
     why: str
 
 
-def opened(part: FileRows, copy: Copy | None) -> Opened | Absent | None:
+def opened(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
     """The file, where it is read: in the ``copy`` where one is named, else where the realm has it
     (None)."""
     if copy is None:
@@ -63,13 +63,13 @@ def opened(part: FileRows, copy: Copy | None) -> Opened | Absent | None:
     if not part.name:
         return Absent("the realm does not report the names of its files: it is an older version")
     try:
-        return Opened(copy, copy.open(part.name, part.size))
-    except (Missing, OSError) as error:
+        return CopiedFile(copy, copy.open(part.name, part.size))
+    except (MissingInCopy, OSError) as error:
         return Absent(str(error))
 
 
 def stored_batches(
-    part: FileRows, found: Opened | None = None
+    part: FileRows, found: CopiedFile | None = None
 ) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
     """The record batches of a file as they are stored, which of their rows are wanted (None:
     all), and the ids those have.
@@ -105,7 +105,7 @@ def _mapped(part: FileRows) -> Iterator[pa.Buffer]:
         yield message
 
 
-def _copied(part: FileRows, found: Opened) -> Iterator[pa.Buffer]:
+def _copied(part: FileRows, found: CopiedFile) -> Iterator[pa.Buffer]:
     """Verified each time, as the bytes have come anew. Raises ``Damaged``."""
     messages = found.copy.messages(found.file, part.name, part.batches)
     for place, message in zip(part.batches, messages, strict=True):

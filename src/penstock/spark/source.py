@@ -55,10 +55,10 @@ class PenstockSource(DataSource):
     def streamReader(self, schema: StructType) -> ChannelStreamReader:  # noqa: N802
         from penstock.core.vocabulary.errors import InvalidArgument
         from penstock.spark.reading import ChannelStreamReader
-        from penstock.spark.starts import Places
+        from penstock.spark.starts import StartPositions
 
         options = self._source()
-        if options.ending != Places():
+        if options.ending != StartPositions():
             raise InvalidArgument(
                 "endingOffsets and endingTimestamp are for a batch; for a stream that ends, use "
                 "trigger(availableNow=True)"

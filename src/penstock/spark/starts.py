@@ -19,7 +19,7 @@ Place = str | int | datetime
 _WORDS: Final = ("earliest", "latest")
 
 
-class Places(Struct, frozen=True):
+class StartPositions(Struct, frozen=True):
     """A place for each channel that was given one, and the one for all others."""
 
     otherwise: Place | None = None
@@ -30,7 +30,7 @@ class Places(Struct, frozen=True):
         return self.named.get(name, self.otherwise)
 
 
-def places(side: str, texts: Mapping[str, str], choice: Choice) -> Places:
+def places(side: str, texts: Mapping[str, str], choice: Choice) -> StartPositions:
     """What the options ``startingOffsets`` and ``startingTimestamp`` say, or with ``side``
     "ending" those for the end. Raises ``InvalidArgument`` naming the option and the channel."""
     offsets, moment = f"{side}Offsets", f"{side}Timestamp"
@@ -44,11 +44,11 @@ def places(side: str, texts: Mapping[str, str], choice: Choice) -> Places:
     return found
 
 
-def _places(option: str, text: str | None, choice: Choice) -> Places:
+def _places(option: str, text: str | None, choice: Choice) -> StartPositions:
     if text is None:
-        return Places()
+        return StartPositions()
     if not text.strip().startswith("{"):
-        return Places(_place(option, text.strip(), text, choice))
+        return StartPositions(_place(option, text.strip(), text, choice))
     try:
         given = json.loads(text)
     except ValueError as error:
@@ -59,7 +59,7 @@ def _places(option: str, text: str | None, choice: Choice) -> Places:
         if not choice.takes(name):
             raise InvalidArgument(f"{option} names {key}; this reads {choice.text}")
         named[name] = _place(option, value, text, choice)
-    return Places(None, named)
+    return StartPositions(None, named)
 
 
 def _place(option: str, given: Any, text: str, choice: Choice) -> Place:

@@ -84,7 +84,7 @@ class _To(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Written(WriterCommitMessage):
+class _TaskFiles(WriterCommitMessage):
     """The files of one task."""
 
     files: tuple[DataFile, ...]
@@ -114,18 +114,18 @@ class _Writer(DataSourceArrowWriter):
     def _table(self) -> ArrowTable:
         return ArrowTable.open(self._to.uri, self._to.format, self._to.partition_by)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _TaskFiles:
         writer = self._table().writer()
         try:
             for batch in iterator:
                 writer.add(batch)
-            return _Written(tuple(writer.close()), writer.schema)
+            return _TaskFiles(tuple(writer.close()), writer.schema)
         finally:
             writer.abandon()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._table()
-        written = [message for message in messages if isinstance(message, _Written)]
+        written = [message for message in messages if isinstance(message, _TaskFiles)]
         schema = table.with_columns(pa.schema([]), self._schema)
         for message in written:
             schema = table.with_columns(schema, message.schema)

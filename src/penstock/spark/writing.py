@@ -41,7 +41,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.spark.connections import ask_realm
 from penstock.spark.errors import tells_spark
 from penstock.spark.options import SinkOptions
-from penstock.spark.rows import Rows, as_table, deltas_in, events_of, routed
+from penstock.spark.rows import ChannelRows, as_table, deltas_in, events_of, routed
 
 PORTION_ROWS_MAX: Final = 65_536
 PORTION_BYTES_MAX: Final = 6 << 20
@@ -58,7 +58,7 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
 
-class Part(NamedTuple):
+class StagedPart(NamedTuple):
     """What a task has put aside for one channel."""
 
     channel: str
@@ -79,7 +79,7 @@ class Staged(WriterCommitMessage):
     """The streaming query's id; empty in a batch write."""
     realm: str
     """Identity of the realm it is put aside on."""
-    parts: tuple[Part, ...]
+    parts: tuple[StagedPart, ...]
     group: str = ""
     """Of the stages."""
 
@@ -175,9 +175,9 @@ class _Task:
         return [stage for stages in self._stages.values() for stage in stages]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StagedPart, ...]:
         return tuple(
-            Part(
+            StagedPart(
                 name,
                 self._channels[name].number,
                 tuple(stages),
@@ -186,7 +186,7 @@ class _Task:
             for name, stages in self._stages.items()
         )
 
-    def put_aside(self, rows: Rows) -> None:
+    def put_aside(self, rows: ChannelRows) -> None:
         """Raises ``InvalidEvent``, ``EventTooLarge``, ``NameDoesNotExist`` naming the row."""
 
         def put(session: Session) -> tuple[list[str], list[pa.RecordBatch]]:
@@ -209,7 +209,7 @@ class _Task:
             return
         self._carried.setdefault(channel, []).extend(map(_packed, events))
 
-    def _channel(self, session: Session, rows: Rows) -> Channel:
+    def _channel(self, session: Session, rows: ChannelRows) -> Channel:
         name = rows.channel
         if name not in self._channels:
             try:
@@ -225,7 +225,7 @@ class _Task:
                 raise rows.refused(0, reason, type(error)) from error
         return self._channels[name]
 
-    def _check_deltas(self, channel: Channel, rows: Rows) -> None:
+    def _check_deltas(self, channel: Channel, rows: ChannelRows) -> None:
         """Raises ``IllegalState`` or ``InvalidEvent`` for deltas nothing can be merged with."""
         deltas = deltas_in(rows.table, self._options)
         if deltas is None:
@@ -352,7 +352,7 @@ def _is_carried(messages: Sequence[Staged]) -> bool:
 def _put_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
     """The messages as if their tasks had just put aside what they carry."""
 
-    def put(session: Session, part: Part, group: str) -> Part:
+    def put(session: Session, part: StagedPart, group: str) -> StagedPart:
         channel = session.channels.get(part.channel)
         if channel.number != part.number:
             raise NameDoesNotExist(f"channel {part.channel} was replaced by another one")

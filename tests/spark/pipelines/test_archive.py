@@ -20,7 +20,7 @@ from penstock.spark.archiving import ArchiveSource, Lake, Written, commit, compa
 from penstock.spark.archiving import register as name_archive
 from penstock.spark.pipelines import parse, run
 from penstock.spark.pipelines.sources import listed
-from penstock.spark.pipelines.steps.archive import Archive
+from penstock.spark.pipelines.steps.archive import ArchiveStep
 from penstock.tables import DataFile, Format, Table
 
 LAKE = {"name": "lake", "kind": "archive", "source": "flights", "table": "lake/flights"}
@@ -254,7 +254,7 @@ def test_a_definition_that_cannot_be_is_refused(
 
 
 def test_what_a_step_reads_and_writes_is_told(tmp_path: Path) -> None:
-    step = Archive(name="lake", source="flights", table="lake/flights")
+    step = ArchiveStep(name="lake", source="flights", table="lake/flights")
     assert step.reads({}) == ("flights",)
     assert step.writes() == ("table lake/flights",)
 

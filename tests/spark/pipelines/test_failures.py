@@ -11,7 +11,7 @@ from penstock.core.vocabulary.errors import (
     NoSuchStage,
     SessionClosed,
 )
-from penstock.spark.pipelines.failures import Cause, cause_of
+from penstock.spark.pipelines.failures import FailureCause, cause_of
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 
@@ -47,11 +47,14 @@ pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        (STREAM + JAVA, Cause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False)),
-        (FOREACH, Cause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False)),
+        (
+            STREAM + JAVA,
+            FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False),
+        ),
+        (FOREACH, FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False)),
         (
             STREAM + PYTHON,
-            Cause(
+            FailureCause(
                 "ZeroDivisionError: integer division or modulo by zero "
                 "(steps.py, line 4, in inverse)",
                 False,
@@ -59,25 +62,28 @@ pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
         ),
         (
             STREAM + OURS,
-            Cause("the realm has lost rows of this write [no-such-stage]", True),
+            FailureCause("the realm has lost rows of this write [no-such-stage]", True),
         ),
-        (STREAM + "java.io.OptionalDataException", Cause("java.io.OptionalDataException", True)),
+        (
+            STREAM + "java.io.OptionalDataException",
+            FailureCause("java.io.OptionalDataException", True),
+        ),
         (
             STREAM + "Python worker failed to connect back.\n\tat org.apache.spark.errors",
-            Cause("Python worker failed to connect back.", True),
+            FailureCause("Python worker failed to connect back.", True),
         ),
         (
             "Timed out while waiting for the Python worker to connect back",
-            Cause("Timed out while waiting for the Python worker to connect back", True),
+            FailureCause("Timed out while waiting for the Python worker to connect back", True),
         ),
         ("Python worker exited unexpectedly (crashed)\nmore", None),
-        ("", Cause("RuntimeError", False)),
+        ("", FailureCause("RuntimeError", False)),
     ],
 )
-def test_a_cause_is_one_line(text: str, cause: Cause | None) -> None:
+def test_a_cause_is_one_line(text: str, cause: FailureCause | None) -> None:
     found = cause_of(RuntimeError(text))
 
-    assert found == (cause or Cause("Python worker exited unexpectedly (crashed)", True))
+    assert found == (cause or FailureCause("Python worker exited unexpectedly (crashed)", True))
 
 
 @pytest.mark.parametrize("kind", [CannotConnect, ConnectionLost, SessionClosed, NoSuchStage])
@@ -86,4 +92,4 @@ def test_what_a_restart_of_the_realm_breaks_may_pass(kind: type[Exception]) -> N
 
 
 def test_what_is_wrong_with_the_rows_stays_wrong() -> None:
-    assert cause_of(InvalidEvent("no")) == Cause("no [invalid-event]", False)
+    assert cause_of(InvalidEvent("no")) == FailureCause("no [invalid-event]", False)

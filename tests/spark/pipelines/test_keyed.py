@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.keyed import Keyed, check_keyed
-from penstock.spark.pipelines.step import Batch, ChannelTarget, TableTarget
+from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed
+from penstock.spark.pipelines.step import ChannelTarget, MicroBatch, TableTarget
 from tests.spark.pipelines.deltas import rows_in
 
 
@@ -30,8 +30,8 @@ def test_a_micro_batch_that_broke_off_between_its_targets_is_completed(
     spark: SparkSession, url: str, client: Session, tmp_path: Path
 ) -> None:
     table = TableTarget(path=str(tmp_path / "table"))
-    keyed = Keyed(key=("id",), url=url, channel=ChannelTarget(name="live"), table=table)
-    first, second = Batch("query", 0), Batch("query", 1)
+    keyed = KeyedTarget(key=("id",), url=url, channel=ChannelTarget(name="live"), table=table)
+    first, second = MicroBatch("query", 0), MicroBatch("query", 1)
 
     def rows(*pairs: tuple[int, str]) -> DataFrame:
         return spark.createDataFrame(list(pairs), "id int, name string")

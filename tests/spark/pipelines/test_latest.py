@@ -13,7 +13,7 @@ from penstock.client.sync.sync import Channel, Session
 from penstock.core.vocabulary.errors import InvalidArgument, StepFailed
 from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
-from penstock.spark.pipelines.steps.latest import Latest
+from penstock.spark.pipelines.steps.latest import LatestStep
 from penstock.spark.tables import Table
 from tests.client.archiving import Archiver
 from tests.spark.pipelines.deltas import rows_in
@@ -40,7 +40,7 @@ def defined(folder: Path = Path(), *, read: dict[str, Any] | None = None, **keys
 def test_a_definition_is_a_step() -> None:
     (step,) = defined(key=["a", "b"], as_of=7, archive="lake", replaces="full").steps
 
-    assert isinstance(step, Latest)
+    assert isinstance(step, LatestStep)
     assert (step.keys, step.rules.replaces) == (("a", "b"), "full")
     assert (step.reads({}), step.writes()) == (("changes", "lake"), ("table table",))
 
@@ -49,7 +49,7 @@ def test_columns_that_are_chosen_are_read_with_those_that_are_needed() -> None:
     pipeline = defined(read={"columns": ["ask", "ccy"]})
     (step,) = pipeline.steps
 
-    assert isinstance(step, Latest)
+    assert isinstance(step, LatestStep)
     assert step.options_of(pipeline.source("changes")) == {
         "includeNulls": "true",
         "columns": "ccy,event_id,ask,nulls",

@@ -15,7 +15,7 @@ from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, StepF
 from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
 from penstock.spark.pipelines.running import late_rows
-from penstock.spark.pipelines.steps.rollup import RollUp
+from penstock.spark.pipelines.steps.rollup import RollUpStep
 from penstock.spark.pipelines.windows import close_windows
 from tests.spark.pipelines.deltas import rows_in
 
@@ -43,7 +43,7 @@ def defined(folder: Path = Path(), *, read: dict[str, Any] | None = None, **keys
 def test_a_definition_is_a_step() -> None:
     (step,) = defined(slide="30 minutes", group_by={"route": "origin || dest"}).steps
 
-    assert isinstance(step, RollUp)
+    assert isinstance(step, RollUpStep)
     assert (step.reads({}), step.writes()) == (("flights",), ("channel sums",))
     assert step.groups == {"route": "origin || dest"}
 

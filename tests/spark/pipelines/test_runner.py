@@ -14,9 +14,9 @@ from penstock.core.vocabulary.errors import CannotConnect, NoSuchStage
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.pipelines.runner import Run, Supervised
 from penstock.spark.pipelines.standing import Keeping
-from penstock.spark.pipelines.step import Context, Flow, Outcome, Progress, Step, Work
+from penstock.spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
 
-DONE = Outcome(text="3 events moved", rows=3)
+DONE = WorkOutcome(text="3 events moved", rows=3)
 
 
 class Trying(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,7 +138,7 @@ def test_work_that_gets_on_between_failures_is_not_given_up(tmp_path: Path) -> N
         nonlocal starts
         starts += 1
 
-        def work() -> Outcome:
+        def work() -> WorkOutcome:
             if starts == 6:
                 return DONE
             context.report(Progress(step="move", rows=10 * starts))
@@ -158,7 +158,7 @@ def test_work_that_gets_on_between_failures_is_not_given_up(tmp_path: Path) -> N
 
 def test_work_that_never_gets_on_is_given_up(tmp_path: Path) -> None:
     def start(context: Context) -> Work:
-        def work() -> Outcome:
+        def work() -> WorkOutcome:
             context.report(Progress(step="move", rows=40))
             raise CannotConnect("away")
 

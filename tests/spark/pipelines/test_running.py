@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.spark.pipelines.running import RunningWork, lag_of
-from penstock.spark.pipelines.step import Outcome, Progress
+from penstock.spark.pipelines.step import Progress, WorkOutcome
 
 
 def source(latest: Any, end: str = '{"c":{"a":{"e":"x","n":90}},"v":1}') -> dict[str, Any]:
@@ -41,9 +41,9 @@ def test_lag_is_what_the_source_says_else_what_positions_tell(
 def test_work_runs_in_a_thread_and_says_how_it_ended() -> None:
     go_on = threading.Event()
 
-    def work() -> Outcome:
+    def work() -> WorkOutcome:
         go_on.wait(60)
-        return Outcome(text="3 events moved", rows=3)
+        return WorkOutcome(text="3 events moved", rows=3)
 
     running = RunningWork("move", work)
     running.start()
@@ -53,11 +53,11 @@ def test_work_runs_in_a_thread_and_says_how_it_ended() -> None:
     running.join(60)
 
     assert (running.is_over, running.error) == (True, None)
-    assert running.outcome == Outcome(text="3 events moved", rows=3)
+    assert running.outcome == WorkOutcome(text="3 events moved", rows=3)
 
 
 def test_work_that_fails_says_why() -> None:
-    def work() -> Outcome:
+    def work() -> WorkOutcome:
         raise ValueError("no")
 
     running = RunningWork("move", work)

@@ -16,8 +16,14 @@ from penstock.client.sync.sync import Session
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.redriving.dead import dead_store, seen
-from penstock.spark.redriving.redrive import OnRealm, Outcome, Redrive, Redriven, nothing
-from penstock.spark.redriving.verdict import Rules, Verdict
+from penstock.spark.redriving.redrive import (
+    RealmCommit,
+    RedriveCounts,
+    RedriveOutcome,
+    RedriveRun,
+    nothing,
+)
+from penstock.spark.redriving.verdict import RedriveRules, RedriveVerdict
 from tests.spark.redriving.graves import buried, data_of
 from tests.spark.replaying.histories import Dying, Killed, PassingTime
 
@@ -27,11 +33,11 @@ S = 1_000_000
 class Mortal:
     """Lets verdicts happen, in a process that may die before or after."""
 
-    def __init__(self, realm: OnRealm, dying: Dying) -> None:
+    def __init__(self, realm: RealmCommit, dying: Dying) -> None:
         self._realm = realm
         self._dying = dying
 
-    def __call__(self, verdict: Verdict) -> None:
+    def __call__(self, verdict: RedriveVerdict) -> None:
         self._dying.step()
         self._realm(verdict)
         self._dying.step()
@@ -43,19 +49,19 @@ def redrive(
     *,
     store: str = "dead",
     record: str = "record",
-    commit: Callable[[OnRealm], Any] = lambda realm: realm,
+    commit: Callable[[RealmCommit], Any] = lambda realm: realm,
     once: bool = True,
     selector: str = "",
     timer: PassingTime | None = None,
-    report: Callable[[Redriven], None] = lambda _: None,
+    report: Callable[[RedriveCounts], None] = lambda _: None,
     portion: int = 10_000,
     **rules: Any,
-) -> Outcome:
+) -> RedriveOutcome:
     source = dead_store(session, store, selector)
-    realm = OnRealm(session, source, record)
-    return Redrive(
+    realm = RealmCommit(session, source, record)
+    return RedriveRun(
         source,
-        lambda: Rules("fix", realm.targets(), store, **rules),
+        lambda: RedriveRules("fix", realm.targets(), store, **rules),
         commit(realm),
         timer=timer or PassingTime(),
         transformation=None if transform is None else lambda dead: transform(seen(dead)),
@@ -274,7 +280,7 @@ def test_killed_at_any_point_each_event_goes_back_once(client: Session) -> None:
         buried(client, numbered(7), channel=channel, dead=dead)
         dying = Dying(at)
 
-        def mortal(realm: OnRealm, dying: Dying = dying) -> Mortal:
+        def mortal(realm: RealmCommit, dying: Dying = dying) -> Mortal:
             return Mortal(realm, dying)
 
         try:
@@ -311,10 +317,10 @@ def test_several_that_redrive_one_store_and_are_killed_redrive_each_event_once(
     buried(client, numbered(300))
     lives = 0
 
-    def overtaken(realm: OnRealm) -> Callable[[Verdict], None]:
+    def overtaken(realm: RealmCommit) -> Callable[[RedriveVerdict], None]:
         """What happens where another process has read the same events, and commits first."""
 
-        def commit(verdict: Verdict) -> None:
+        def commit(verdict: RedriveVerdict) -> None:
             chosen = chance.randrange(3)
             if chosen:
                 redrive(client, portion=chance.randrange(1, 9), timer=Portions(1))
@@ -363,7 +369,7 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
     orders.edit(capacity=1, storage={"honour_capacity": True})
     said: list[str] = []
 
-    def look(done: Redriven) -> None:
+    def look(done: RedriveCounts) -> None:
         said.append(done.is_refused)
         if len(said) == 2:
             orders.edit(capacity=10)
@@ -379,8 +385,8 @@ def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session
     client.channels.get("orders").edit(capacity=1, storage={"honour_capacity": True})
     refusals: list[str] = []
 
-    def commit(realm: OnRealm) -> Callable[[Verdict], None]:
-        def tried(verdict: Verdict) -> None:
+    def commit(realm: RealmCommit) -> Callable[[RedriveVerdict], None]:
+        def tried(verdict: RedriveVerdict) -> None:
             if len(refusals) == 40:
                 client.channels.get("orders").purge()
                 client.channels.get("dead").purge()
@@ -388,7 +394,7 @@ def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session
 
         return tried
 
-    def told(done: Redriven) -> None:
+    def told(done: RedriveCounts) -> None:
         if done.is_refused:
             refusals.append(done.is_refused)
 
@@ -404,7 +410,7 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
     orders.edit(capacity=3)
     said: list[str] = []
 
-    def look(done: Redriven) -> None:
+    def look(done: RedriveCounts) -> None:
         said.append(done.is_refused)
         if len(said) == 5:
             orders.edit(capacity=0)

@@ -12,11 +12,11 @@ from penstock.columns.events.batch import ids_of
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.spark.replaying.archived import Archived, Bounds
-from penstock.spark.replaying.live import Live, RealmOutlet, WallTimer
+from penstock.spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
 from tests.spark.replaying.histories import archive, events
 
 
-def ids(history: Live, first: int = 0, end: int | None = None) -> list[int]:
+def ids(history: LiveHistory, first: int = 0, end: int | None = None) -> list[int]:
     return [event for batch in history.batches(first, end) for event in ids_of(batch).tolist()]
 
 
@@ -24,13 +24,13 @@ def test_what_the_archive_has_is_not_read_again(client: Session, tmp_path: Path)
     flights = client.channels.create("flights", type="persistent")
     flights.publish_many([Event(properties={"n": n}) for n in range(6)])
     before = Archived("flights", archive(tmp_path / "a", events([0, 1, 2], [0, 1, 2])), Bounds())
-    history = Live(flights, Bounds(), before=before)
+    history = LiveHistory(flights, Bounds(), before=before)
 
     assert ids(history) == [0, 1, 2, 3, 4, 5]
     assert ids(history, 4) == [4, 5]
     assert ids(history, 1, 4) == [1, 2, 3]
     assert ids(history, 9) == []
-    assert ids(Live(flights, Bounds(end_id=4), "n > 1")) == [2, 3]
+    assert ids(LiveHistory(flights, Bounds(end_id=4), "n > 1")) == [2, 3]
 
 
 def test_a_channel_that_is_not_there_is_named(client: Session) -> None:

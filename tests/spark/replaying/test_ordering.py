@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.spark.replaying.ordering import (
-    Keyed,
-    Source,
+    SortedRows,
+    SortedRun,
     count_of,
     cut_at,
     first_key,
@@ -22,22 +22,22 @@ from penstock.spark.replaying.ordering import (
 from tests.thorough import examples
 
 
-def batches(source: int, keys: list[int], rows: int) -> list[Keyed]:
+def batches(source: int, keys: list[int], rows: int) -> list[SortedRows]:
     found = []
     for first in range(0, len(keys), rows):
         part = keys[first : first + rows]
         numbers = [source * 1_000 + first + row for row in range(len(part))]
         batch = pa.record_batch({"n": pa.array(numbers, pa.int64())})
-        found.append(Keyed(np.array(part, dtype=np.int64), batch))
+        found.append(SortedRows(np.array(part, dtype=np.int64), batch))
     return found
 
 
-def source_of(runs: list[Keyed], opened: list[int], index: int = 0) -> Source:
-    def run() -> Iterator[Keyed]:
+def source_of(runs: list[SortedRows], opened: list[int], index: int = 0) -> SortedRun:
+    def run() -> Iterator[SortedRows]:
         opened.append(index)
         yield from runs
 
-    return Source(int(runs[0].keys[0]) if runs else 0, run)
+    return SortedRun(int(runs[0].keys[0]) if runs else 0, run)
 
 
 RUNS = st.lists(

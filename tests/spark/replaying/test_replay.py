@@ -12,8 +12,8 @@ import pytest
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.spark.replaying.archived import Archived, Bounds
-from penstock.spark.replaying.pace import FLAT_OUT, Pace
-from penstock.spark.replaying.replay import Reached, Replay, Route
+from penstock.spark.replaying.pace import FLAT_OUT, ReplayPace
+from penstock.spark.replaying.replay import Reached, ReplayRoute, ReplayRun
 from tests.spark.replaying.histories import (
     Dying,
     Killed,
@@ -45,11 +45,13 @@ def replay(
     speed: float = FLAT_OUT,
     timer: PassingTime | None = None,
     **options: Any,
-) -> Replay:
+) -> ReplayRun:
     targets = to or {history.channel: history.channel for history in histories}
-    route = Route(targets, options.pop("marks", False))
+    route = ReplayRoute(targets, options.pop("marks", False))
     timer = timer or PassingTime()
-    return Replay(histories, route, outlet, place, pace=Pace(speed), timer=timer, **options)
+    return ReplayRun(
+        histories, route, outlet, place, pace=ReplayPace(speed), timer=timer, **options
+    )
 
 
 def test_several_channels_come_into_one_in_the_order_of_time_then_channel(

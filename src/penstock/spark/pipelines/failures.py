@@ -48,7 +48,7 @@ _PASSING: Final = (
 _RECONNECT: Final = (CannotConnect, ConnectionLost, SessionClosed)
 
 
-class Cause(Struct, frozen=True):
+class FailureCause(Struct, frozen=True):
     """Why something failed."""
 
     text: str
@@ -58,7 +58,7 @@ class Cause(Struct, frozen=True):
     """Whether it may be gone when it is tried again."""
 
 
-def cause_of(error: BaseException) -> Cause:
+def cause_of(error: BaseException) -> FailureCause:
     """The cause behind an error, whoever raised it and through however many layers it came."""
     if isinstance(error, PenstockError):
         return _ours(type(error), str(error))
@@ -68,12 +68,12 @@ def cause_of(error: BaseException) -> Cause:
         name, message = found[-1]
         known = {kind.__name__: kind for kind in error_classes().values()}
         return _ours(known.get(name, PenstockError), message)
-    return Cause(_read(error, text), passing is not None)
+    return FailureCause(_read(error, text), passing is not None)
 
 
-def _ours(kind: type[PenstockError], text: str) -> Cause:
+def _ours(kind: type[PenstockError], text: str) -> FailureCause:
     may_pass = kind.retryable or issubclass(kind, _RECONNECT)
-    return Cause(f"{text} [{kind.code}]", may_pass)
+    return FailureCause(f"{text} [{kind.code}]", may_pass)
 
 
 def _read(error: BaseException, text: str) -> str:

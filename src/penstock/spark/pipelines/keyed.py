@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.step import (
-    Batch,
     ChannelTarget,
+    MicroBatch,
     TableTarget,
     channel_target,
     table_target,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Keyed(Struct, frozen=True, kw_only=True):
+class KeyedTarget(Struct, frozen=True, kw_only=True):
     """Where rows go that replace those of the same key."""
 
     key: tuple[str, ...]
@@ -34,7 +34,7 @@ class Keyed(Struct, frozen=True, kw_only=True):
     table: TableTarget | None = None
     """Its path made absolute."""
 
-    def __call__(self, rows: DataFrame, batch: Batch) -> None:
+    def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
         """Store a micro-batch once."""
         rows = rows.persist()
         try:
@@ -45,14 +45,14 @@ class Keyed(Struct, frozen=True, kw_only=True):
         finally:
             rows.unpersist()
 
-    def _to_table(self, rows: DataFrame, target: TableTarget, batch: Batch) -> None:
+    def _to_table(self, rows: DataFrame, target: TableTarget, batch: MicroBatch) -> None:
         from penstock.spark.tables import Table
 
         table = Table.open(target.path, target.format, target.partition_by)
         table.merge(rows, self.key, batch.app, batch.number)
 
 
-def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: Batch) -> None:
+def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:
     """Publish rows once: the realm knows ``batch`` when it comes again."""
     options = {"url": url, **target.sink_options()}
     transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}

@@ -21,12 +21,12 @@ from penstock.core.vocabulary.errors import InvalidArgument, StepFailed, Unavail
 from penstock.spark.options import URL_VARIABLE
 from penstock.spark.pipelines.burying import Burial, bury
 from penstock.spark.pipelines.definition import Pipeline, known_source
-from penstock.spark.pipelines.failures import Cause, cause_of
+from penstock.spark.pipelines.failures import FailureCause, cause_of
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.standing import Keeping, Status, alone
-from penstock.spark.pipelines.step import Flow, Outcome, Progress, Step, Stopping
-from penstock.spark.pipelines.targets import Place, start
+from penstock.spark.pipelines.step import Flow, Progress, Step, Stopping, WorkOutcome
+from penstock.spark.pipelines.targets import QueryTarget, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ LOG_LEVEL: Final = "spark.log.level"
 """The setting of Spark that turns its log on."""
 
 
-class Watch(Protocol):
+class PipelineWatcher(Protocol):
     """Whoever looks on while a pipeline runs."""
 
     def told(self, step: str, text: str) -> None:
@@ -184,7 +184,7 @@ class Supervised:
         self._kept_at = 0.0
         self._buries = False
         """Whether events that make it fail are to be buried."""
-        self.failure: Cause | None = None
+        self.failure: FailureCause | None = None
         self.progress = Progress(step=step.name, text="starts")
 
     @property
@@ -196,7 +196,7 @@ class Supervised:
     def is_busy(self) -> bool:
         return not self.is_over and self._running is not None and self._running.is_busy
 
-    def begin(self, watch: Watch) -> None:
+    def begin(self, watch: PipelineWatcher) -> None:
         """Start the query or the work."""
         self._again_at = None
         try:
@@ -206,7 +206,7 @@ class Supervised:
             return
         self._enter("runs", watch)
 
-    def look(self, watch: Watch) -> None:
+    def look(self, watch: PipelineWatcher) -> None:
         """Take notice of what has happened since the last look."""
         if self.is_over:
             return
@@ -227,7 +227,7 @@ class Supervised:
         else:
             self._came_to_its_end(running, watch)
 
-    def stop(self, watch: Watch) -> None:
+    def stop(self, watch: PipelineWatcher) -> None:
         """End it, whatever it does."""
         if self.is_over:
             return
@@ -256,14 +256,14 @@ class Supervised:
         if isinstance(planned, Flow):
             self._buries = planned.poison == "bury"
             self._at_end = planned.at_end
-            place = Place(self._run.pipeline, self.name, self._run.url, context.checkpoint)
+            place = QueryTarget(self._run.pipeline, self.name, self._run.url, context.checkpoint)
             query = start(planned, place, once=self._run.once)
             return RunningQuery(self.name, query, self.progress)
         context.work = RunningWork(self.name, planned)
         context.work.start()
         return context.work
 
-    def _came_to_its_end(self, running: Running, watch: Watch) -> None:
+    def _came_to_its_end(self, running: Running, watch: PipelineWatcher) -> None:
         """A query that has taken what there was may have something left to do."""
         at_end = None if self._run.stopping.is_set() else self._at_end
         try:
@@ -276,7 +276,7 @@ class Supervised:
         else:
             self._ended(running, watch)
 
-    def _failed(self, error: BaseException, watch: Watch) -> None:
+    def _failed(self, error: BaseException, watch: PipelineWatcher) -> None:
         cause = cause_of(error)
         self._status.error = cause.text
         self._running = None
@@ -292,7 +292,7 @@ class Supervised:
             self._again_at = self._run.clock() + wait_s
             self._enter("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
             return
-        self.failure = Cause(self._status.error, may_pass=False)
+        self.failure = FailureCause(self._status.error, may_pass=False)
         self._enter("failed", watch, self.failure.text)
 
     def _buried(self) -> str:
@@ -308,14 +308,14 @@ class Supervised:
             self._status.error += f"; nothing was buried: {found.why_none}"
         return found.text
 
-    def _ended(self, running: Running, watch: Watch) -> None:
+    def _ended(self, running: Running, watch: PipelineWatcher) -> None:
         if running.outcome is not None:
             self._status.text = running.outcome.text
             self.progress = self.progress if self.progress.rows else _of(running.outcome, self.name)
         is_stopped = self._run.stopping.is_set() and running.outcome is None
         self._enter("stopped" if is_stopped else "done", watch, self._status.text)
 
-    def _enter(self, state: str, watch: Watch, text: str = "") -> None:
+    def _enter(self, state: str, watch: PipelineWatcher, text: str = "") -> None:
         self._status.state = state
         self._keep(now=True)
         watch.told(self.name, text or state)
@@ -334,7 +334,7 @@ def run(
     master: str = "",
     once: bool = False,
     steps: Sequence[str] = (),
-    watch: Watch | None = None,
+    watch: PipelineWatcher | None = None,
     stopping: threading.Event | None = None,
     spark: SparkSession | None = None,
 ) -> Report:
@@ -385,7 +385,7 @@ def realm_of(pipeline: Pipeline, url: str = "") -> str:
     return found
 
 
-def _supervise(run: Run, steps: Sequence[Supervised], watch: Watch) -> None:
+def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
     try:
         for step in steps:
             if not run.stopping.is_set():
@@ -406,7 +406,7 @@ def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
     return failed or run.stopping.is_set() or all(step.is_over for step in steps)
 
 
-def _stop(steps: Sequence[Supervised], watch: Watch) -> None:
+def _stop(steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
     """Let micro-batches finish, for a while, and end everything."""
     until = perf_counter() + STOP_S
     waiting = threading.Event()
@@ -417,7 +417,7 @@ def _stop(steps: Sequence[Supervised], watch: Watch) -> None:
         step.stop(watch)
 
 
-def _of(outcome: Outcome, step: str) -> Progress:
+def _of(outcome: WorkOutcome, step: str) -> Progress:
     return Progress(step=step, rows=outcome.rows, rows_out=outcome.rows, text="done")
 
 

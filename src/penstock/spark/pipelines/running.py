@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.spark.pipelines.step import Outcome, Progress, Work
+from penstock.spark.pipelines.step import Progress, Work, WorkOutcome
 from penstock.spark.pipelines.targets import COUNTED, READ
 from penstock.wire.positions import positions_in
 
@@ -37,7 +37,7 @@ class Running(Protocol):
         ...
 
     @property
-    def outcome(self) -> Outcome | None: ...
+    def outcome(self) -> WorkOutcome | None: ...
 
     @property
     def has_moved(self) -> bool:
@@ -75,7 +75,7 @@ class RunningQuery:
         return self._query.exception() if self.is_over else None
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> WorkOutcome | None:
         return None
 
     @property
@@ -124,7 +124,7 @@ class RunningWork:
 
     def __init__(self, step: str, work: Work) -> None:
         self.error: BaseException | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: WorkOutcome | None = None
         self._latest = Progress(step=step, text="runs")
         self._rows: int | None = None
         """Of the first report: what earlier runs have done may be in it."""

@@ -31,7 +31,7 @@ AVAILABLE_NOW: Final = "available now"
 _INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)s?\s*")
 
 
-class Batch(Struct, frozen=True):
+class MicroBatch(Struct, frozen=True):
     """Which micro-batch it is: the same one, tried again, has the same identity."""
 
     app: str
@@ -92,7 +92,7 @@ class Flow(Struct, frozen=True, kw_only=True):
 
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
-    write: Callable[[DataFrame, Batch], None] | None = None
+    write: Callable[[DataFrame, MicroBatch], None] | None = None
     """Called on the driver for each micro-batch; has to store each batch once."""
 
     events: str = ""
@@ -111,7 +111,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     planned and started once more."""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class WorkOutcome(Struct, frozen=True, kw_only=True):
     """What work with an end has done; shown at the end, and kept in the step's status."""
 
     text: str
@@ -122,7 +122,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """What programs want to know; goes to ``--format json``."""
 
 
-Work: TypeAlias = Callable[[], Outcome]
+Work: TypeAlias = Callable[[], WorkOutcome]
 """Work with an end. It runs in a thread of its own, looks at ``context.stopping`` often enough to
 end within seconds, and keeps where it was in ``context.checkpoint``, so that a next run goes on."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.standing import QUERY
-from penstock.spark.pipelines.step import ASAP, AVAILABLE_NOW, Batch, ChannelTarget, Flow
+from penstock.spark.pipelines.step import ASAP, AVAILABLE_NOW, ChannelTarget, Flow, MicroBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ READ: Final = "penstock_events"
 """The same where a row stands for several events, which are then counted on both sides."""
 
 
-class Place:
+class QueryTarget:
     """Where a query writes to and what it is called."""
 
     def __init__(self, pipeline: Pipeline, step: str, url: str, checkpoint: str) -> None:
@@ -36,7 +36,7 @@ class Place:
         self.checkpoint = f"{checkpoint}/{QUERY}"
 
 
-def start(flow: Flow, place: Place, *, once: bool) -> StreamingQuery:
+def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
     """Start the query of a step. Raises what Spark raises, and ``InvalidArgument``."""
     from pyspark.sql.utils import is_remote
 
@@ -60,7 +60,7 @@ def start(flow: Flow, place: Place, *, once: bool) -> StreamingQuery:
     write = flow.write or stored(flow, place)
 
     def each(frame: DataFrame, number: int) -> None:
-        write(frame, Batch(_app(frame), number))
+        write(frame, MicroBatch(_app(frame), number))
 
     return writer.foreachBatch(each).start()
 
@@ -77,10 +77,10 @@ def options_of(target: ChannelTarget, url: str) -> dict[str, str]:
     return {"url": url, **target.sink_options()}
 
 
-def stored(flow: Flow, place: Place) -> Callable[[DataFrame, Batch], None]:
+def stored(flow: Flow, place: QueryTarget) -> Callable[[DataFrame, MicroBatch], None]:
     """Stores a micro-batch in the channel and the table of a flow."""
 
-    def write(frame: DataFrame, batch: Batch) -> None:
+    def write(frame: DataFrame, batch: MicroBatch) -> None:
         # Computed once for both: the second time would cost, and a stateful query refuses it.
         both = flow.channel is not None and flow.table is not None
         frame = frame.persist() if both else frame

@@ -47,7 +47,7 @@ def close_windows(spark: SparkSession, query: str) -> bool:
     Raises ``IllegalState`` when its last micro-batch has not ended, ``Corrupt`` for a checkpoint
     this cannot read.
     """
-    if _Log(query).last_done() is None:
+    if _CheckpointLogs(query).last_done() is None:
         return False
     end_ms = _last_end_ms(spark, query)
     if end_ms is None:
@@ -59,7 +59,7 @@ def close_windows(spark: SparkSession, query: str) -> bool:
 def move_watermark(query: str, watermark_ms: int) -> None:
     """Plan a micro-batch without events for a query that is not running, with a watermark of
     ``watermark_ms`` since 1970 at least. Raises as :func:`close_windows`."""
-    log = _Log(query)
+    log = _CheckpointLogs(query)
     last = log.last_done()
     if last is None:
         raise IllegalState(f"{query} has done no micro-batch yet")
@@ -101,7 +101,7 @@ def _later(entry: str, watermark_ms: int, query: str) -> str:
     return f"{version}\n{json.dumps(known, separators=(',', ':'))}\n{positions}"
 
 
-class _Log:
+class _CheckpointLogs:
     """The logs of a checkpoint, wherever it is."""
 
     def __init__(self, query: str) -> None:

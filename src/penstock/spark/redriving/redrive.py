@@ -27,7 +27,7 @@ from penstock.core.vocabulary.errors import (
     Refused,
 )
 from penstock.spark.redriving.dead import ChannelOfDead, QueueOfDead
-from penstock.spark.redriving.verdict import Rules, Verdict, as_they_were, transformed
+from penstock.spark.redriving.verdict import RedriveRules, RedriveVerdict, as_they_were, transformed
 from penstock.spark.replaying.pace import Timer
 
 PORTION: Final = 10_000
@@ -41,15 +41,15 @@ Transformation = Callable[[pa.RecordBatch], pa.Table]
 """From stored dead events to rows of what they become."""
 
 
-class Commit(Protocol):
+class CommitVerdict(Protocol):
     """Lets a verdict happen: all of it or nothing."""
 
-    def __call__(self, verdict: Verdict) -> None:
+    def __call__(self, verdict: RedriveVerdict) -> None:
         """Raises ``IllegalState`` when an event is not there any more, and ``Refused``."""
         ...
 
 
-class Redriven(Struct, frozen=True):
+class RedriveCounts(Struct, frozen=True):
     """What a redrive has done so far."""
 
     looked_at: int = 0
@@ -63,28 +63,28 @@ class Redriven(Struct, frozen=True):
     """Why nothing is taken right now."""
 
 
-class Outcome(Struct, frozen=True):
+class RedriveOutcome(Struct, frozen=True):
     """What a run has done."""
 
-    done: Redriven
+    done: RedriveCounts
     channels: dict[str, int]
     """Events published, by channel."""
     is_complete: bool
     """Whether every dead event was looked at."""
 
 
-class Redrive:
+class RedriveRun:
     """Looks at the events of a store of the dead, each once in a run."""
 
     def __init__(
         self,
         source: ChannelOfDead | QueueOfDead,
-        rules: Callable[[], Rules],
-        commit: Commit,
+        rules: Callable[[], RedriveRules],
+        commit: CommitVerdict,
         *,
         timer: Timer,
         transformation: Transformation | None = None,
-        report: Callable[[Redriven], None] = lambda _: None,
+        report: Callable[[RedriveCounts], None] = lambda _: None,
         portion: int = PORTION,
     ) -> None:
         self._source = source
@@ -98,7 +98,7 @@ class Redrive:
         self._channels: Counter[str] = Counter()
         self._next_id = 0
 
-    def run(self, *, once: bool) -> Outcome:
+    def run(self, *, once: bool) -> RedriveOutcome:
         """Until every dead event was looked at, or for ever, or until the timer says to stop.
 
         Raises ``InvalidArgument`` for a result that says nothing of its events, ``IllegalState``
@@ -114,7 +114,7 @@ class Redrive:
                 break
             else:
                 self._timer.wait(LOOK_US)
-        return Outcome(self._done(), dict(self._channels), is_complete)
+        return RedriveOutcome(self._done(), dict(self._channels), is_complete)
 
     def _step(self, dead: pa.RecordBatch) -> None:
         attempts = 0
@@ -139,13 +139,13 @@ class Redrive:
                 self._count(verdict, found)
                 return
 
-    def _verdict(self, dead: pa.RecordBatch) -> Verdict:
+    def _verdict(self, dead: pa.RecordBatch) -> RedriveVerdict:
         rules = self._rules()
         if self._transformation is None:
             return as_they_were(dead, rules)
         return transformed(dead, self._transformation(dead), rules)
 
-    def _count(self, verdict: Verdict, dead: pa.RecordBatch) -> None:
+    def _count(self, verdict: RedriveVerdict, dead: pa.RecordBatch) -> None:
         self._next_id = int(ids_of(dead)[-1]) + 1
         self._channels.update(verdict.published)
         self._counts.update(
@@ -158,11 +158,11 @@ class Redrive:
         )
         self._report(self._done())
 
-    def _done(self, is_refused: str = "") -> Redriven:
-        return Redriven(**self._counts, is_refused=is_refused)
+    def _done(self, is_refused: str = "") -> RedriveCounts:
+        return RedriveCounts(**self._counts, is_refused=is_refused)
 
 
-class OnRealm:
+class RealmCommit:
     """Lets verdicts happen on a realm."""
 
     def __init__(
@@ -179,7 +179,7 @@ class OnRealm:
         self._record = _record_channel(session, record) if record else None
         self._known: dict[str, Channel | Queue] = {}
 
-    def __call__(self, verdict: Verdict) -> None:
+    def __call__(self, verdict: RedriveVerdict) -> None:
         leaving = len(verdict.redriven) + len(verdict.dropped)
         if not leaving:
             return
@@ -209,7 +209,7 @@ class OnRealm:
         return found
 
 
-def nothing(verdict: Verdict) -> None:
+def nothing(verdict: RedriveVerdict) -> None:
     """What a dry run does."""
 
 

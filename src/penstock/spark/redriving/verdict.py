@@ -32,7 +32,7 @@ _APART: Final = ("event_id", "origin", "published", *SAID)
 Bools = npt.NDArray[np.bool_]
 
 
-class Rules(Struct, frozen=True):
+class RedriveRules(Struct, frozen=True):
     """What is decided without looking at the events."""
 
     step: str
@@ -49,7 +49,7 @@ class Rules(Struct, frozen=True):
     """Whether events have the property ``redrive_of``."""
 
 
-class Verdict(Struct, frozen=True):
+class RedriveVerdict(Struct, frozen=True):
     """What becomes of a portion."""
 
     bodies: Mapping[str, pa.RecordBatch]
@@ -69,14 +69,14 @@ class Verdict(Struct, frozen=True):
         return Counter({name: body.num_rows for name, body in self.bodies.items()})
 
 
-def as_they_were(dead: pa.RecordBatch, rules: Rules) -> Verdict:
+def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
     """Each goes back as it was."""
     body = restored(dead)
     rows = np.arange(dead.num_rows, dtype=np.int64)
     return _verdict(dead, rules, body, rows, _targets(dead, rules, None, rows), None)
 
 
-def transformed(dead: pa.RecordBatch, result: pa.Table, rules: Rules) -> Verdict:
+def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> RedriveVerdict:
     """Each becomes the rows of ``result`` with its ``event_id``.
 
     A row may say in ``outcome`` what becomes of the event, ``redriven`` where it is null, and in
@@ -103,12 +103,12 @@ def transformed(dead: pa.RecordBatch, result: pa.Table, rules: Rules) -> Verdict
 
 def _verdict(
     dead: pa.RecordBatch,
-    rules: Rules,
+    rules: RedriveRules,
     body: pa.RecordBatch,
     rows: Int64s,
     targets: npt.NDArray[np.object_],
     ends: Mapping[str, Int64s] | None,
-) -> Verdict:
+) -> RedriveVerdict:
     """``rows`` says of which dead event each row of the body was made, ``targets`` where it goes,
     ``ends`` what a transformation has said of them."""
     ids = ids_of(dead)
@@ -132,7 +132,7 @@ def _verdict(
         target_of[rows[mine]] = name
     counts = np.bincount(rows[going], minlength=len(ids))
     left = state != KEPT
-    return Verdict(
+    return RedriveVerdict(
         bodies,
         ids[state == REDRIVEN],
         ids[state == DROPPED],
@@ -191,7 +191,7 @@ def _check_agree(dead: pa.RecordBatch, ends: Mapping[str, Int64s]) -> None:
 
 
 def _targets(
-    dead: pa.RecordBatch, rules: Rules, named: pa.Array | None, rows: Int64s
+    dead: pa.RecordBatch, rules: RedriveRules, named: pa.Array | None, rows: Int64s
 ) -> npt.NDArray[np.object_]:
     """Where each row goes: what it says itself, else the step, else where it came from."""
     if rules.channel:
@@ -207,7 +207,7 @@ def _targets(
     return np.asarray(default.to_numpy(zero_copy_only=False), dtype=object)
 
 
-def _check_named(named: pa.Array, rules: Rules) -> None:
+def _check_named(named: pa.Array, rules: RedriveRules) -> None:
     for name in pc.unique(named.cast(pa.string())).to_pylist():
         if name is not None and (name not in rules.targets or name == rules.store):
             raise InvalidArgument(
@@ -242,7 +242,7 @@ def _origin(dead: pa.RecordBatch) -> pa.StructArray:
 
 def _record(
     dead: pa.RecordBatch,
-    rules: Rules,
+    rules: RedriveRules,
     left: Bools,
     state: npt.NDArray[np.object_],
     targets: npt.NDArray[np.object_],

@@ -19,7 +19,7 @@ from penstock.columns.files.archives import DAY
 from penstock.columns.schema.layout import STAMPED, UTC_MICROSECONDS
 from penstock.columns.selectors import Selector
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.replaying.ordering import Keyed, Source, merged, order_of
+from penstock.spark.replaying.ordering import SortedRows, SortedRun, merged, order_of
 from penstock.spark.replaying.rows import stored_rows
 
 ROWS: Final = 65_536
@@ -158,7 +158,7 @@ def in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.Reco
             yield whole.take(pa.array(order_of(portion)))
 
 
-def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[Source]:
+def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedRun]:
     schema = dataset.schema
     for fragment in dataset.get_fragments(filter=bounds.expression(schema)):
         if not isinstance(fragment, ds.ParquetFileFragment):
@@ -172,12 +172,12 @@ def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[Source]
                 known = statistics.get("event_id")
                 lowest = bounds.first_id if known is None else max(known["min"], bounds.first_id)
                 part = fragment.subset(row_group_ids=[group.id])
-                yield Source(lowest, partial(_rows_of, part, schema, bounds, rows))
+                yield SortedRun(lowest, partial(_rows_of, part, schema, bounds, rows))
 
 
 def _rows_of(
     part: ds.ParquetFileFragment, schema: pa.Schema, bounds: Bounds, rows: int
-) -> Iterator[Keyed]:
+) -> Iterator[SortedRows]:
     """A row group by id. Those that were written in order are read piece by piece."""
     ids = part.to_table(schema=schema, columns=["event_id"]).column(0).to_numpy()
     if np.all(ids[1:] > ids[:-1]):
@@ -191,7 +191,7 @@ def _rows_of(
         start = int(np.searchsorted(found, bounds.first_id))
         stop = len(found) if end is None else int(np.searchsorted(found, end))
         if start < stop:
-            yield Keyed(found[start:stop], batch.slice(start, stop - start))
+            yield SortedRows(found[start:stop], batch.slice(start, stop - start))
 
 
 def _overlap(known: Mapping[str, Any] | None, first: Any, end: Any) -> bool:

@@ -14,7 +14,7 @@ from penstock.columns.selectors import Selector
 from penstock.spark.replaying.archived import Bounds, History, chosen
 
 
-class Live:
+class LiveHistory:
     """The events a channel has, and where there is one its archive before them."""
 
     def __init__(
@@ -64,7 +64,7 @@ class RealmOutlet:
         found.publish_bodies(bodies, producer=producer, sequence=sequence)
 
 
-class Stopping(Protocol):
+class StopSignal(Protocol):
     """Whether to stop; a ``threading.Event`` is one."""
 
     def is_set(self) -> bool: ...
@@ -75,7 +75,7 @@ class Stopping(Protocol):
 class WallTimer:
     """The machine's time, and waits that end when it is time to stop."""
 
-    def __init__(self, stopping: Stopping) -> None:
+    def __init__(self, stopping: StopSignal) -> None:
         self._stopping = stopping
         self._latest_us = 0
 

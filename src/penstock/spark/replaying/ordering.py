@@ -16,48 +16,48 @@ from msgspec import Struct
 from penstock.columns.events.batch import Int64s
 
 
-class Keyed(NamedTuple):
+class SortedRows(NamedTuple):
     """Rows with the keys they are ordered by; the keys never fall."""
 
     keys: Int64s
     batch: pa.RecordBatch
 
-    def up_to(self, key: int, *, including: bool = True) -> tuple[Keyed, Keyed]:
+    def up_to(self, key: int, *, including: bool = True) -> tuple[SortedRows, SortedRows]:
         """The rows before ``key`` or at it, and the rest."""
         row = int(np.searchsorted(self.keys, key, "right" if including else "left"))
-        first = Keyed(self.keys[:row], self.batch.slice(0, row))
-        return first, Keyed(self.keys[row:], self.batch.slice(row))
+        first = SortedRows(self.keys[:row], self.batch.slice(0, row))
+        return first, SortedRows(self.keys[row:], self.batch.slice(row))
 
 
-class Source(Struct, frozen=True):
+class SortedRun(Struct, frozen=True):
     """A sorted run that is opened when its turn comes."""
 
     lowest: int
     """No key is below it."""
-    open: Callable[[], Iterator[Keyed]]
+    open: Callable[[], Iterator[SortedRows]]
 
 
-class Piece(NamedTuple):
+class SourceRows(NamedTuple):
     """Rows of one source."""
 
     source: int
     """Which one, by its place among the sources."""
-    rows: Keyed
+    rows: SortedRows
 
 
-Portion = list[Piece]
+Portion = list[SourceRows]
 """Rows that lie before all that come later, at most one piece of a source, by source."""
 
 
-def merged(sources: Sequence[Source]) -> Iterator[Portion]:
+def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
     """All rows of all sources, by key and, where keys are equal, by source.
 
     A source is not opened before something at or above its ``lowest`` key is due, so at any
     time one batch is held of each source that overlaps others.
     """
     waiting = sorted(range(len(sources)), key=lambda index: -sources[index].lowest)
-    heads: dict[int, Keyed] = {}
-    runs: dict[int, Iterator[Keyed]] = {}
+    heads: dict[int, SortedRows] = {}
+    runs: dict[int, Iterator[SortedRows]] = {}
 
     def advance(index: int) -> None:
         for rows in runs[index]:
@@ -79,7 +79,7 @@ def merged(sources: Sequence[Source]) -> Iterator[Portion]:
             rows = heads.pop(index)
             done, rest = rows.up_to(limit, including=index <= last)
             if len(done.keys):
-                portion.append(Piece(index, done))
+                portion.append(SourceRows(index, done))
             if len(rest.keys):
                 heads[index] = rest
             else:
@@ -87,7 +87,7 @@ def merged(sources: Sequence[Source]) -> Iterator[Portion]:
         yield portion
 
 
-def _limit(heads: dict[int, Keyed]) -> tuple[int, int]:
+def _limit(heads: dict[int, SortedRows]) -> tuple[int, int]:
     """The key, and the source, up to which everything is at hand."""
     return min((int(rows.keys[-1]), index) for index, rows in heads.items())
 
@@ -99,9 +99,9 @@ def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
     for source, rows in portion:
         done, rest = rows.up_to(key)
         if len(done.keys):
-            before.append(Piece(source, done))
+            before.append(SourceRows(source, done))
         if len(rest.keys):
-            after.append(Piece(source, rest))
+            after.append(SourceRows(source, rest))
     return before, after
 
 

@@ -24,7 +24,7 @@ class Timer(Protocol):
         ...
 
 
-class Pace:
+class ReplayPace:
     """Ties original times to times now, from the first event that is asked about."""
 
     def __init__(self, speed: float) -> None:
@@ -55,7 +55,7 @@ class Pace:
         return self._original_us + int((now_us - self._now_us) * self._speed)
 
 
-def late_us(pace: Pace, originals: Int64s, now_us: int) -> int:
+def late_us(pace: ReplayPace, originals: Int64s, now_us: int) -> int:
     """How late the first of these events is; 0 when nothing waits."""
     if pace.is_flat_out or not len(originals):
         return 0

@@ -23,7 +23,7 @@ FORMAT: Final = 1
 FILE: Final = "position.json"
 
 
-class Position(Struct, frozen=True, kw_only=True):
+class ReplayPosition(Struct, frozen=True, kw_only=True):
     """Where a replay is."""
 
     format: int = FORMAT
@@ -55,7 +55,7 @@ class Position(Struct, frozen=True, kw_only=True):
     """Whether the portion begun last may not have been published."""
 
 
-class Place(Protocol):
+class PositionStore(Protocol):
     """Where a position is kept."""
 
     def read(self) -> bytes | None:
@@ -94,7 +94,7 @@ class PositionFile:
             file.write(content)
 
 
-def opened(place: Place, replays: dict[str, str]) -> Position:
+def opened(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
     """The position that is kept, or the one to begin with.
 
     Raises ``InvalidArgument`` where it belongs to a replay of something else, ``IllegalState``
@@ -102,9 +102,11 @@ def opened(place: Place, replays: dict[str, str]) -> Position:
     """
     content = place.read()
     if content is None:
-        return Position(producer=f"{LASTING_PREFIX}replay/{uuid.uuid4().hex}", replays=replays)
+        return ReplayPosition(
+            producer=f"{LASTING_PREFIX}replay/{uuid.uuid4().hex}", replays=replays
+        )
     try:
-        kept = msgspec.json.decode(content, type=Position)
+        kept = msgspec.json.decode(content, type=ReplayPosition)
     except msgspec.MsgspecError as error:
         raise IllegalState(
             f"the position of the replay in {FILE} cannot be read ({error}); move the file away "
@@ -124,7 +126,7 @@ def opened(place: Place, replays: dict[str, str]) -> Position:
     return kept
 
 
-def write(place: Place, position: Position) -> None:
+def write(place: PositionStore, position: ReplayPosition) -> None:
     """Keep ``position``."""
     place.write(msgspec.json.format(msgspec.json.encode(position), indent=1))
 

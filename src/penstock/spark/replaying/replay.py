@@ -16,9 +16,9 @@ from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.vocabulary.errors import IllegalState, Refused
 from penstock.spark.replaying.archived import ROWS, History
 from penstock.spark.replaying.ordering import (
-    Keyed,
     Portion,
-    Source,
+    SortedRows,
+    SortedRun,
     count_of,
     cut_at,
     first_key,
@@ -26,8 +26,8 @@ from penstock.spark.replaying.ordering import (
     merged,
     order_of,
 )
-from penstock.spark.replaying.pace import Pace, Timer
-from penstock.spark.replaying.position import Place, Position, opened, write
+from penstock.spark.replaying.pace import ReplayPace, Timer
+from penstock.spark.replaying.position import PositionStore, ReplayPosition, opened, write
 from penstock.spark.replaying.rows import body_of_stored, effective_times, marked
 
 TICK_US: Final = 20_000
@@ -37,7 +37,7 @@ RETRY_US: Final = 1_000_000
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 
 
-class Outlet(Protocol):
+class ReplayOutlet(Protocol):
     """Where a replay publishes to."""
 
     def publish(
@@ -73,7 +73,7 @@ class Replayed(Struct, frozen=True):
     """The furthest it was behind its pace."""
 
 
-class Route(Struct, frozen=True):
+class ReplayRoute(Struct, frozen=True):
     """Where a replay goes, and what it says of where it came from."""
 
     targets: Mapping[str, str]
@@ -82,7 +82,7 @@ class Route(Struct, frozen=True):
     """Whether events have the property ``replay_of``."""
 
 
-class Replay:
+class ReplayRun:
     """Publishes what ``histories`` have and was not published before.
 
     Events come by original time, then name of the channel, then id; an event that was published
@@ -94,11 +94,11 @@ class Replay:
     def __init__(
         self,
         histories: Sequence[History],
-        route: Route,
-        outlet: Outlet,
-        place: Place,
+        route: ReplayRoute,
+        outlet: ReplayOutlet,
+        place: PositionStore,
         *,
-        pace: Pace,
+        pace: ReplayPace,
         timer: Timer,
         replays: Mapping[str, str] | None = None,
         report: Callable[[Reached], None] = lambda _: None,
@@ -157,21 +157,21 @@ class Replay:
             self._timer.wait(max(TICK_US, self._pace.due_us(first) - now_us))
         return rest
 
-    def _sources(self, firsts: Mapping[str, int], ends: Mapping[str, int]) -> list[Source]:
+    def _sources(self, firsts: Mapping[str, int], ends: Mapping[str, int]) -> list[SortedRun]:
         return [
-            Source(NO_TIME, partial(self._keyed, history, firsts, ends))
+            SortedRun(NO_TIME, partial(self._keyed, history, firsts, ends))
             for history in self._histories
         ]
 
     def _keyed(
         self, history: History, firsts: Mapping[str, int], ends: Mapping[str, int]
-    ) -> Iterator[Keyed]:
+    ) -> Iterator[SortedRows]:
         name = history.channel
         latest = self._position.times.get(name, NO_TIME)
         for batch in history.batches(firsts.get(name, 0), ends.get(name)):
             keys = effective_times(batch.column("published"), latest)
             latest = int(keys[-1])
-            yield Keyed(keys, batch)
+            yield SortedRows(keys, batch)
 
     # --- publishing ----------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Replay:
         }
         kept = [history for history in self._histories if history.channel in changed]
         firsts = position.next_ids
-        sources = [Source(NO_TIME, partial(self._keyed, each, firsts, changed)) for each in kept]
+        sources = [SortedRun(NO_TIME, partial(self._keyed, each, firsts, changed)) for each in kept]
         order = {history.channel: index for index, history in enumerate(self._histories)}
         numbers = [order[history.channel] for history in kept]
         portions = [
@@ -247,7 +247,9 @@ class Replay:
         self._tell(portions)
         return True
 
-    def _taken(self, target: str, bodies: Sequence[pa.RecordBatch], position: Position) -> bool:
+    def _taken(
+        self, target: str, bodies: Sequence[pa.RecordBatch], position: ReplayPosition
+    ) -> bool:
         while True:
             try:
                 self._outlet.publish(target, bodies, position.producer, position.number)

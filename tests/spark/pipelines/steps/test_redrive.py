@@ -13,20 +13,20 @@ from penstock.client.sync.sync import Session
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.pipelines import Pipeline, Source, parse
-from penstock.spark.pipelines.step import Outcome
-from penstock.spark.pipelines.steps.redrive import Redrive
+from penstock.spark.pipelines.step import WorkOutcome
+from penstock.spark.pipelines.steps.redrive import RedriveStep
 from tests.spark.pipelines.steps.contexts import Given
 from tests.spark.redriving.graves import buried, data_of
 
 
-def step(**keys: Any) -> Redrive:
+def step(**keys: Any) -> RedriveStep:
     given = {"name": "fix-it", "kind": "redrive", "record": "record", **keys}
     found = parse({"name": "p", "step": [given]}).steps[0]
-    assert isinstance(found, Redrive)
+    assert isinstance(found, RedriveStep)
     return found
 
 
-def run(given: Redrive, context: Given) -> Outcome:
+def run(given: RedriveStep, context: Given) -> WorkOutcome:
     work = given.plan(context)
     return work()
 
@@ -112,7 +112,7 @@ def upper(dead: DataFrame, spark: SparkSession) -> DataFrame:
 
 def test_python_does_too(client: Session, url: str, tmp_path: Path, spark: SparkSession) -> None:
     buried(client, flights())
-    given = Redrive(
+    given = RedriveStep(
         name="fix-it",
         store="dead",
         python=upper,
@@ -171,7 +171,7 @@ def test_only_tables_are_read_beside_the_dead_events() -> None:
             name="p",
             sources=(Source(name="flights", channel="flights"),),
             steps=(
-                Redrive(
+                RedriveStep(
                     name="fix",
                     store="dead",
                     record="record",

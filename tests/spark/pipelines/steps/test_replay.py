@@ -12,8 +12,8 @@ from penstock.client.sync.sync import Session
 from penstock.columns.files.archives import DAY, ArchiveLayout
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.spark.pipelines import parse
-from penstock.spark.pipelines.step import Outcome
-from penstock.spark.pipelines.steps.replay import Replay, bounds_of, speed_of
+from penstock.spark.pipelines.step import WorkOutcome
+from penstock.spark.pipelines.steps.replay import ReplayStep, bounds_of, speed_of
 from penstock.tables import Table
 from tests.spark.pipelines.steps.contexts import Given
 from tests.spark.replaying.histories import START_US, events, stored
@@ -21,13 +21,13 @@ from tests.spark.replaying.histories import START_US, events, stored
 HOUR_US = 3_600_000_000
 
 
-def step(**keys: Any) -> Replay:
+def step(**keys: Any) -> ReplayStep:
     found = parse({"name": "p", "step": [{"name": "again", "kind": "replay", **keys}]}).steps[0]
-    assert isinstance(found, Replay)
+    assert isinstance(found, ReplayStep)
     return found
 
 
-def run(given: Replay, context: Given) -> Outcome:
+def run(given: ReplayStep, context: Given) -> WorkOutcome:
     work = given.plan(context)
     return work()
 

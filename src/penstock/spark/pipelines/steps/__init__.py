@@ -12,11 +12,11 @@ from penstock.spark.pipelines.step import Step
 
 KINDS: Final[Mapping[str, str]] = {
     "query": "penstock.spark.pipelines.steps.query:Query",
-    "archive": "penstock.spark.pipelines.steps.archive:Archive",
-    "replay": "penstock.spark.pipelines.steps.replay:Replay",
-    "roll-up": "penstock.spark.pipelines.steps.rollup:RollUp",
-    "latest": "penstock.spark.pipelines.steps.latest:Latest",
-    "redrive": "penstock.spark.pipelines.steps.redrive:Redrive",
+    "archive": "penstock.spark.pipelines.steps.archive:ArchiveStep",
+    "replay": "penstock.spark.pipelines.steps.replay:ReplayStep",
+    "roll-up": "penstock.spark.pipelines.steps.rollup:RollUpStep",
+    "latest": "penstock.spark.pipelines.steps.latest:LatestStep",
+    "redrive": "penstock.spark.pipelines.steps.redrive:RedriveStep",
 }
 """Kind, as a definition names it, to module and class. ``query`` is what ``sql`` or ``python``
 alone mean."""

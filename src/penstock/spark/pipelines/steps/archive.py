@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.sources import Source, listed
-from penstock.spark.pipelines.step import Batch, Context, Flow, StreamStep
+from penstock.spark.pipelines.step import Context, Flow, MicroBatch, StreamStep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.spark.archiving import Lake
 
 
-class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything about each event, exactly once and under its id; one table for each channel."""
 
     kind: ClassVar[str] = "archive"
@@ -103,10 +103,10 @@ class Archive(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
             trigger=self.trigger,
         )
 
-    def _writer(self, url: str, lake: Lake) -> Callable[[DataFrame, Batch], None]:
+    def _writer(self, url: str, lake: Lake) -> Callable[[DataFrame, MicroBatch], None]:
         named: set[str] = set()
 
-        def write(frame: DataFrame, batch: Batch) -> None:
+        def write(frame: DataFrame, batch: MicroBatch) -> None:
             from penstock.spark import archiving
 
             channels = archiving.commit(lake, archiving.written_in(frame), batch.app, batch.number)

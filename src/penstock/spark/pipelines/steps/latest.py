@@ -15,7 +15,7 @@ from penstock.spark.options import nearest
 from penstock.spark.pipelines.archived import as_read
 from penstock.spark.pipelines.columns_kept import remembered
 from penstock.spark.pipelines.expressions import words_of
-from penstock.spark.pipelines.keyed import Keyed, check_keyed, publish
+from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed, publish
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.states import (
     BY_ID,
@@ -27,14 +27,14 @@ from penstock.spark.pipelines.states import (
     widened,
 )
 from penstock.spark.pipelines.step import (
-    Batch,
     ChannelTarget,
     Context,
     Flow,
-    Outcome,
+    MicroBatch,
     StreamStep,
     TableTarget,
     Work,
+    WorkOutcome,
     channel_target,
     named_targets,
     table_target,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 AS_OF: Final = "as_of"
 
 
-class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of each key, kept up to date, or as it was as of an event."""
 
     kind: ClassVar[str] = "latest"
@@ -146,7 +146,7 @@ class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         found = states(events.select(*map(column_of, names)), self.rules)
         return Flow(
             frame=found,
-            write=Keyed(
+            write=KeyedTarget(
                 key=self.keys,
                 url=context.url,
                 channel=channel_target(self.channel),
@@ -179,11 +179,11 @@ class Latest(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class AsOf:
     """The work of finding and storing the states as of an event."""
 
-    def __init__(self, step: Latest, context: Context) -> None:
+    def __init__(self, step: LatestStep, context: Context) -> None:
         self._step = step
         self._context = context
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> WorkOutcome:
         step = self._step
         _activate(self._context.spark)
         found = self.states().persist()
@@ -196,7 +196,7 @@ class AsOf:
         text = f"{rows:,} states as of {step.as_of} to {where}"
         if not written:
             text = f"the states as of {step.as_of} were in {where} already"
-        return Outcome(text=text, rows=rows if written else 0, facts={AS_OF: step.as_of})
+        return WorkOutcome(text=text, rows=rows if written else 0, facts={AS_OF: step.as_of})
 
     def states(self) -> DataFrame:
         """One row for each key there was, with the column ``as_of``."""
@@ -259,7 +259,7 @@ class AsOf:
         """Whether it was not there before."""
         step, context = self._step, self._context
         # States as of an earlier event may be asked for later, so each has its own number 0.
-        batch = Batch(f"{context.pipeline}/{step.name}/as-of/{step.as_of}", 0)
+        batch = MicroBatch(f"{context.pipeline}/{step.name}/as-of/{step.as_of}", 0)
         written = True
         if (table := _located(table_target(step.table), context)) is not None:
             from penstock.spark.tables import Table

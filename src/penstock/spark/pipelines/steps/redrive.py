@@ -14,13 +14,19 @@ from penstock.client.sync.sync import Session, connect
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.bounds import check_selector
 from penstock.spark.pipelines.sources import Source
-from penstock.spark.pipelines.step import Context, Outcome, Progress, Step, Work
+from penstock.spark.pipelines.step import Context, Progress, Step, Work, WorkOutcome
 from penstock.spark.pipelines.steps.query import Query, parameters_of, said, used_in
 from penstock.spark.redriving.dead import ChannelOfDead, QueueOfDead, dead_store, seen
-from penstock.spark.redriving.redrive import PORTION, OnRealm, Redriven, Transformation, nothing
-from penstock.spark.redriving.redrive import Outcome as Done
-from penstock.spark.redriving.redrive import Redrive as Engine
-from penstock.spark.redriving.verdict import KEPT, Rules
+from penstock.spark.redriving.redrive import (
+    PORTION,
+    RealmCommit,
+    RedriveCounts,
+    Transformation,
+    nothing,
+)
+from penstock.spark.redriving.redrive import RedriveOutcome as Done
+from penstock.spark.redriving.redrive import RedriveRun as Engine
+from penstock.spark.redriving.verdict import KEPT, RedriveRules
 from penstock.spark.replaying.live import WallTimer
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ VIEW: Final = "dead"
 SESSION: Final = "spark"
 
 
-class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Takes dead events, changes them, publishes them where they came from, and records it."""
 
     kind: ClassVar[str] = "redrive"
@@ -132,7 +138,7 @@ class Redrive(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return partial(redrive, self, context)
 
 
-def redrive(step: Redrive, context: Context) -> Outcome:
+def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
     """Redrive until nothing is left or it is stopped.
 
     Raises ``NameDoesNotExist``, and ``InvalidArgument`` for a result that cannot be redriven.
@@ -141,7 +147,7 @@ def redrive(step: Redrive, context: Context) -> Outcome:
         source = dead_store(session, step.store, step.selector)
         if step.channel:
             _check_target(session, step.channel)
-        realm = OnRealm(session, source, "" if step.dry_run else step.record)
+        realm = RealmCommit(session, source, "" if step.dry_run else step.record)
         total = source.store.info().events
         engine = Engine(
             source,
@@ -158,8 +164,10 @@ def redrive(step: Redrive, context: Context) -> Outcome:
     return _outcome(step, done, left)
 
 
-def _rules(step: Redrive, source: ChannelOfDead | QueueOfDead, realm: OnRealm) -> Rules:
-    return Rules(
+def _rules(
+    step: RedriveStep, source: ChannelOfDead | QueueOfDead, realm: RealmCommit
+) -> RedriveRules:
+    return RedriveRules(
         step=step.name,
         targets=realm.targets(),
         store=source.name,
@@ -174,7 +182,7 @@ def _check_target(session: Session, name: str) -> None:
         session.channels.get(name)
 
 
-def _transformation(step: Redrive, context: Context) -> Transformation | None:
+def _transformation(step: RedriveStep, context: Context) -> Transformation | None:
     """What runs on Spark; None where nothing is changed, and Spark is not needed."""
     if not (step.sql or step.python):
         return None
@@ -190,7 +198,7 @@ def _transformation(step: Redrive, context: Context) -> Transformation | None:
     return transform
 
 
-def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
+def _by_sql(step: RedriveStep, context: Context, frame: DataFrame) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     # A view has one meaning in a session, and other steps have dead events, too.
@@ -205,7 +213,9 @@ def _by_sql(step: Redrive, context: Context, frame: DataFrame) -> DataFrame:
         raise InvalidArgument(f"sql: {said(str(error), step.sql)}") from error
 
 
-def _function(step: Redrive, context: Context) -> Callable[[SparkSession, DataFrame], DataFrame]:
+def _function(
+    step: RedriveStep, context: Context
+) -> Callable[[SparkSession, DataFrame], DataFrame]:
     query = step._checked_query()
     assert query is not None, "there is a function"
     function = query.function(context.folder)
@@ -226,7 +236,7 @@ def _function(step: Redrive, context: Context) -> Callable[[SparkSession, DataFr
     return call
 
 
-def _report(step: Redrive, context: Context, total: int, done: Redriven) -> None:
+def _report(step: RedriveStep, context: Context, total: int, done: RedriveCounts) -> None:
     text = done.is_refused or f"{done.redriven:,} redriven, {done.dropped:,} dropped"
     if done.kept and not done.is_refused:
         text += f", {done.kept:,} kept"
@@ -241,7 +251,7 @@ def _report(step: Redrive, context: Context, total: int, done: Redriven) -> None
     )
 
 
-def _outcome(step: Redrive, done: Done, left: int) -> Outcome:
+def _outcome(step: RedriveStep, done: Done, left: int) -> WorkOutcome:
     counts = done.done
     verb = "would be" if step.dry_run else "were"
     text = (
@@ -250,7 +260,7 @@ def _outcome(step: Redrive, done: Done, left: int) -> Outcome:
     )
     if counts.homeless:
         text += f" ({counts.homeless:,} with no channel to go to)"
-    return Outcome(
+    return WorkOutcome(
         text=text,
         rows=counts.published,
         facts={

@@ -23,13 +23,13 @@ from penstock.spark.pipelines.bounds import (
     said_time,
 )
 from penstock.spark.pipelines.sources import Source
-from penstock.spark.pipelines.step import Context, Outcome, Progress, Step, Work
+from penstock.spark.pipelines.step import Context, Progress, Step, Work, WorkOutcome
 from penstock.spark.replaying.archived import ROWS, Archived, Bounds
-from penstock.spark.replaying.live import Live, RealmOutlet, WallTimer
-from penstock.spark.replaying.pace import FLAT_OUT, Pace, Timer
+from penstock.spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
+from penstock.spark.replaying.pace import FLAT_OUT, ReplayPace, Timer
 from penstock.spark.replaying.position import PositionFile, opened
-from penstock.spark.replaying.replay import Reached, Replayed, Route
-from penstock.spark.replaying.replay import Replay as Engine
+from penstock.spark.replaying.replay import Reached, Replayed, ReplayRoute
+from penstock.spark.replaying.replay import ReplayRun as Engine
 from penstock.tables import Table
 
 _TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
@@ -38,7 +38,7 @@ REPORT_US: Final = 500_000
 """How often progress is reported at most."""
 
 
-class Replay(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Publishes what archives have, in the order of time; goes on where it was stopped."""
 
     kind: ClassVar[str] = "replay"
@@ -133,7 +133,7 @@ class Replay(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return partial(replay, self, context)
 
 
-def replay(step: Replay, context: Context) -> Outcome:
+def replay(step: ReplayStep, context: Context) -> WorkOutcome:
     """Replay what is not replayed yet. Raises ``NameDoesNotExist`` for an archive or a channel,
     ``InvalidArgument`` for a table that is no archive, ``IllegalState``."""
     place = PositionFile(context.checkpoint)
@@ -148,10 +148,10 @@ def replay(step: Replay, context: Context) -> Outcome:
         timer = WallTimer(context.stopping)
         engine = Engine(
             histories,
-            Route(step.targets, step.replay_of),
+            ReplayRoute(step.targets, step.replay_of),
             RealmOutlet(session),
             place,
-            pace=Pace(speed_of(step.speed)),
+            pace=ReplayPace(speed_of(step.speed)),
             timer=timer,
             replays=begun_with,
             report=Reporting(step.name, context, timer, total).said,
@@ -161,8 +161,8 @@ def replay(step: Replay, context: Context) -> Outcome:
 
 
 def history_of(
-    step: Replay, name: str, context: Context, session: Session, rows: int
-) -> Archived | Live:
+    step: ReplayStep, name: str, context: Context, session: Session, rows: int
+) -> Archived | LiveHistory:
     """What there is of a channel: its archive, itself, or one behind the other."""
     bounds = bounds_of(step, name)
     archived = None
@@ -172,10 +172,10 @@ def history_of(
         archived = Archived(name, dataset, bounds, selector=step.selector, rows=rows)
     if archived is not None and not step.is_live(name):
         return archived
-    return Live(session.channels.get(name), bounds, step.selector, archived)
+    return LiveHistory(session.channels.get(name), bounds, step.selector, archived)
 
 
-def bounds_of(step: Replay, channel: str) -> Bounds:
+def bounds_of(step: ReplayStep, channel: str) -> Bounds:
     """Which events of a channel are replayed."""
     first, end = bound(step.first, channel), bound(step.until, channel)
     return Bounds(
@@ -186,7 +186,7 @@ def bounds_of(step: Replay, channel: str) -> Bounds:
     )
 
 
-def identity(step: Replay) -> dict[str, str]:
+def identity(step: ReplayStep) -> dict[str, str]:
     """What makes it another replay: its position would mean nothing. Its pace may change."""
     return {
         "archive": ", ".join(f"{name} = {path}" for name, path in sorted(step.archives.items())),
@@ -218,7 +218,7 @@ def channel_of(path: str) -> str:
     return unescaped(path.rstrip("/").rpartition("/")[2], "~")
 
 
-def _count(histories: list[Archived | Live], next_ids: Mapping[str, int]) -> int | None:
+def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int]) -> int | None:
     """How many events are left; None where only reading them tells."""
     total = 0
     for history in histories:
@@ -265,7 +265,7 @@ class Reporting:
         )
 
 
-def outcome(step: Replay, done: Replayed) -> Outcome:
+def outcome(step: ReplayStep, done: Replayed) -> WorkOutcome:
     """What a run has done, in a line."""
     targets = sorted(set(step.targets.values()))
     where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
@@ -276,7 +276,7 @@ def outcome(step: Replay, done: Replayed) -> Outcome:
         text += "; the next run goes on from there"
     if done.late_max_us >= 1_000_000:
         text += f"; at most {done.late_max_us / 1e6:,.1f} s late"
-    return Outcome(
+    return WorkOutcome(
         text=text,
         rows=done.events,
         facts={

@@ -12,7 +12,7 @@ import msgspec
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.expressions import calls, judged_by_spark, words_of
-from penstock.spark.pipelines.keyed import Keyed, check_keyed
+from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.states import widened
 from penstock.spark.pipelines.step import (
@@ -65,7 +65,7 @@ _REFUSED: Final[Mapping[str, str]] = {
 }
 
 
-class RollUp(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Aggregates of the events of each window of time and group."""
 
     kind: ClassVar[str] = "roll-up"
@@ -202,7 +202,7 @@ class RollUp(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
             table = msgspec.structs.replace(table, path=context.located(table.path))
         return Flow(
             frame=frame,
-            write=Keyed(key=(self.key,), url=context.url, channel=channel, table=table),
+            write=KeyedTarget(key=(self.key,), url=context.url, channel=channel, table=table),
             output_mode="update",
             trigger=self.trigger,
             poison=self.poison,
@@ -240,7 +240,7 @@ _TIME: Final = "__time"
 _WINDOW: Final = "__window"
 
 
-def windowed(events: DataFrame, step: RollUp) -> DataFrame:
+def windowed(events: DataFrame, step: RollUpStep) -> DataFrame:
     """One row for each window and group: ``window_start``, ``window_end``, the groups, the
     aggregates, and with running values the key.
 
@@ -273,7 +273,7 @@ def windowed(events: DataFrame, step: RollUp) -> DataFrame:
     return found.withColumn(step.key, _key(step.groups)) if step.output == "update" else found
 
 
-def _with_time(events: DataFrame, step: RollUp) -> tuple[DataFrame, str]:
+def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
     """The events, and their column with the time that counts."""
     made = _made(events, "time", _TIME, step.time)
     kind = events.select(made).schema[0].dataType.typeName()
