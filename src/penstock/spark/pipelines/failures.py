@@ -15,7 +15,8 @@ from penstock.core.vocabulary.errors import (
     error_classes,
 )
 
-_OURS: Final = re.compile(r"penstock\.core\.errors\.(\w+): ([^\n]*)")
+_OURS: Final = re.compile(rf"{re.escape(PenstockError.__module__)}\.(\w+): ([^\n]*)")
+"""An error of Penstock in a traceback that Spark hands on as text: its class and its message."""
 _PYTHON: Final = re.compile(
     r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
     re.MULTILINE,
